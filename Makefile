@@ -1,0 +1,34 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up its own environment first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint bench bench-speed bench-scaling clean
+.DELETE_ON_ERROR:
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready            ## train on real digits, print the table, write the picture
+	$(BIN)/dish demo --output demo
+
+test: lint                      ## lint, types, tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: bench-speed bench-scaling
+
+bench-speed: $(VENV)/.ready     ## fit time over the time of its own matrix products, stage by stage
+	$(BIN)/python benchmarks/speed.py
+
+bench-scaling: $(VENV)/.ready   ## time and memory for n = 25k … 400k
+	$(BIN)/python benchmarks/scaling.py
+
+clean:
+	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

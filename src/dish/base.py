@@ -1,0 +1,145 @@
+"""The contract of every hasher: rows in, packed r-bit codes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dish import codes, modelfile
+
+
+class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns r-bit codes. A subclass has ``n_bits``, ``fit``, ``_decide`` and names its arrays.
+
+    ``_state`` lists the fitted attributes (arrays, numbers, strings) that make up a saved model.
+    """
+
+    n_bits: int
+    _state: tuple[str, ...] = ()
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
+        check_is_fitted(self)
+        return self._decide(self._check_X(X, reset=False)).astype(np.float32, copy=False)
+
+    def transform(self, X: Any) -> NDArray[np.uint8]:
+        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
+        return codes.pack(self.decision_function(X))
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        """F of checked rows."""
+        raise TypeError(f"{type(self).__name__} defines no decision function")
+
+    @property
+    def _n_features_out(self) -> int:
+        return codes.n_bytes(self.n_bits)
+
+    # --- checks ---
+
+    def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        """Rows as a finite float32 or float64 matrix (n, d); ``reset`` while fitting."""
+        checked: NDArray[Any] = validate_data(
+            self, as_rows(X), reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=1, order="C"
+        )
+        return checked
+
+    def _check_n_bits(self) -> int:
+        return check_integer("n_bits", self.n_bits, low=1)
+
+    # --- files ---
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
+        check_is_fitted(self)
+        arrays, values = {}, {}
+        for name in (*self._state, "n_features_in_"):
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                arrays[name] = value
+            else:
+                values[name] = value
+        params = {name: _plain(name, value) for name, value in self.get_params(deep=False).items()}
+        modelfile.save(path, type(self).__name__, {"init": params, "fitted": values}, arrays)
+
+    @classmethod
+    def _restore(cls, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
+        hasher = cls(**content["init"])
+        for name, value in {**content["fitted"], **arrays}.items():
+            setattr(hasher, name, value)
+        missing = [name for name in cls._state if not hasattr(hasher, name)]
+        if missing:
+            raise modelfile.ModelFileError(f"the model file lacks {', '.join(missing)}")
+        return hasher
+
+
+def load(path: str | os.PathLike[str]) -> Hasher:
+    """Read a hasher saved by ``save``; the right class comes back."""
+    from dish.baselines import REGISTRY
+    from dish.estimator import DISH
+
+    kinds: dict[str, type[Hasher]] = {c.__name__: c for c in (DISH, *REGISTRY.values())}
+    kind, content, arrays = modelfile.read(path)
+    if kind not in kinds:
+        raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
+    try:
+        return kinds[kind]._restore(content, arrays)
+    except (TypeError, KeyError) as error:
+        raise modelfile.ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None
+
+
+def as_rows(X: Any) -> Any:
+    """Torch tensors and iterators of row blocks as one array; anything else as it is."""
+    if hasattr(X, "detach"):
+        return X.detach().cpu().numpy()
+    if isinstance(X, Iterator):
+        blocks = [np.asarray(block) for block in X]
+        widths = {b.shape[1:] for b in blocks}
+        if len(widths) != 1:
+            raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+        return np.concatenate(blocks)
+    return X
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """An integer parameter within its bounds, or an error that names it."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {bounds}, got {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> float:
+    """A finite real parameter at or above its bound, or an error that names it."""
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < low or (strict and value == low):
+        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
+    return float(value)
+
+
+def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str = "") -> str:
+    """A parameter that is one of a few words, or an error that lists them."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(repr(a) for a in allowed)
+        raise ValueError(f"{name} must be one of {words}{otherwise}, got {value!r}")
+    return value
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as a JSON value; objects that JSON cannot hold are kept by their description."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if name == "kernel":
+        raise TypeError("a hasher with a kernel function of your own cannot be saved: files hold no code")
+    if isinstance(value, np.ndarray) or sp.issparse(value):
+        return f"array of shape {value.shape}"
+    return repr(value)

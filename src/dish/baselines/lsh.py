@@ -1,0 +1,38 @@
+"""LSH: signs of random projections (Charikar, "Similarity estimation techniques from rounding", STOC 2002)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dish.base import Hasher
+
+
+class LSH(Hasher):
+    """h(x) = sgn(Wᵀ(x − mean)) with W standard normal: learns nothing but the mean, ignores y."""
+
+    _state = ("W_", "mean_")
+
+    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the projections for rows X (n, d)."""
+        self._check_n_bits()
+        X = self._check_X(X, reset=True)
+        random_state = check_random_state(self.random_state)
+        self.mean_ = X.mean(axis=0)
+        self.W_ = random_state.standard_normal((X.shape[1], self.n_bits)).astype(X.dtype)  # (d, r)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray((X - self.mean_) @ self.W_)

@@ -1,0 +1,405 @@
+"""Fast C-BCD (Algorithm 1): codes H learned one bit (column) at a time, in O(n) time and memory.
+
+The H-step minimises, over H in {−1, +1} with balanced columns,
+
+    Q(H) = ‖r P Rᵀ − H Hᵀ‖² + nν Σ l(h_ik, f_ik) .
+
+For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 (l(1, f_i) − l(−1, f_i)), that is
+
+    g(b) = −2 bᵀQ b + qᵀb ,      and one step:   b ← +1 on the ⌊(n+1)/2⌋ largest   sim = 4 (Q − diag Q) b − q + λ c ,
+
+c = (b + 1)/2. The paper's longer formula for sim is the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Equal values of
+sim are taken in row order, lower row first. A step that would raise g is taken back, so g never rises.
+
+All that crosses rows are sums: Rᵀb, H'ᵀb, g and the counts behind the selection threshold. They go through
+``total``, the identity here; with rows spread over processes it adds up over them.
+
+Codes live in one of two forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU) and
+``DenseColumns`` (a ±1 tensor on any device, one line a method: the readable twin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numba import njit, prange
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish import codes
+from dish.codes import popcount
+from dish.similarity import Similarity
+
+Total = Callable[[Tensor], Tensor]
+
+
+def alone(local: Tensor) -> Tensor:
+    """Sum over processes when there is only one."""
+    return local
+
+
+class Columns(Protocol):
+    """Codes H (n, r), read and written by column."""
+
+    n: int
+    r: int
+
+    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,): column k summed by group."""
+
+    def gram(self, k: int) -> Tensor:
+        """Hᵀb (r,): column k against every column."""
+
+    def scores(
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+    ) -> tuple[Tensor, float, float]:
+        """Return sim (n,), bᵀQb and qᵀb, with (Qb)_i = value[group_i] − H_i u and Q_ii = diag[group_i]."""
+
+    def column(self, k: int) -> Any:
+        """Column k, in a form that ``set_column`` takes."""
+
+    def set_column(self, k: int, column: Any) -> int:
+        """Write column k; return how many rows changed."""
+
+    def top(self, sim: Tensor, count: int) -> Any:
+        """Return the column with +1 on the ``count`` largest sim (ties: lower row first)."""
+
+    def packed(self) -> NDArray[np.uint8]:
+        """All codes, packed by row."""
+
+
+@dataclass
+class Sweep:
+    """What a sweep leaves behind, bit by bit: enough to evaluate the objective in O(r²)."""
+
+    hSh: NDArray[np.float64]  # (r,) h_kᵀ S h_k
+    qh: NDArray[np.float64]  # (r,) q_kᵀ h_k
+    gram: NDArray[np.float64]  # (r, r) HᵀH
+    steps: int = 0  # steps taken over all bits
+    flips: int = 0  # rows moved by the steps that were kept; 0: the sweep changed nothing
+
+
+def sweep(
+    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, total: Total = alone
+) -> Sweep:
+    """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
+    result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
+    for k in range(H.r):
+        update_column(H, k, S, q[k], result, lam=lam, max_steps=max_steps, total=total)
+    for k in range(H.r):
+        result.gram[k] = total(H.gram(k)).cpu().numpy()
+    return result
+
+
+def update_column(
+    H: Columns,
+    k: int,
+    S: Similarity,
+    q: Tensor,
+    result: Sweep,
+    *,
+    lam: float = 0.0,
+    max_steps: int = 20,
+    total: Total = alone,
+) -> None:
+    """Steps on bit k until it stops changing (the inner loop of Algorithm 1)."""
+    n = int(total(torch.tensor(H.n)))
+    count = (n + 1) // 2
+    diag = H.r * S.diag - (H.r - 1)  # Q_ii
+    kept, g_kept, moved = H.column(k), np.inf, 0
+    for step in range(max_steps + 1):
+        sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
+        SB = S.P(total(S.Rt(sums)))  # S b by group
+        u = total(H.gram(k))
+        u[k] = 0  # H'ᵀ b
+        sim, bQb, qb = H.scores(k, u, H.r * SB, diag, S.group, q, lam)
+        parts = [float(sums @ SB), bQb, qb, float(sums.sum())]
+        bSb, bQb, qb, b1 = total(torch.tensor(parts, dtype=torch.float64)).tolist()
+        g = -2 * bQb + qb
+        if g > g_kept:  # worse than the column we had: take the step back
+            H.set_column(k, kept)
+            break
+        result.hSh[k], result.qh[k] = bSb, qb
+        result.flips += moved
+        if b1 == n % 2:  # a column that is not balanced is no solution to fall back to
+            kept, g_kept = H.column(k), g
+        moved = H.set_column(k, H.top(sim, count)) if step < max_steps else 0
+        if total(torch.tensor(moved)) == 0:
+            break
+        result.steps += 1
+
+
+def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float = 0.0) -> float:
+    """Q(H) after a sweep: r²‖S‖² − 2r tr(HᵀSH) + ‖HᵀH‖² + Σ q_kᵀh_k + constant of the loss."""
+    fit = r * r * squared_norm - 2 * r * result.hSh.sum() + float((result.gram**2).sum())
+    return float(fit + result.qh.sum() + loss_constant)
+
+
+class DenseColumns:
+    """Codes as a ±1 float64 matrix on any device: the readable form, and the one for a GPU."""
+
+    def __init__(self, packed: NDArray[np.uint8], n_bits: int, device: torch.device | str = "cpu") -> None:
+        self.H = torch.from_numpy(codes.unpack(packed, n_bits)).to(device, torch.float64)
+        self.n, self.r = self.H.shape
+
+    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,)."""
+        return self.H.new_zeros(n_groups).index_add_(0, group, self.H[:, k])
+
+    def gram(self, k: int) -> Tensor:
+        """Hᵀb (r,)."""
+        return self.H.T @ self.H[:, k]
+
+    def scores(
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+    ) -> tuple[Tensor, float, float]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
+        b, group, q = self.H[:, k], group.long(), q.double()
+        Qb = value[group] - self.H @ u
+        sim = 4 * (Qb - diag[group] * b) - q + lam * (b + 1) / 2
+        return sim, float(b @ Qb), float(q @ b)
+
+    def column(self, k: int) -> Tensor:
+        """Column k."""
+        return self.H[:, k].clone()
+
+    def set_column(self, k: int, column: Tensor) -> int:
+        """Write column k; return how many rows changed."""
+        flips = int((self.H[:, k] != column).sum())
+        self.H[:, k] = column
+        return flips
+
+    def top(self, sim: Tensor, count: int) -> Tensor:
+        """+1 on the ``count`` largest sim (ties: lower row first)."""
+        b = torch.full_like(sim, -1.0)
+        b[torch.sort(sim, descending=True, stable=True).indices[:count]] = 1.0
+        return b
+
+    def packed(self) -> NDArray[np.uint8]:
+        """All codes, packed by row."""
+        return codes.pack(self.H.cpu().numpy())
+
+
+class PackedColumns:
+    """Codes as bits, once by row (for H'u) and once by column (for HᵀH): r/4 bytes a row in all."""
+
+    def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
+        self.rows = packed.copy()  # (n, ceil(r/8))
+        self.n, self.r = len(packed), n_bits
+        self.cols = _transpose_bits(self.rows, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
+        self._sim = np.empty(self.n, np.float64)
+
+    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,)."""
+        return torch.from_numpy(_group_sums(self.cols[k], group.numpy(), n_groups))
+
+    def gram(self, k: int) -> Tensor:
+        """Hᵀb (r,): n − 2·(bits that differ)."""
+        return torch.from_numpy(_gram(self.cols, k, self.n))
+
+    def scores(
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+    ) -> tuple[Tensor, float, float]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
+        table = _byte_table(u.numpy())
+        bQb, qb = _scores(
+            self.rows,
+            self.cols[k],
+            group.numpy(),
+            value.numpy(),
+            diag.numpy(),
+            table,
+            q.numpy(),
+            lam,
+            self._sim,
+        )
+        return torch.from_numpy(self._sim), bQb, qb
+
+    def column(self, k: int) -> NDArray[np.uint64]:
+        """Column k as words of 64 rows."""
+        return self.cols[k].copy()
+
+    def set_column(self, k: int, column: NDArray[np.uint64]) -> int:
+        """Write column k; return how many rows changed."""
+        return int(_set_column(self.rows, self.cols[k], column, k))
+
+    def top(self, sim: Tensor, count: int) -> NDArray[np.uint64]:
+        """+1 on the ``count`` largest sim (ties: lower row first)."""
+        values = sim.numpy()
+        threshold, n_ties = kth_largest(values, count)
+        return _words_above(values, threshold, n_ties)  # type: ignore[no-any-return]
+
+    def packed(self) -> NDArray[np.uint8]:
+        """All codes, packed by row."""
+        return self.rows
+
+
+# --- numba kernels: rows in chunks of a multiple of 64, so that no two threads share a word ---------------
+
+_CHUNK = 8192
+_DIGITS = 13  # bits a radix pass looks at: 5 passes make the 64 of a float64
+_BINS = 1 << _DIGITS
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _transpose_bits(rows: Any, r: int) -> Any:
+    n = len(rows)
+    cols = np.zeros((r, (n + 63) // 64), np.uint64)
+    for i in range(n):
+        for k in range(r):
+            if rows[i, k >> 3] & (128 >> (k & 7)):
+                cols[k, i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+    return cols
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _byte_table(u: Any) -> Any:
+    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is ceil(r/8) look-ups."""
+    table = np.zeros(((len(u) + 7) // 8, 256))
+    for k in range(len(u)):
+        mask = 128 >> (k & 7)
+        for x in range(256):
+            table[k >> 3, x] += u[k] if x & mask else -u[k]
+    return table
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _scores(
+    rows: Any,
+    column: Any,
+    group: Any,
+    value: Any,
+    diag: Any,
+    table: Any,
+    q: Any,
+    lam: float,
+    sim: Any,
+) -> Any:
+    """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·Qb and b·q on the way."""
+    n, width = rows.shape
+    chunks = (n + _CHUNK - 1) // _CHUNK
+    bQb, qb = np.zeros(chunks), np.zeros(chunks)
+    for c in prange(chunks):
+        quadratic = linear = 0.0
+        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
+            Qb = value[group[i]]
+            for j in range(width):
+                Qb -= table[j, rows[i, j]]
+            c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
+            b = 2.0 * c_i - 1.0
+            quadratic += b * Qb
+            linear += b * q[i]
+            sim[i] = 4.0 * (Qb - diag[group[i]] * b) - q[i] + lam * c_i
+        bQb[c], qb[c] = quadratic, linear
+    return bQb.sum(), qb.sum()
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _gram(cols: Any, k: int, n: int) -> Any:
+    r, words = cols.shape
+    u = np.empty(r)
+    for j in prange(r):
+        differ = np.uint64(0)
+        for w in range(words):
+            differ += popcount(cols[j, w] ^ cols[k, w])
+        u[j] = n - 2.0 * differ
+    return u
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
+    sums = np.zeros(n_groups)
+    for i in range(len(group)):
+        sums[group[i]] += 2.0 * float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) - 1.0
+    return sums
+
+
+def kth_largest(values: NDArray[np.float64], k: int) -> tuple[float, int]:
+    """The k-th largest value, and how many of the rows equal to it are among the k largest.
+
+    Radix selection: each pass counts one digit of the values that agree with the digits found so far.
+    """
+    prefix, shift = 0, 64
+    while shift > 0:
+        low = max(shift - _DIGITS, 0)
+        counts = _digit_counts(values, np.uint64(prefix), shift, low)
+        above = np.cumsum(counts[::-1])  # values with this digit or a larger one
+        place = int(np.searchsorted(above, k))  # the digit of the k-th largest, from the top
+        digit = len(counts) - 1 - place
+        k -= int(above[place]) - int(counts[digit])
+        prefix = (prefix << (shift - low)) | digit
+        shift = low
+    key = prefix ^ ((1 << 63) if prefix >> 63 else (1 << 64) - 1)  # undo _key
+    return float(np.array([key], np.uint64).view(np.float64)[0]), k
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _key(bits: Any) -> Any:
+    """Bits of a float64 → an unsigned integer in the same order."""
+    sign = np.uint64(1) << np.uint64(63)
+    if bits == sign:  # −0.0 equals 0.0
+        return sign
+    return ~bits if bits & sign else bits | sign
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _digit_counts(values: Any, prefix: Any, shift: int, low: int) -> Any:
+    bits = values.view(np.uint64)
+    n = len(values)
+    chunks = (n + _CHUNK - 1) // _CHUNK
+    counts = np.zeros((chunks, 1 << (shift - low)), np.int64)
+    mask = np.uint64((1 << (shift - low)) - 1)
+    for c in prange(chunks):
+        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
+            key = _key(bits[i])
+            if shift == 64 or key >> np.uint64(shift) == prefix:
+                counts[c, (key >> np.uint64(low)) & mask] += 1
+    return counts.sum(axis=0)
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _words_above(values: Any, threshold: float, n_ties: int) -> Any:
+    """Bits: value > threshold, and the first n_ties rows with value == threshold."""
+    n = len(values)
+    chunks = (n + _CHUNK - 1) // _CHUNK
+    ties = np.zeros(chunks + 1, np.int64)
+    for c in prange(chunks):
+        found = 0
+        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
+            found += values[i] == threshold
+        ties[c + 1] = found
+    before = np.cumsum(ties)
+    column = np.zeros((n + 63) // 64, np.uint64)
+    for c in prange(chunks):
+        left = n_ties - before[c]
+        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
+            if values[i] >= threshold:
+                if values[i] == threshold:
+                    left -= 1
+                    if left < 0:
+                        continue
+                column[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+    return column
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _set_column(rows: Any, column: Any, new: Any, k: int) -> Any:
+    """Write the words of a column and flip the same bits in the row-packed codes."""
+    words_per_chunk = _CHUNK // 64
+    chunks = (len(column) + words_per_chunk - 1) // words_per_chunk
+    byte, mask = k >> 3, np.uint8(128 >> (k & 7))
+    flips = np.zeros(chunks, np.int64)
+    for c in prange(chunks):
+        for w in range(c * words_per_chunk, min(len(column), (c + 1) * words_per_chunk)):
+            differ = column[w] ^ new[w]
+            column[w] = new[w]
+            while differ:
+                bit = differ & (~differ + np.uint64(1))  # lowest set bit
+                rows[w * 64 + popcount(bit - np.uint64(1)), byte] ^= mask
+                differ ^= bit
+                flips[c] += 1
+    return flips.sum()

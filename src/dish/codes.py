@@ -1,0 +1,126 @@
+"""Binary codes: ±1 matrices ↔ packed bytes, Hamming distance, exact nearest codes.
+
+A code of r bits is ``ceil(r / 8)`` bytes, bits in ``np.packbits`` order (bit j is ``128 >> (j % 8)`` of
+byte ``j // 8``), the unused low bits of the last byte zero. Bit 1 stands for +1, bit 0 for −1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import ArrayLike, NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def popcount(typingctx: Any, x: Any) -> Any:
+    """Set bits of a uint64, as one machine instruction where there is one (for numba kernels)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), codegen
+
+
+def n_bytes(n_bits: int) -> int:
+    """Bytes in a packed code of ``n_bits`` bits."""
+    return (n_bits + 7) // 8
+
+
+def pack(H: ArrayLike) -> Bytes:
+    """Real or ±1 values (n, r) → packed codes (n, ceil(r/8)); a value ≥ 0 is bit 1."""
+    return np.packbits(np.asarray(H) >= 0, axis=1)
+
+
+def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.int8]:
+    """Packed codes (n, ceil(r/8)) → ±1 matrix (n, r), int8."""
+    codes = check_codes(codes, n_bits)
+    bits = np.unpackbits(codes, axis=1, count=n_bits)  # (n, r) of 0/1
+    return (2 * bits.astype(np.int8) - 1).astype(np.int8)
+
+
+def check_codes(codes: ArrayLike, n_bits: int | None = None, name: str = "codes") -> Bytes:
+    """Return ``codes`` as a contiguous uint8 matrix, or say what is wrong with it."""
+    array = np.asarray(codes)
+    if array.ndim != 2 or array.dtype != np.uint8:
+        raise ValueError(
+            f"{name} must be packed codes, a uint8 array of shape (n, ceil(n_bits / 8)); "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    if n_bits is not None and array.shape[1] != n_bytes(n_bits):
+        raise ValueError(
+            f"{name} has {array.shape[1]} bytes a row, but codes of {n_bits} bits have {n_bytes(n_bits)}"
+        )
+    return np.ascontiguousarray(array)
+
+
+def as_words(codes: Bytes) -> NDArray[np.uint64]:
+    """Packed codes (n, bytes) → (n, ceil(bytes/8)) uint64, zero-padded: distances are unchanged."""
+    n, width = codes.shape
+    padded = np.zeros((n, -(-width // 8) * 8), np.uint8)
+    padded[:, :width] = codes
+    return padded.view(np.uint64)
+
+
+def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
+    """All Hamming distances between packed codes ``a`` (p rows) and ``b`` (q rows), shape (p, q)."""
+    A, B = _same_width(a, b)
+    return _hamming(as_words(A), as_words(B))
+
+
+def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The k nearest database codes of every query: distances and rows, both (n_queries, k).
+
+    Exact, by counting sort on the distance. Equal distances come in database order (lower row first).
+    """
+    Q, B = _same_width(queries, database)
+    if not 1 <= k <= len(B):
+        raise ValueError(f"k must be between 1 and the {len(B)} database rows, got {k}")
+    return _nearest(as_words(Q), as_words(B), k)
+
+
+def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
+    A, B = check_codes(a, name="query codes"), check_codes(b, name="database codes")
+    if A.shape[1] != B.shape[1]:
+        raise ValueError(f"query codes have {A.shape[1]} bytes a row, database codes {B.shape[1]}")
+    return A, B
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _hamming(A: Any, B: Any) -> Any:
+    D = np.empty((len(A), len(B)), np.int32)
+    for i in prange(len(A)):
+        for j in range(len(B)):
+            d = np.uint64(0)
+            for w in range(A.shape[1]):
+                d += popcount(A[i, w] ^ B[j, w])
+            D[i, j] = d
+    return D
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _nearest(Q: Any, B: Any, k: int) -> Any:
+    n, words = B.shape
+    D = np.empty((len(Q), k), np.int32)
+    rows = np.empty((len(Q), k), np.int64)
+    for i in prange(len(Q)):
+        distance = np.empty(n, np.int32)
+        count = np.zeros(words * 64 + 2, np.int64)  # count[d + 1]: rows at distance d
+        for j in range(n):
+            d = np.uint64(0)
+            for w in range(words):
+                d += popcount(Q[i, w] ^ B[j, w])
+            distance[j] = d
+            count[distance[j] + 1] += 1
+        slot = np.cumsum(count)  # where the next row at distance d goes
+        for j in range(n):
+            place = slot[distance[j]]
+            if place < k:
+                D[i, place] = distance[j]
+                rows[i, place] = j
+            slot[distance[j]] += 1
+    return D, rows

@@ -1,0 +1,334 @@
+"""DISH: discrete supervised hashing with a kernel hash function (DISH-K)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from dish import cbcd, codes, kernel
+from dish.base import Hasher, check_integer, check_number, check_option
+from dish.similarity import Similarity, from_labels
+
+FStep = kernel.LinearStep | kernel.ClassifierStep
+
+
+class DISH(Hasher):
+    """Learn binary codes from features and labels in time and memory linear in the rows.
+
+    Alternates the H-step (Fast C-BCD: codes that reproduce the similarity of the labels) and the F-step
+    (one classifier a bit that predicts the codes from the features).
+
+    Parameters
+    ----------
+    n_bits : int
+        Code length r; need not be a multiple of 8.
+    n_anchors : int
+        Anchors m of the kernel map. More anchors give better codes: the cost grows with n·m. With fewer rows
+        than that all rows become anchors (with a warning).
+    gamma : "auto" or float
+        Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors.
+    loss : "ridge", "hinge", "logistic" or a scikit-learn classifier
+        Of the F-step. A classifier is cloned and trained once a bit on the kernel features.
+    nu : float
+        Weight ν of the loss in the H-step.
+    n_iter : int
+        Most H-steps; fewer if the codes stop changing. 0 keeps the start.
+    similar_weight : float
+        w of S = w·YYᵀ − 1: 2 is the paper's S; 10 balances many classes.
+    multilabel : "count", "share_one" or "jaccard"
+        For (n, l) labels: the paper's w·YYᵀ − 1, the exact "share at least one label", or the Jaccard index.
+    init : "spectral", "random", or packed codes (n, ceil(n_bits/8))
+        Where H starts.
+    kernel : "rbf", "linear" or a function (X, A) → (n, m)
+        The feature map. "linear" is x − mean, without anchors.
+    anchors : "random", "kmeans" or an array (m, d)
+        How anchors are chosen.
+    ridge : float
+        ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0, a little keeps it solvable.
+    lam : float
+        λ of Fast C-BCD: larger values move fewer rows a step.
+    device : "auto", "cpu", "cuda", …
+        Where the linear algebra runs; "auto" takes a GPU if there is one.
+    random_state : int, RandomState or None
+        Same seed, same machine: same codes.
+    verbose : int
+        1 reports every iteration on standard error.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        The learned H of the training rows. They know the labels: ``transform`` gives what F makes of a row.
+    objective_ : float64 (n_iter_,)
+        The objective after every H-step; it never rises.
+    n_iter_ : int
+        H-steps that were kept.
+    gamma_, anchors_, mean_, W_, intercept_
+        The hash function F(x) = Wᵀ k(x) + intercept.
+    timings_ : dict
+        Seconds spent in each stage of ``fit``.
+    """
+
+    classifiers_: list[Any] | None = None
+    _state = ("gamma_", "anchors_", "mean_", "W_", "intercept_", "codes_", "objective_", "n_iter_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        loss: Any = "ridge",
+        nu: float = 1e-4,
+        n_iter: int = 5,
+        similar_weight: float = 2.0,
+        multilabel: str = "count",
+        init: Any = "spectral",
+        kernel: Any = "rbf",
+        anchors: Any = "random",
+        ridge: float = 1e-6,
+        lam: float = 0.0,
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: int = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.loss = loss
+        self.nu = nu
+        self.n_iter = n_iter
+        self.similar_weight = similar_weight
+        self.multilabel = multilabel
+        self.init = init
+        self.kernel = kernel
+        self.anchors = anchors
+        self.ridge = ridge
+        self.lam = lam
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    # --- fit ---
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes, (n, l) of 0/1, or a ``Similarity``."""
+        self._check_params()
+        if y is None:
+            raise ValueError(
+                "DISH requires y to be passed, but the target y is None: give (n,) classes, (n, l) labels of "
+                "0 and 1, or a similarity (dish.similarity.nystroem and anchor_graph make one from X alone)"
+            )
+        X = self._check_X(X, reset=True)
+        device = resolve_device(self.device)
+        S = from_labels(
+            y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)
+        ).to(device)
+        random_state = check_random_state(self.random_state)
+        self.timings_: dict[str, float] = {}
+        rows = torch.from_numpy(X).to(device)
+
+        with self._stage("features"):
+            features = self._feature_map(rows, random_state)
+            K = features.fit_rows(rows)
+        with self._stage("gram"):
+            G = kernel.gram(K)
+        with self._stage("factor"):
+            white = kernel.Whitening.of(G, self.ridge)
+        step = self._f_step(K, white)
+        with self._stage("start"):
+            packed = self._start(K, white, S, step, random_state)
+        self._alternate(S, step, packed)
+
+        self.gamma_ = features.gamma
+        self.anchors_ = features.anchors.cpu().numpy()
+        assert features.mean is not None
+        self.mean_ = features.mean.cpu().numpy()
+        self._keep_hash_function(step)
+        return self
+
+    def _alternate(self, S: Similarity, step: FStep, packed: NDArray[np.uint8]) -> None:
+        """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
+        n, r = S.n, self.n_bits
+        H = columns(packed, r, step.K.device)
+        squared_norm = S.squared_norm()
+        self.codes_ = packed
+        objective: list[float] = []
+        for t in range(self.n_iter):
+            with self._stage("linear term"):
+                q, constant = step.linear_terms(n * self.nu)
+            with self._stage("H-step"):
+                done = cbcd.sweep(H, S, q, lam=self.lam)
+            value = cbcd.objective(done, squared_norm, r, constant)
+            if objective and (done.flips == 0 or value > objective[-1]):
+                break  # nothing left to gain (or only rounding): the last state stands
+            objective.append(value)
+            self.codes_ = H.packed().copy()
+            with self._stage("F-step"):
+                step.fit(self.codes_)
+            self._report(t, value, done)
+        self.objective_ = np.array(objective, np.float64)
+        self.n_iter_ = len(objective)
+
+    def _start(
+        self, K: Tensor, white: kernel.Whitening, S: Similarity, step: FStep, random_state: np.random.RandomState
+    ) -> NDArray[np.uint8]:
+        """The first H, packed, and the first F in ``step``."""
+        n, r = len(K), self.n_bits
+        if isinstance(self.init, str) and self.init == "spectral":
+            W = kernel.spectral_start(K, white, S, r, random_state)
+            step.start(W)
+            return kernel.pack_F(K, W)
+        if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
+            half = np.arange(n) < (n + 1) // 2
+            packed = np.packbits(np.stack([random_state.permutation(half) for _ in range(r)], 1), axis=1)
+        else:
+            packed = codes.check_codes(self.init, r, name="init")
+            if len(packed) != n:
+                raise ValueError(f"init has {len(packed)} codes, but X has {n} rows")
+        step.fit(packed)
+        return packed
+
+    def _f_step(self, K: Tensor, white: kernel.Whitening) -> FStep:
+        if isinstance(self.loss, str):
+            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits)
+        return kernel.ClassifierStep(K, self.loss, self.n_bits)
+
+    def _keep_hash_function(self, step: FStep) -> None:
+        """F as W and an intercept where it is linear in k(x), as classifiers where it is not."""
+        r = self.n_bits
+        self.classifiers_ = None
+        if isinstance(step, kernel.LinearStep):
+            self.W_, self.intercept_ = step.W.cpu().numpy(), np.zeros(r, np.float32)
+            return
+        if not step.models:  # n_iter=0 from the spectral start: the classifiers have not been trained yet
+            step.fit(self.codes_)
+        if all(np.shape(getattr(model, "coef_", ())) == (1, step.K.shape[1]) for model in step.models):
+            self.W_ = np.concatenate([m.coef_ for m in step.models]).T.astype(np.float32)
+            self.intercept_ = np.array([np.ravel(m.intercept_)[0] for m in step.models], np.float32)
+        else:
+            self.W_, self.intercept_ = np.zeros((0, r), np.float32), np.zeros(r, np.float32)
+            self.classifiers_ = step.models
+
+    def _feature_map(self, X: Tensor, random_state: np.random.RandomState) -> kernel.FeatureMap:
+        if self.kernel == "linear":
+            return kernel.FeatureMap("linear", X[:0], 1.0)
+        if isinstance(self.anchors, str):
+            if self.n_anchors > len(X):
+                warnings.warn(
+                    f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X: all rows become anchors",
+                    stacklevel=3,
+                )
+            anchors = kernel.choose_anchors(X, self.n_anchors, self.anchors, random_state)
+        else:
+            anchors = torch.as_tensor(np.array(self.anchors)).to(X)
+            if anchors.ndim != 2 or anchors.shape[1] != X.shape[1] or not bool(anchors.isfinite().all()):
+                raise ValueError(
+                    f"anchors must be finite, of shape (m, {X.shape[1]}) as X has {X.shape[1]} features; "
+                    f"got shape {tuple(anchors.shape)}"
+                )
+        if isinstance(self.gamma, str):
+            gamma = 1.0 / max(kernel.mean_squared_distance(X, anchors), 1e-12)
+        else:
+            gamma = float(self.gamma)
+        return kernel.FeatureMap(self.kernel, anchors, gamma)
+
+    def _check_params(self) -> None:
+        self._check_n_bits()
+        check_integer("n_anchors", self.n_anchors, low=1)
+        check_integer("n_iter", self.n_iter, low=0)
+        check_number("nu", self.nu, low=0)
+        check_number("ridge", self.ridge, low=0)
+        check_number("lam", self.lam, low=0)
+        if self.gamma != "auto":
+            if isinstance(self.gamma, str):
+                raise ValueError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
+            check_number("gamma", self.gamma, low=0, strict=True)
+        if not callable(self.kernel):
+            check_option("kernel", self.kernel, ("rbf", "linear"), " or a function (X, A) → (n, m)")
+        if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
+            check_option("loss", self.loss, tuple(kernel.LOSSES), " or a scikit-learn classifier")
+        if isinstance(self.init, str):
+            check_option("init", self.init, ("spectral", "random"), " or packed codes")
+        if isinstance(self.anchors, str):
+            check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
+
+    def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
+        if self.verbose:
+            print(
+                f"DISH {t + 1}/{self.n_iter}: objective {value:.6e}, {done.flips:,} bits moved, "
+                f"{sum(self.timings_.values()):.1f} s",
+                file=sys.stderr,
+            )
+
+    # --- the hash function ---
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        device = resolve_device(self.device)
+        features = kernel.FeatureMap(
+            self.kernel,
+            torch.from_numpy(self.anchors_).to(device),
+            self.gamma_,
+            torch.from_numpy(self.mean_).to(device),
+        )
+        W = torch.from_numpy(self.W_).to(device)
+        F = np.empty((len(X), self.n_bits), np.float32)
+        for rows in kernel.row_blocks(len(X)):
+            K = features(torch.from_numpy(X[rows]).to(device, features.anchors.dtype))
+            if self.classifiers_ is None:
+                F[rows] = (K @ W.to(K.dtype)).cpu().numpy() + self.intercept_
+            else:
+                F[rows] = np.stack([kernel.decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
+        return F
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
+        if self.classifiers_ is not None:
+            raise TypeError(
+                f"a hasher made of {type(self.loss).__name__} classifiers cannot be saved without pickle; "
+                "linear classifiers and the built-in losses can"
+            )
+        super().save(path)
+
+
+def resolve_device(device: str) -> torch.device:
+    """The torch device of a parameter: "auto" is a GPU if there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
+    return chosen
+
+
+def columns(packed: NDArray[np.uint8], r: int, device: torch.device) -> cbcd.Columns:
+    """Codes in the form that suits the device."""
+    if device.type == "cpu":
+        return cbcd.PackedColumns(packed, r)
+    return cbcd.DenseColumns(packed, r, device)

@@ -1,0 +1,395 @@
+"""The kernel hash function F(x) = Wᵀ k(x): anchors, feature map, spectral start and F-step.
+
+K (n, m) holds the centred features of the training rows. Everything that touches it runs over blocks of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
+
+from dish import codes
+from dish.similarity import Similarity
+
+KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+BLOCK = 2048  # rows of K worked on at a time: with 1,000 anchors 8 MB, which stays in cache
+START_ROWS = 8192  # rows that measure how far the earlier bits have explained S in the spectral start
+
+
+# --- Features ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FeatureMap:
+    """k(x) = [φ(x, a_1) − mean_1, …, φ(x, a_m) − mean_m]; for ``kernel="linear"`` k(x) = x − mean.
+
+    ``"rbf"`` is φ(x, a) = exp(−γ‖x − a‖²); a function (X, A) → (rows, m) can stand in for it.
+    """
+
+    kernel: str | KernelFunction
+    anchors: Tensor  # (m, d); (0, d) for the linear kernel
+    gamma: float
+    mean: Tensor | None = None  # (m,), of the training rows
+
+    def raw(self, X: Tensor) -> Tensor:
+        """Features before centring: (rows, d) → (rows, m)."""
+        if callable(self.kernel):
+            K = np.asarray(self.kernel(X.cpu().numpy(), self.anchors.cpu().numpy()))
+            if K.shape != (len(X), len(self.anchors)):
+                raise ValueError(
+                    f"kernel must return an array of shape {(len(X), len(self.anchors))} "
+                    f"for {len(X)} rows and {len(self.anchors)} anchors, got {K.shape}"
+                )
+            return torch.from_numpy(np.ascontiguousarray(K)).to(X)
+        return X.clone() if self.kernel == "linear" else rbf(X, self.anchors, self.gamma)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Centred features: (rows, d) → (rows, m)."""
+        assert self.mean is not None
+        return self.raw(X).sub_(self.mean)
+
+    def fit_rows(self, X: Tensor) -> Tensor:
+        """K (n, m) of the training rows, and ``mean`` on the way."""
+        m = X.shape[1] if self.kernel == "linear" else len(self.anchors)
+        K = X.new_empty(len(X), m)
+        total = torch.zeros(m, dtype=torch.float64, device=X.device)
+        for rows in row_blocks(len(X)):
+            K[rows] = self.raw(X[rows])
+            total += K[rows].sum(0)
+        self.mean = (total / len(X)).to(X.dtype)
+        for rows in row_blocks(len(X)):
+            K[rows] -= self.mean
+        return K
+
+
+def rbf(X: Tensor, A: Tensor, gamma: float) -> Tensor:
+    """exp(−γ‖x − a‖²) for all pairs: (rows, d), (m, d) → (rows, m)."""
+    centre = A.mean(0)  # distances do not change, cancellation in float32 does
+    X, A = X - centre, A - centre
+    # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
+    exponent = torch.addmm(-gamma * (A * A).sum(1), X, A.T, alpha=2 * gamma)
+    return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
+
+
+def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
+    """Slices that cover 0 … n−1."""
+    for start in range(0, n, size):
+        yield slice(start, min(n, start + size))
+
+
+def blocks_of(K: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Row blocks of K with their slices."""
+    for rows in row_blocks(len(K)):
+        yield rows, K[rows]
+
+
+def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.RandomState) -> Tensor:
+    """(m, d): random rows of X, or k-means centres."""
+    n = len(X)
+    n_anchors = min(n_anchors, n)
+    if how == "random":
+        picked = np.sort(random_state.choice(n, n_anchors, replace=False))
+        return X[torch.from_numpy(picked).to(X.device)].clone()
+    from sklearn.cluster import MiniBatchKMeans
+
+    seed = random_state.randint(2**31 - 1)
+    means = MiniBatchKMeans(n_anchors, n_init=1, batch_size=max(1024, n_anchors), random_state=seed)
+    return torch.from_numpy(means.fit(X.cpu().numpy()).cluster_centers_).to(X)
+
+
+def mean_squared_distance(X: Tensor, A: Tensor) -> float:
+    """Mean of ‖x − a‖² over all pairs, in O(n + m)."""
+    x, a = X.double().mean(0), A.double().mean(0)
+    spread = sum(float((Z.double() - z).square().sum()) / len(Z) for Z, z in ((X, x), (A, a)))
+    return spread + float((x - a).square().sum())
+
+
+# --- Products with K --------------------------------------------------------------------------------------
+
+
+def gram(K: Tensor) -> Tensor:
+    """KᵀK (m, m) float64. Only the upper block triangle is multiplied: 0.6 of the work."""
+    m = K.shape[1]
+    edges = [m * i // 4 for i in range(5)]
+    G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
+    for rows in row_blocks(len(K), 4 * BLOCK):  # float32 within a block, float64 across blocks
+        for lo, hi in zip(edges, edges[1:], strict=False):
+            G[lo:hi, lo:] += K[rows, lo:hi].T @ K[rows, lo:]
+    return G.triu() + G.triu(1).T
+
+
+def signs(packed: NDArray[np.uint8], r: int, rows: slice, like: Tensor) -> Tensor:
+    """Rows of packed codes as ±1 (rows, r), of the type and on the device of ``like``."""
+    bits = np.unpackbits(packed[rows], axis=1, count=r)
+    return torch.from_numpy(bits).to(like).mul_(2).sub_(1)
+
+
+@dataclass
+class Whitening:
+    """KᵀK + ρI = L Lᵀ, factored once; ρ is ``ridge`` times the mean of its diagonal."""
+
+    L: Tensor  # (m, m) float64, lower
+    rho: float
+
+    @classmethod
+    def of(cls, G: Tensor, ridge: float) -> Whitening:
+        """Factor G + ρI, with a larger ρ if rounding has left G short of positive definite."""
+        scale = max(float(G.diagonal().mean()), 1e-300)
+        for boost in (1.0, 1e2, 1e4, 1e6):
+            rho = ridge * boost * scale
+            L, failed = torch.linalg.cholesky_ex(G + rho * torch.eye(len(G)).to(G))
+            if not failed:
+                return cls(L, rho)
+        raise ValueError("the kernel features of X are degenerate (all rows alike?); nothing can be learned")
+
+    def solve(self, B: Tensor) -> Tensor:
+        """(KᵀK + ρI)⁻¹ B."""
+        return torch.cholesky_solve(B.double(), self.L)
+
+    def inverse_factor(self) -> Tensor:
+        """L⁻¹."""
+        eye = torch.eye(len(self.L), dtype=self.L.dtype, device=self.L.device)
+        return torch.linalg.solve_triangular(self.L, eye, upper=False)
+
+
+# --- Spectral start ---------------------------------------------------------------------------------------
+
+
+def spectral_start(
+    K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState
+) -> Tensor:
+    """W (m, r) of the relaxed problem, bit by bit: max ‖·‖ of (Kw)ᵀ (rS − H_k H_kᵀ) (Kw), ‖Kw‖² = n.
+
+    With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
+    in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
+    basis B of that span and solve a problem of its size. KᵀSK is exact; for more than ``START_ROWS`` rows
+    KᵀH_k is estimated from that many random rows, so that a bit costs no pass over K.
+    """
+    n, m = K.shape
+    L_inv = white.inverse_factor()
+    PtK, RtK = S.project(blocks_of(K))
+    C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
+    M = (r * C_P) @ C_R.T  # (m, m), symmetric
+    M = (M + M.T) / 2
+    B = _range(C_P)  # (m, p)
+    T = B.T @ M @ B  # (p, p): the problem in the basis B
+    Ks, weight = _sample_rows(K, random_state)
+    L_inv_s = L_inv.to(K.dtype)
+    W = []
+    for _ in range(r):
+        x = B @ _leading_eigenvector(T)
+        w = (n**0.5 * x).to(K.dtype) @ L_inv_s  # L⁻ᵀ x
+        W.append(w)
+        KtH = weight * signs_product(Ks, w)
+        v = (L_inv_s @ KtH).double()
+        B, T = _deflate(B, T, v)
+    return torch.stack(W, 1)
+
+
+def signs_product(K: Tensor, w: Tensor) -> Tensor:
+    """Kᵀ sgn(K w) in one pass: each block is used twice while it is in cache."""
+    out = K.new_zeros(K.shape[1])
+    for rows in row_blocks(len(K), BLOCK // 8):
+        h = torch.where(K[rows] @ w >= 0, 1.0, -1.0).to(K.dtype)
+        out.addmv_(K[rows].T, h)
+    return out
+
+
+def _sample_rows(K: Tensor, random_state: np.random.RandomState) -> tuple[Tensor, float]:
+    """Rows for KᵀH and the weight each stands for."""
+    n = len(K)
+    if n <= START_ROWS:
+        return K, 1.0
+    picked = np.sort(random_state.choice(n, START_ROWS, replace=False))
+    return K[torch.from_numpy(picked).to(K.device)], n / START_ROWS
+
+
+def _range(C: Tensor) -> Tensor:
+    """Orthonormal basis (m, p) of the columns of C."""
+    U, s, _ = torch.linalg.svd(C, full_matrices=False)
+    return U[:, s > 1e-10 * s[0].clamp(min=1e-300)] if s[0] > 0 else U[:, :1]
+
+
+def _leading_eigenvector(T: Tensor) -> Tensor:
+    """Eigenvector of the largest eigenvalue of a symmetric matrix; its largest entry is positive."""
+    if len(T) <= 256:
+        x = torch.linalg.eigh(T).eigenvectors[:, -1]
+    else:
+        start = np.ones(len(T))
+        x = torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start)[1][:, 0]).to(T)
+    return x * torch.sign(x[x.abs().argmax()])
+
+
+def _deflate(B: Tensor, T: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Subtract vvᵀ from the problem, adding what of v lies outside B to the basis."""
+    t = B.T @ v
+    rest = v - B @ t
+    again = B.T @ rest  # twice is enough (Gram–Schmidt)
+    rest, t = rest - B @ again, t + again
+    length = rest.norm()
+    if B.shape[1] < len(B) and length > 1e-8 * v.norm():
+        B = torch.cat([B, (rest / length)[:, None]], 1)
+        T = torch.nn.functional.pad(T, (0, 1, 0, 1))
+        t = torch.cat([t, length[None]])
+    return B, T - torch.outer(t, t)
+
+
+# --- F-step -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loss:
+    """l(h, f) of Eq. (2) with h = ±1, by what the two steps need of it.
+
+    ``half_difference`` and ``half_sum`` are ½[l(1, f) ∓ l(−1, f)]: the linear and the constant term of the
+    H-step. ``target`` is the minimiser of the quadratic with curvature ``curvature`` that touches l at f and
+    bounds it from above: regressing on it never raises the loss.
+    """
+
+    half_difference: Callable[[Tensor], Tensor]
+    half_sum: Callable[[Tensor], Tensor]
+    target: Callable[[Tensor, Tensor], Tensor]
+    curvature: float
+    one_solve: bool = False
+
+
+def _hinge(f: Tensor) -> Tensor:
+    return (1 - f).clamp(min=0).square()
+
+
+LOSSES = {
+    # (h − f)²
+    "ridge": Loss(
+        half_difference=lambda f: -2 * f,
+        half_sum=lambda f: 1 + f * f,
+        target=lambda h, f: h,
+        curvature=2.0,
+        one_solve=True,
+    ),
+    # max(0, 1 − hf)²
+    "hinge": Loss(
+        half_difference=lambda f: (_hinge(f) - _hinge(-f)) / 2,
+        half_sum=lambda f: (_hinge(f) + _hinge(-f)) / 2,
+        target=lambda h, f: f + h * (1 - h * f).clamp(min=0),
+        curvature=2.0,
+    ),
+    # log(1 + exp(−hf))
+    "logistic": Loss(
+        half_difference=lambda f: -f / 2,
+        half_sum=lambda f: torch.nn.functional.softplus(f) - f / 2,
+        target=lambda h, f: f + 4 * h * torch.sigmoid(-h * f),
+        curvature=0.25,
+    ),
+}
+
+
+class LinearStep:
+    """The F-step with F = K W: lowers Σ l(h_ik, (KW)_ik) + ½ curvature·ρ‖W‖² over W (m, r).
+
+    Ridge regression is one solve, W = (KᵀK + ρI)⁻¹ KᵀH. The other losses take ``N_STEPS`` of the same solve
+    towards their working targets, starting from the last W; none of these steps raises the loss.
+    """
+
+    N_STEPS = 10
+
+    def __init__(self, K: Tensor, white: Whitening, loss: Loss, r: int) -> None:
+        self.K, self.white, self.loss, self.r = K, white, loss, r
+        self.W = K.new_zeros(K.shape[1], r)
+
+    def start(self, W: Tensor) -> None:
+        """Begin with F = K W."""
+        self.W = W
+
+    def fit(self, packed: NDArray[np.uint8]) -> None:
+        """Fit F to codes H."""
+        for _ in range(1 if self.loss.one_solve else self.N_STEPS):
+            KtT = torch.zeros(self.W.shape, dtype=torch.float64, device=self.K.device)
+            for rows, K in blocks_of(self.K):
+                h = signs(packed, self.r, rows, K)
+                KtT += K.T @ (h if self.loss.one_solve else self.loss.target(h, K @ self.W))
+            self.W = self.white.solve(KtT).to(self.K.dtype)
+
+    def linear_terms(self, scale: float) -> tuple[Tensor, float]:
+        """q (r, n) of the H-step and the rest of the loss, which H does not change; ``scale`` is nν."""
+        q, constant = linear_terms(F_blocks(self.K, self.W), len(self.K), self.loss, scale)
+        weights = self.loss.curvature / 2 * self.white.rho * float(self.W.double().square().sum())
+        return q, constant + scale * weights
+
+
+class ClassifierStep:
+    """The F-step with any scikit-learn classifier, one clone a bit, on the kernel features.
+
+    f is its ``decision_function`` (or 2p − 1 from ``predict_proba``), scored by the squared hinge. A bit keeps
+    its former classifier when the new one has the larger loss, so that the objective does not rise.
+    """
+
+    def __init__(self, K: Tensor, classifier: Any, r: int) -> None:
+        self.K, self.classifier, self.r = K, classifier, r
+        self.loss = LOSSES["hinge"]
+        self.F = np.zeros((len(K), r), np.float32)
+        self.models: list[Any] = []
+
+    def start(self, W: Tensor) -> None:
+        """Begin with F = K W."""
+        self.F = (self.K @ W).cpu().numpy().astype(np.float32)
+
+    def fit(self, packed: NDArray[np.uint8]) -> None:
+        """Fit F to codes H."""
+        from sklearn.base import clone
+
+        K, H = self.K.cpu().numpy(), codes.unpack(packed, self.r)
+        former = self.models or [None] * self.r
+        self.models = list(former)
+        for k, h in enumerate(H.T):
+            model = clone(self.classifier).fit(K, h)
+            f = decide(model, K)
+            if former[k] is None or self._loss(h, f) <= self._loss(h, self.F[:, k]):
+                self.models[k], self.F[:, k] = model, f
+
+    def linear_terms(self, scale: float) -> tuple[Tensor, float]:
+        """q (r, n) of the H-step and the rest of the loss."""
+        blocks = ((rows, torch.from_numpy(self.F[rows]).to(self.K.device)) for rows in row_blocks(len(self.K)))
+        return linear_terms(blocks, len(self.K), self.loss, scale)
+
+    @staticmethod
+    def _loss(h: NDArray[Any], f: NDArray[Any]) -> float:
+        return float(np.square(np.maximum(0, 1 - h * f.astype(np.float64))).sum())
+
+
+def decide(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
+    """f (n,) of a binary classifier with classes −1 and +1."""
+    if hasattr(model, "decision_function"):
+        return np.asarray(model.decision_function(K), np.float32)
+    return np.asarray(2 * model.predict_proba(K)[:, 1] - 1, np.float32)
+
+
+def linear_terms(
+    F_blocks: Iterator[tuple[slice, Tensor]], n: int, loss: Loss, scale: float
+) -> tuple[Tensor, float]:
+    """q (r, n) = scale·½[l(1, F) − l(−1, F)] and scale·Σ ½[l(1, F) + l(−1, F)], from blocks of F."""
+    q, constant = None, 0.0
+    for rows, F in F_blocks:
+        if q is None:
+            q = F.new_empty(F.shape[1], n)
+        q[:, rows] = (scale * loss.half_difference(F)).T
+        constant += float(loss.half_sum(F).sum(dtype=torch.float64))
+    assert q is not None
+    return q, scale * constant
+
+
+def F_blocks(K: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """F = K W by row blocks."""
+    for rows, block in blocks_of(K):
+        yield rows, block @ W
+
+
+def pack_F(K: Tensor, W: Tensor) -> NDArray[np.uint8]:
+    """sgn(K W), packed."""
+    return np.concatenate([codes.pack(F.cpu().numpy()) for _, F in F_blocks(K, W)])
