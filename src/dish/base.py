@@ -120,7 +120,9 @@ def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> 
     """A finite real parameter at or above its bound, or an error that names it."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not np.isfinite(value) or value < low or (strict and value == low):
-        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
+        raise ValueError(
+            f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}"
+        )
     return float(value)
 
 

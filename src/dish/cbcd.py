@@ -241,8 +241,6 @@ class PackedColumns:
 # --- numba kernels: rows in chunks of a multiple of 64, so that no two threads share a word ---------------
 
 _CHUNK = 8192
-_DIGITS = 13  # bits a radix pass looks at: 5 passes make the 64 of a float64
-_BINS = 1 << _DIGITS
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -286,14 +284,16 @@ def _scores(
     for c in prange(chunks):
         quadratic = linear = 0.0
         for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            Qb = value[group[i]]
+            g = np.uint64(group[i])
+            Hu = 0.0
             for j in range(width):
-                Qb -= table[j, rows[i, j]]
+                Hu += table[j, rows[i, j]]
+            Qb = value[g] - Hu
             c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
             b = 2.0 * c_i - 1.0
             quadratic += b * Qb
             linear += b * q[i]
-            sim[i] = 4.0 * (Qb - diag[group[i]] * b) - q[i] + lam * c_i
+            sim[i] = 4.0 * (Qb - diag[g] * b) - q[i] + lam * c_i
         bQb[c], qb[c] = quadratic, linear
     return bQb.sum(), qb.sum()
 
@@ -310,79 +310,90 @@ def _gram(cols: Any, k: int, n: int) -> Any:
     return u
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
 def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
-    sums = np.zeros(n_groups)
-    for i in range(len(group)):
-        sums[group[i]] += 2.0 * float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)) - 1.0
+    n = len(group)
+    lanes = 1 if n_groups > 4096 else (n + _CHUNK - 1) // _CHUNK  # a counter for each chunk, or one for all
+    size = -(-n // (64 * lanes)) * 64
+    counts = np.zeros((lanes, 2 * n_groups), np.int64)  # interleaved: rows with −1, rows with +1
+    for c in prange(lanes):
+        for i in range(c * size, min(n, (c + 1) * size)):
+            bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
+            counts[c, np.uint64(2 * group[i]) + bit] += 1
+    sums = np.empty(n_groups)
+    for g in range(n_groups):
+        sums[g] = counts[:, 2 * g + 1].sum() - counts[:, 2 * g].sum()
     return sums
 
 
 def kth_largest(values: NDArray[np.float64], k: int) -> tuple[float, int]:
-    """The k-th largest value, and how many of the rows equal to it are among the k largest.
+    """The k-th largest value, and how many of the values equal to it are among the k largest.
 
-    Radix selection: each pass counts one digit of the values that agree with the digits found so far.
+    Two bounds from a sorted sample hold the k-th largest between them; one pass counts what is above and
+    gathers what lies between, a few per cent, for an ordinary selection. Bounds that miss are widened.
     """
-    prefix, shift = 0, 64
-    while shift > 0:
-        low = max(shift - _DIGITS, 0)
-        counts = _digit_counts(values, np.uint64(prefix), shift, low)
-        above = np.cumsum(counts[::-1])  # values with this digit or a larger one
-        place = int(np.searchsorted(above, k))  # the digit of the k-th largest, from the top
-        digit = len(counts) - 1 - place
-        k -= int(above[place]) - int(counts[digit])
-        prefix = (prefix << (shift - low)) | digit
-        shift = low
-    key = prefix ^ ((1 << 63) if prefix >> 63 else (1 << 64) - 1)  # undo _key
-    return float(np.array([key], np.uint64).view(np.float64)[0]), k
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _key(bits: Any) -> Any:
-    """Bits of a float64 → an unsigned integer in the same order."""
-    sign = np.uint64(1) << np.uint64(63)
-    if bits == sign:  # −0.0 equals 0.0
-        return sign
-    return ~bits if bits & sign else bits | sign
+    n, size = len(values), 1024
+    if n > 16 * size:
+        sample = np.sort(values[:: n // size])
+        place = (n - k) / n * len(sample)
+        margin = 1.5 * len(sample) ** 0.5  # three standard deviations of the sample's quantile
+        low = sample[max(0, int(place - margin))]
+        high = sample[min(len(sample) - 1, int(place + margin))]
+        above, between = _between(values, low, high)
+        if above < k <= above + len(between):
+            values, k = between, k - above
+    threshold = float(np.partition(values, len(values) - k)[len(values) - k])
+    return threshold, k - int(np.count_nonzero(values > threshold))
 
 
 @njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
-def _digit_counts(values: Any, prefix: Any, shift: int, low: int) -> Any:
-    bits = values.view(np.uint64)
+def _between(values: Any, low: float, high: float) -> Any:
+    """How many values exceed ``high``, and all the values in [low, high], in any order."""
     n = len(values)
     chunks = (n + _CHUNK - 1) // _CHUNK
-    counts = np.zeros((chunks, 1 << (shift - low)), np.int64)
-    mask = np.uint64((1 << (shift - low)) - 1)
+    gathered = np.empty(n)
+    above, found = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
     for c in prange(chunks):
-        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            key = _key(bits[i])
-            if shift == 64 or key >> np.uint64(shift) == prefix:
-                counts[c, (key >> np.uint64(low)) & mask] += 1
-    return counts.sum(axis=0)
+        start = place = c * _CHUNK
+        larger = 0
+        for i in range(start, min(n, start + _CHUNK)):
+            v = values[i]
+            larger += v > high
+            gathered[place] = v  # always written, kept only if it lies between: no branch to mispredict
+            place += (v >= low) & (v <= high)
+        above[c], found[c] = larger, place - start
+    total = found[0]
+    for c in range(1, chunks):  # close the gaps
+        gathered[total : total + found[c]] = gathered[c * _CHUNK : c * _CHUNK + found[c]]
+        total += found[c]
+    return above.sum(), gathered[:total]
 
 
 @njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
 def _words_above(values: Any, threshold: float, n_ties: int) -> Any:
     """Bits: value > threshold, and the first n_ties rows with value == threshold."""
     n = len(values)
+    words_per_chunk = _CHUNK // 64
     chunks = (n + _CHUNK - 1) // _CHUNK
-    ties = np.zeros(chunks + 1, np.int64)
+    column = np.zeros((n + 63) // 64, np.uint64)
+    ties = np.zeros(chunks, np.int64)
     for c in prange(chunks):
         found = 0
-        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            found += values[i] == threshold
-        ties[c + 1] = found
-    before = np.cumsum(ties)
-    column = np.zeros((n + 63) // 64, np.uint64)
-    for c in prange(chunks):
-        left = n_ties - before[c]
-        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            if values[i] >= threshold:
-                if values[i] == threshold:
-                    left -= 1
-                    if left < 0:
-                        continue
+        for w in range(c * words_per_chunk, min(len(column), (c + 1) * words_per_chunk)):
+            word = np.uint64(0)
+            for i in range(w * 64, min(n, w * 64 + 64)):
+                word |= np.uint64(values[i] > threshold) << np.uint64(i & 63)
+                found += values[i] == threshold
+            column[w] = word
+        ties[c] = found
+    for c in range(chunks):
+        i = c * _CHUNK
+        while n_ties > 0 and ties[c] > 0:
+            if values[i] == threshold:
                 column[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+                n_ties -= 1
+                ties[c] -= 1
+            i += 1
     return column
 
 

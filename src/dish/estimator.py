@@ -136,9 +136,9 @@ class DISH(Hasher):
             )
         X = self._check_X(X, reset=True)
         device = resolve_device(self.device)
-        S = from_labels(
-            y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)
-        ).to(device)
+        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)).to(
+            device
+        )
         random_state = check_random_state(self.random_state)
         self.timings_: dict[str, float] = {}
         rows = torch.from_numpy(X).to(device)
@@ -186,7 +186,12 @@ class DISH(Hasher):
         self.n_iter_ = len(objective)
 
     def _start(
-        self, K: Tensor, white: kernel.Whitening, S: Similarity, step: FStep, random_state: np.random.RandomState
+        self,
+        K: Tensor,
+        white: kernel.Whitening,
+        S: Similarity,
+        step: FStep,
+        random_state: np.random.RandomState,
     ) -> NDArray[np.uint8]:
         """The first H, packed, and the first F in ``step``."""
         n, r = len(K), self.n_bits

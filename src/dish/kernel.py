@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import njit, prange
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
@@ -19,8 +20,8 @@ from dish import codes
 from dish.similarity import Similarity
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
-BLOCK = 2048  # rows of K worked on at a time: with 1,000 anchors 8 MB, which stays in cache
-START_ROWS = 8192  # rows that measure how far the earlier bits have explained S in the spectral start
+BLOCK = 512  # rows of K worked on at a time: with 1,000 anchors 2 MB, which stays in cache
+START_ROWS = 8192  # the spectral start estimates KᵀH from that many rows, or 8 m if that is more
 
 
 # --- Features ---------------------------------------------------------------------------------------------
@@ -38,8 +39,8 @@ class FeatureMap:
     gamma: float
     mean: Tensor | None = None  # (m,), of the training rows
 
-    def raw(self, X: Tensor) -> Tensor:
-        """Features before centring: (rows, d) → (rows, m)."""
+    def raw(self, X: Tensor, out: Tensor | None = None) -> Tensor:
+        """Features before centring: (rows, d) → (rows, m), in ``out`` if that saves a copy."""
         if callable(self.kernel):
             K = np.asarray(self.kernel(X.cpu().numpy(), self.anchors.cpu().numpy()))
             if K.shape != (len(X), len(self.anchors)):
@@ -48,7 +49,7 @@ class FeatureMap:
                     f"for {len(X)} rows and {len(self.anchors)} anchors, got {K.shape}"
                 )
             return torch.from_numpy(np.ascontiguousarray(K)).to(X)
-        return X.clone() if self.kernel == "linear" else rbf(X, self.anchors, self.gamma)
+        return X.clone() if self.kernel == "linear" else rbf(X, self.anchors, self.gamma, out)
 
     def __call__(self, X: Tensor) -> Tensor:
         """Centred features: (rows, d) → (rows, m)."""
@@ -58,24 +59,31 @@ class FeatureMap:
     def fit_rows(self, X: Tensor) -> Tensor:
         """K (n, m) of the training rows, and ``mean`` on the way."""
         m = X.shape[1] if self.kernel == "linear" else len(self.anchors)
-        K = X.new_empty(len(X), m)
+        K = _empty(len(X), m, X)
         total = torch.zeros(m, dtype=torch.float64, device=X.device)
         for rows in row_blocks(len(X)):
-            K[rows] = self.raw(X[rows])
-            total += K[rows].sum(0)
+            block = self.raw(X[rows], out=K[rows])
+            if block.data_ptr() != K[rows].data_ptr():
+                K[rows] = block
+            total += block.sum(0)
         self.mean = (total / len(X)).to(X.dtype)
-        for rows in row_blocks(len(X)):
-            K[rows] -= self.mean
-        return K
+        return K.sub_(self.mean)
 
 
-def rbf(X: Tensor, A: Tensor, gamma: float) -> Tensor:
+def rbf(X: Tensor, A: Tensor, gamma: float, out: Tensor | None = None) -> Tensor:
     """exp(−γ‖x − a‖²) for all pairs: (rows, d), (m, d) → (rows, m)."""
     centre = A.mean(0)  # distances do not change, cancellation in float32 does
     X, A = X - centre, A - centre
     # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
-    exponent = torch.addmm(-gamma * (A * A).sum(1), X, A.T, alpha=2 * gamma)
+    exponent = torch.addmm(-gamma * (A * A).sum(1), X, A.T, alpha=2 * gamma, out=out)
     return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
+
+
+def _empty(n: int, m: int, like: Tensor) -> Tensor:
+    """Room for an (n, m) matrix; on the CPU from NumPy, which asks for huge pages (fewer page faults)."""
+    if like.device.type == "cpu":
+        return torch.from_numpy(np.empty((n, m), like.numpy().dtype))
+    return like.new_empty(n, m)
 
 
 def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
@@ -105,10 +113,10 @@ def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.
 
 
 def mean_squared_distance(X: Tensor, A: Tensor) -> float:
-    """Mean of ‖x − a‖² over all pairs, in O(n + m)."""
-    x, a = X.double().mean(0), A.double().mean(0)
-    spread = sum(float((Z.double() - z).square().sum()) / len(Z) for Z, z in ((X, x), (A, a)))
-    return spread + float((x - a).square().sum())
+    """Mean of ‖x − a‖² over pairs, var(X) + var(A) + ‖mean(X) − mean(A)‖², from at most 8,192 rows of X."""
+    some = X[:: max(1, len(X) // 8192)]
+    (var_X, mean_X), (var_A, mean_A) = (torch.var_mean(Z.double(), 0, correction=0) for Z in (some, A))
+    return float(var_X.sum() + var_A.sum() + (mean_X - mean_A).square().sum())
 
 
 # --- Products with K --------------------------------------------------------------------------------------
@@ -119,7 +127,7 @@ def gram(K: Tensor) -> Tensor:
     m = K.shape[1]
     edges = [m * i // 4 for i in range(5)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
-    for rows in row_blocks(len(K), 4 * BLOCK):  # float32 within a block, float64 across blocks
+    for rows in row_blocks(len(K), 16 * BLOCK):  # float32 within a block, float64 across blocks
         for lo, hi in zip(edges, edges[1:], strict=False):
             G[lo:hi, lo:] += K[rows, lo:hi].T @ K[rows, lo:]
     return G.triu() + G.triu(1).T
@@ -187,28 +195,47 @@ def spectral_start(
         x = B @ _leading_eigenvector(T)
         w = (n**0.5 * x).to(K.dtype) @ L_inv_s  # L⁻ᵀ x
         W.append(w)
-        KtH = weight * signs_product(Ks, w)
-        v = (L_inv_s @ KtH).double()
+        v = weight * (L_inv_s @ signs_product(Ks, w)).double()  # L⁻¹ Kᵀ h
         B, T = _deflate(B, T, v)
     return torch.stack(W, 1)
 
 
 def signs_product(K: Tensor, w: Tensor) -> Tensor:
-    """Kᵀ sgn(K w) in one pass: each block is used twice while it is in cache."""
-    out = K.new_zeros(K.shape[1])
-    for rows in row_blocks(len(K), BLOCK // 8):
-        h = torch.where(K[rows] @ w >= 0, 1.0, -1.0).to(K.dtype)
-        out.addmv_(K[rows].T, h)
-    return out
+    """Kᵀ sgn(K w)."""
+    if K.device.type == "cpu":
+        return torch.from_numpy(_signs_product(K.numpy(), w.numpy()))
+    return K.T @ torch.where(K @ w >= 0, 1.0, -1.0).to(K.dtype)
+
+
+@njit(parallel=True, cache=True, fastmath=True)  # type: ignore[untyped-decorator]
+def _signs_product(K: Any, w: Any) -> Any:
+    """One pass over K, each row used twice while it is in cache (two products read it from memory twice)."""
+    n, m = K.shape
+    chunks = 64
+    size = (n + chunks - 1) // chunks
+    partial = np.zeros((chunks, m), K.dtype)
+    for c in prange(chunks):
+        for i in range(c * size, min(n, (c + 1) * size)):
+            f = K[i, 0] * w[0]
+            for j in range(1, m):
+                f += K[i, j] * w[j]
+            if f >= 0:
+                for j in range(m):
+                    partial[c, j] += K[i, j]
+            else:
+                for j in range(m):
+                    partial[c, j] -= K[i, j]
+    return partial.sum(axis=0)
 
 
 def _sample_rows(K: Tensor, random_state: np.random.RandomState) -> tuple[Tensor, float]:
     """Rows for KᵀH and the weight each stands for."""
-    n = len(K)
-    if n <= START_ROWS:
+    n, m = K.shape
+    size = max(START_ROWS, 8 * m)  # with few rows an anchor, signs fitted to those rows would not be typical
+    if n <= size:
         return K, 1.0
-    picked = np.sort(random_state.choice(n, START_ROWS, replace=False))
-    return K[torch.from_numpy(picked).to(K.device)], n / START_ROWS
+    picked = np.sort(random_state.choice(n, size, replace=False))
+    return K[torch.from_numpy(picked).to(K.device)], n / size
 
 
 def _range(C: Tensor) -> Tensor:
@@ -355,7 +382,9 @@ class ClassifierStep:
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
         """q (r, n) of the H-step and the rest of the loss."""
-        blocks = ((rows, torch.from_numpy(self.F[rows]).to(self.K.device)) for rows in row_blocks(len(self.K)))
+        blocks = (
+            (rows, torch.from_numpy(self.F[rows]).to(self.K.device)) for rows in row_blocks(len(self.K))
+        )
         return linear_terms(blocks, len(self.K), self.loss, scale)
 
     @staticmethod

@@ -288,7 +288,9 @@ def from_labels(
         else:
             S = LabelSets(Y, multilabel, similar_weight)  # type: ignore[arg-type]
         if S.n_groups < 2:
-            raise ValueError("y gives every row the same labels; at least two different label sets are needed")
+            raise ValueError(
+                "y gives every row the same labels; at least two different label sets are needed"
+            )
         return S
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
