@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dish import codes, modelfile
 
 
-class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Learns r-bit codes. A subclass has ``n_bits``, ``fit``, ``_decide`` and names its arrays.
 
     ``_state`` lists the fitted attributes (arrays, numbers, strings) that make up a saved model.
@@ -120,9 +120,7 @@ def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> 
     """A finite real parameter at or above its bound, or an error that names it."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not np.isfinite(value) or value < low or (strict and value == low):
-        raise ValueError(
-            f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}"
-        )
+        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
     return float(value)
 
 

@@ -6,7 +6,7 @@ The H-step minimises, over H in {−1, +1} with balanced columns,
 
 For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 (l(1, f_i) − l(−1, f_i)), that is
 
-    g(b) = −2 bᵀQ b + qᵀb ,      and one step:   b ← +1 on the ⌊(n+1)/2⌋ largest   sim = 4 (Q − diag Q) b − q + λ c ,
+    g(b) = −2 bᵀQb + qᵀb ,   one step:  b ← +1 on the ⌊(n+1)/2⌋ largest  sim = 4 (Q − diag Q) b − q + λ c ,
 
 c = (b + 1)/2. The paper's longer formula for sim is the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Equal values of
 sim are taken in row order, lower row first. A step that would raise g is taken back, so g never rises.
@@ -243,7 +243,7 @@ class PackedColumns:
 _CHUNK = 8192
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _transpose_bits(rows: Any, r: int) -> Any:
     n = len(rows)
     cols = np.zeros((r, (n + 63) // 64), np.uint64)
@@ -254,7 +254,7 @@ def _transpose_bits(rows: Any, r: int) -> Any:
     return cols
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _byte_table(u: Any) -> Any:
     """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is ceil(r/8) look-ups."""
     table = np.zeros(((len(u) + 7) // 8, 256))
@@ -265,7 +265,7 @@ def _byte_table(u: Any) -> Any:
     return table
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _scores(
     rows: Any,
     column: Any,
@@ -298,7 +298,7 @@ def _scores(
     return bQb.sum(), qb.sum()
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _gram(cols: Any, k: int, n: int) -> Any:
     r, words = cols.shape
     u = np.empty(r)
@@ -310,7 +310,7 @@ def _gram(cols: Any, k: int, n: int) -> Any:
     return u
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
     n = len(group)
     lanes = 1 if n_groups > 4096 else (n + _CHUNK - 1) // _CHUNK  # a counter for each chunk, or one for all
@@ -346,7 +346,7 @@ def kth_largest(values: NDArray[np.float64], k: int) -> tuple[float, int]:
     return threshold, k - int(np.count_nonzero(values > threshold))
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _between(values: Any, low: float, high: float) -> Any:
     """How many values exceed ``high``, and all the values in [low, high], in any order."""
     n = len(values)
@@ -369,7 +369,7 @@ def _between(values: Any, low: float, high: float) -> Any:
     return above.sum(), gathered[:total]
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _words_above(values: Any, threshold: float, n_ties: int) -> Any:
     """Bits: value > threshold, and the first n_ties rows with value == threshold."""
     n = len(values)
@@ -397,7 +397,7 @@ def _words_above(values: Any, threshold: float, n_ties: int) -> Any:
     return column
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _set_column(rows: Any, column: Any, new: Any, k: int) -> Any:
     """Write the words of a column and flip the same bits in the row-packed codes."""
     words_per_chunk = _CHUNK // 64

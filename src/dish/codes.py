@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 Bytes = NDArray[np.uint8]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def popcount(typingctx: Any, x: Any) -> Any:
     """Set bits of a uint64, as one machine instruction where there is one (for numba kernels)."""
 
@@ -90,7 +90,7 @@ def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
     return A, B
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _hamming(A: Any, B: Any) -> Any:
     D = np.empty((len(A), len(B)), np.int32)
     for i in prange(len(A)):
@@ -102,7 +102,7 @@ def _hamming(A: Any, B: Any) -> Any:
     return D
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _nearest(Q: Any, B: Any, k: int) -> Any:
     n, words = B.shape
     D = np.empty((len(Q), k), np.int32)

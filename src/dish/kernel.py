@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ def gram(K: Tensor) -> Tensor:
     edges = [m * i // 4 for i in range(5)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
     for rows in row_blocks(len(K), 16 * BLOCK):  # float32 within a block, float64 across blocks
-        for lo, hi in zip(edges, edges[1:], strict=False):
+        for lo, hi in pairwise(edges):
             G[lo:hi, lo:] += K[rows, lo:hi].T @ K[rows, lo:]
     return G.triu() + G.triu(1).T
 
@@ -180,7 +181,7 @@ def spectral_start(
     basis B of that span and solve a problem of its size. KᵀSK is exact; for more than ``START_ROWS`` rows
     KᵀH_k is estimated from that many random rows, so that a bit costs no pass over K.
     """
-    n, m = K.shape
+    n = len(K)
     L_inv = white.inverse_factor()
     PtK, RtK = S.project(blocks_of(K))
     C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
@@ -207,7 +208,7 @@ def signs_product(K: Tensor, w: Tensor) -> Tensor:
     return K.T @ torch.where(K @ w >= 0, 1.0, -1.0).to(K.dtype)
 
 
-@njit(parallel=True, cache=True, fastmath=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True, fastmath=True)
 def _signs_product(K: Any, w: Any) -> Any:
     """One pass over K, each row used twice while it is in cache (two products read it from memory twice)."""
     n, m = K.shape
@@ -382,9 +383,7 @@ class ClassifierStep:
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
         """q (r, n) of the H-step and the rest of the loss."""
-        blocks = (
-            (rows, torch.from_numpy(self.F[rows]).to(self.K.device)) for rows in row_blocks(len(self.K))
-        )
+        blocks = ((rows, torch.from_numpy(self.F[rows]).to(self.K.device)) for rows in row_blocks(len(self.K)))
         return linear_terms(blocks, len(self.K), self.loss, scale)
 
     @staticmethod

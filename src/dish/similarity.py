@@ -122,7 +122,7 @@ class LabelCounts(Similarity):
         self.n_groups = Y_g.shape[0]
         self.w = float(similar_weight)
         self.Y_g, self.Y_gt = _torch_csr(Y_g), _torch_csr(sp.csr_array(Y_g.T))
-        self.diag = torch.from_numpy(self.w * Y_g.sum(axis=1) - 1.0)  # type: ignore[operator]
+        self.diag = torch.from_numpy(self.w * Y_g.sum(axis=1) - 1.0)
 
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
@@ -279,7 +279,7 @@ def from_labels(
         return y
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
-    if sp.issparse(y) or np.ndim(y) == 2 and np.shape(y)[1] > 1:
+    if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
         Y = _label_matrix(y)
         _check_length(Y.shape[0], n_rows)
         S: Similarity
@@ -288,16 +288,12 @@ def from_labels(
         else:
             S = LabelSets(Y, multilabel, similar_weight)  # type: ignore[arg-type]
         if S.n_groups < 2:
-            raise ValueError(
-                "y gives every row the same labels; at least two different label sets are needed"
-            )
+            raise ValueError("y gives every row the same labels; at least two different label sets are needed")
         return S
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
     if len(classes) < 2:
-        raise ValueError(
-            f"y has 1 class ({classes[0]!r}); learning to tell rows apart needs at least two classes"
-        )
+        raise ValueError(f"y has 1 class ({classes[0]!r}); learning to tell rows apart needs at least two classes")
     return Classes(codes, similar_weight)
 
 
@@ -408,9 +404,7 @@ def _label_matrix(y: Any) -> sp.csr_array:
 def _distinct_rows(Y: sp.csr_array) -> tuple[sp.csr_array, Tensor]:
     """Distinct label sets (L, l) and each row's set (n,)."""
     block = max(1, 2**24 // max(Y.shape[1], 1))  # rows made dense at a time
-    packed = np.vstack(
-        [np.packbits(Y[i : i + block].toarray() > 0, axis=1) for i in range(0, Y.shape[0], block)]
-    )
+    packed = np.vstack([np.packbits(Y[i : i + block].toarray() > 0, axis=1) for i in range(0, Y.shape[0], block)])
     keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     return sp.csr_array(Y[first]), torch.from_numpy(group.astype(np.int32).ravel())

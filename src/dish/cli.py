@@ -1,0 +1,234 @@
+"""The command line: parse, call one function, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dish import __version__
+
+if TYPE_CHECKING:
+    from dish.base import Hasher
+
+app = typer.Typer(
+    name="dish",
+    help="Supervised learning to hash: short binary codes from labelled rows.\n\n"
+    "Files of rows and labels: .npy (memory-mapped), .npz, .parquet or .csv.",
+    epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 && dish encode model.dish X.npy -o codes.npy",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
+RowsPath = Annotated[Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv.")]
+
+
+def main() -> None:
+    """Entry point: bad input ends with one clear line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"dish: {text}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dish {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
+@app.command(epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 --anchors 2000")
+def fit(
+    rows: RowsPath,
+    labels: Annotated[Path, typer.Argument(metavar="Y", help="Labels: (n,) classes, or (n, l) of 0/1.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the model goes.")],
+    bits: Annotated[int, typer.Option(help="Code length.")] = 64,
+    anchors: Annotated[int, typer.Option(help="Anchors of the kernel map; more are better and slower.")] = 1000,
+    gamma: Annotated[
+        str, typer.Option(help="Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number.")
+    ] = "auto",
+    loss: Annotated[str, typer.Option(help="ridge, hinge or logistic.")] = "ridge",
+    kernel: Annotated[str, typer.Option(help="rbf or linear.")] = "rbf",
+    iterations: Annotated[int, typer.Option(help="Most H-steps.")] = 5,
+    nu: Annotated[float, typer.Option(help="Weight of the loss in the H-step.")] = 1e-4,
+    similar_weight: Annotated[float, typer.Option(help="w of S = w YY' - 1; 10 for many classes.")] = 2.0,
+    multilabel: Annotated[str, typer.Option(help="For (n, l) labels: count, share_one or jaccard.")] = "count",
+    init: Annotated[str, typer.Option(help="spectral or random.")] = "spectral",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Learn codes from rows and labels; write a model."""
+    _check_writable(output)
+    from dish import tables
+    from dish.estimator import DISH
+
+    X, y = tables.read_rows(rows), tables.read_labels(labels)
+    hasher = DISH(
+        n_bits=bits,
+        n_anchors=anchors,
+        gamma=gamma if gamma == "auto" else _number("--gamma", gamma),
+        loss=loss,
+        kernel=kernel,
+        n_iter=iterations,
+        nu=nu,
+        similar_weight=similar_weight,
+        multilabel=multilabel,
+        init=init,
+        device=device,
+        random_state=seed,
+        verbose=0 if quiet or not sys.stderr.isatty() else 1,
+    )
+    hasher.fit(X, y)
+    hasher.save(output)
+    if not quiet:
+        seconds = sum(hasher.timings_.values())
+        print(f"{output}: {bits} bits learned from {len(X):,} rows in {seconds:.1f} s")
+
+
+@app.command(epilog="Example: dish encode model.dish X.npy -o codes.npy")
+def encode(
+    model: ModelPath,
+    rows: RowsPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
+) -> None:
+    """Codes of rows: an (n, bits/8) uint8 .npy file."""
+    _check_writable(output)
+    import io
+
+    import numpy as np
+
+    from dish import modelfile, tables
+
+    hasher = _load(model)
+    codes = hasher.transform(tables.read_rows(rows))
+    buffer = io.BytesIO()
+    np.save(buffer, codes)
+    modelfile.write_atomically(output, buffer.getvalue())
+    print(f"{output}: {len(codes):,} codes of {hasher.n_bits} bits ({codes.shape[1]} bytes each)")
+
+
+@app.command(name="eval", epilog="Example: dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy")
+def evaluate(
+    model: ModelPath,
+    db: Annotated[tuple[Path, Path], typer.Option(metavar="X Y", help="Database rows and labels.")],
+    queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
+    top: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
+    from dish import metrics, tables
+
+    hasher = _load(model)
+    base, wanted = ((tables.read_rows(x), tables.read_labels(y)) for x, y in (db, queries))
+    report = metrics.evaluate(
+        hasher.transform(wanted[0]),
+        wanted[1],
+        hasher.transform(base[0]),
+        base[1],
+        n_bits=hasher.n_bits,
+        k=top,
+    )
+    if json:
+        import json as js
+
+        print(js.dumps(report.to_dict()))
+        return
+    lines = {
+        "MAP" if top is None else f"MAP@{top}": report.map,
+        "precision within radius 2": report.precision_within_2,
+    }
+    lines |= {"queries with nothing within 2": report.empty_balls}
+    lines |= {f"precision@{k}": p for k, p in report.precision_at.items()}
+    table = Table(title=f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits")
+    table.add_column("score")
+    table.add_column("value", justify="right")
+    for name, value in lines.items():
+        table.add_row(name, f"{value:.4f}")
+    console.print(table)
+
+
+@app.command(epilog="Example: dish info model.dish")
+def info(model: ModelPath) -> None:
+    """What a model file holds."""
+    from dish import modelfile
+
+    kind, content, arrays = modelfile.read(model)
+    table = Table(title=f"{model}: {kind}")
+    table.add_column("what")
+    table.add_column("value")
+    for name, value in {**content["init"], **content["fitted"]}.items():
+        table.add_row(name, str(value))
+    for name, array in sorted(arrays.items()):
+        table.add_row(name, f"{array.dtype} {' × '.join(map(str, array.shape))}")
+    console.print(table)
+
+
+@app.command(epilog="Example: dish demo --output demo")
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Train on real handwritten digits, compare with l2 and LSH, search, and draw the neighbours."""
+    from dish import demo as demonstration
+
+    output.mkdir(parents=True, exist_ok=True)
+    result = demonstration.run()
+    table = Table(title="scikit-learn digits (real data): 300 queries, 1,497 database rows")
+    for name in ("ranking by", "bytes a row", "MAP", "precision within radius 2"):
+        table.add_column(name, justify="left" if name == "ranking by" else "right")
+    for row in result.rows:
+        precision = "–" if row.precision is None else f"{row.precision:.3f}"
+        table.add_row(row.method, str(row.bytes), f"{row.map:.3f}", precision)
+    console.print(table)
+    for i, label in enumerate(result.query_labels[:5]):
+        found = " ".join(str(result.labels[j]) for j in result.neighbours[i])
+        print(f"query {label}: nearest by 64-bit code are {found}")
+    result.hasher.save(output / "digits.dish")
+    demonstration.write_page(result, output / "digits.html")
+    print(f"picture: {output / 'digits.html'}\nmodel:   {output / 'digits.dish'}")
+
+
+def _load(model: Path) -> Hasher:
+    from dish.base import load
+
+    return load(model)
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{option} must be 'auto' or a number, got {text!r}") from None
+
+
+def _check_writable(path: Path) -> None:
+    """Fail before hours of work, not after."""
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+
+
+if __name__ == "__main__":
+    main()

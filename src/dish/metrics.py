@@ -1,0 +1,302 @@
+"""Scores of Hamming rankings, without sorting anything.
+
+Per query two histograms over the distances 0 … r, of all database rows and of the relevant ones, hold all that
+MAP, precision within a radius, precision@k, recall and the precision–recall curve need. Rows at the same
+distance have no order of their own: ``ties="expected"`` gives the exact mean over all their orders,
+``ties="stable"`` takes them in database order, as papers that sort do.
+
+Labels are (n,) classes (relevant: equal) or (n, l) of 0/1 (relevant: at least one shared label).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numba import njit, prange
+from numpy.typing import ArrayLike, NDArray
+
+from dish.codes import as_words, check_codes, popcount
+from dish.similarity import encode_classes
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Report:
+    """What ``evaluate`` measures; ``curve`` arrays are indexed by Hamming radius."""
+
+    map: float
+    precision_within_2: float
+    empty_balls: float  # share of queries with no database row within radius 2
+    precision_at: dict[int, float]
+    curve_precision: list[float]
+    curve_recall: list[float]
+    n_queries: int
+    n_database: int
+    n_bits: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class Histograms:
+    """Database rows by distance from each query: ``all_`` and ``relevant``, (n_queries, r + 1)."""
+
+    all_: NDArray[np.int64]
+    relevant: NDArray[np.int64]
+
+
+def histograms(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, n_bits: int | None = None
+) -> Histograms:
+    """Count the database rows, and the relevant ones, at every distance from every query."""
+    Q, B = _check_pair(q_codes, db_codes)
+    r = n_bits or 8 * Q.shape[1]
+    y = _labels(q_labels, db_labels, len(Q), len(B))
+    counts = _histograms(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1])
+    return Histograms((counts[:, :, 0] + counts[:, :, 1])[:, : r + 1], counts[:, : r + 1, 1])
+
+
+def mean_average_precision(
+    q_codes: ArrayLike,
+    q_labels: Any,
+    db_codes: ArrayLike,
+    db_labels: Any,
+    k: int | None = None,
+    ties: str = "expected",
+) -> float:
+    """MAP of the Hamming ranking. A query without relevant rows counts 0.
+
+    With ``k`` only the first k places count, and a query's precisions are averaged over the relevant rows found
+    there (for expected ties: over their expected number).
+    """
+    if ties not in ("expected", "stable"):
+        raise ValueError(f"ties must be 'expected' or 'stable', got {ties!r}")
+    Q, B = _check_pair(q_codes, db_codes)
+    k = len(B) if k is None else _check_k(k, len(B))
+    if ties == "expected":
+        return float(expected_average_precision(histograms(Q, q_labels, B, db_labels), k).mean())
+    y = _labels(q_labels, db_labels, len(Q), len(B))
+    return float(_stable_ap(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1], k).mean())
+
+
+def expected_average_precision(h: Histograms, k: int | None = None) -> Floats:
+    """Average precision of every query, in expectation over the order of rows at equal distance.
+
+    With a rows before a group of g at one distance, R of them relevant, and ρ of the g relevant, the j-th of the
+    group is relevant with probability ρ/g, and then R + 1 + (j−1)(ρ−1)/(g−1) relevant rows are expected up to it.
+    Summed over j ≤ t (t = g, or what is left up to k) with Σ 1/(a+j) = harmonic(a+t) − harmonic(a):
+
+        ρ/g · [ (R + 1) Σ + (ρ−1)/(g−1) · (t − (a+1) Σ) ] .
+    """
+    g, rho = h.all_.astype(np.float64), h.relevant.astype(np.float64)
+    a, R = np.cumsum(g, 1) - g, np.cumsum(rho, 1) - rho
+    t = g if k is None else np.clip(k - a, 0, g)
+    harmonic = _harmonic(a + t) - _harmonic(a)
+    slope = (rho - 1) / np.maximum(g - 1, 1)
+    share = rho / np.maximum(g, 1)
+    precisions = (share * ((R + 1) * harmonic + slope * (t - (a + 1) * harmonic))).sum(1)
+    found = (share * t).sum(1)
+    return np.asarray(precisions / np.where(found > 0, found, 1))
+
+
+def precision_within_radius(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
+) -> float:
+    """Mean share of relevant rows among those at distance ≤ radius; a query with none there counts 0."""
+    h = histograms(q_codes, q_labels, db_codes, db_labels)
+    return float(_ball(h, radius)[0].mean())
+
+
+def precision_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100) -> float:
+    """Mean share of relevant rows among the k nearest (expected, over the order of ties)."""
+    h = histograms(q_codes, q_labels, db_codes, db_labels)
+    return float(_precision_at(h, _check_k(k, int(h.all_[0].sum()))).mean())
+
+
+def precision_recall_curve(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any
+) -> tuple[Floats, Floats]:
+    """Precision and recall of the balls of radius 0, 1, …, r, summed over queries."""
+    return _curve(histograms(q_codes, q_labels, db_codes, db_labels))
+
+
+def evaluate(
+    q_codes: ArrayLike,
+    q_labels: Any,
+    db_codes: ArrayLike,
+    db_labels: Any,
+    *,
+    n_bits: int | None = None,
+    k: int | None = None,
+    at: tuple[int, ...] = (1, 10, 100, 1000),
+) -> Report:
+    """Everything at once, from one pass over the codes; ``k`` cuts the MAP."""
+    h = histograms(q_codes, q_labels, db_codes, db_labels, n_bits)
+    n_queries, n_database = len(h.all_), int(h.all_[0].sum())
+    within, size = _ball(h, 2)
+    precision, recall = _curve(h)
+    return Report(
+        map=float(expected_average_precision(h, k).mean()),
+        precision_within_2=float(within.mean()),
+        empty_balls=float((size == 0).mean()),
+        precision_at={k: float(_precision_at(h, k).mean()) for k in at if k <= n_database},
+        curve_precision=precision.tolist(),
+        curve_recall=recall.tolist(),
+        n_queries=n_queries,
+        n_database=n_database,
+        n_bits=h.all_.shape[1] - 1,
+    )
+
+
+def l2_mean_average_precision(Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any) -> float:
+    """MAP of ranking raw vectors by l2 distance: what the codes replace."""
+    Xq, X = np.asarray(Xq, np.float64), np.asarray(X, np.float64)
+    y = _labels(q_labels, labels, len(Xq), len(X))
+    norms = (X**2).sum(1)
+    precisions = []
+    for i, x in enumerate(Xq):
+        order = np.argsort(norms - 2 * (X @ x), kind="stable")
+        ranks = np.flatnonzero(y.relevant(i)[order]) + 1.0
+        precisions.append((np.arange(1, len(ranks) + 1) / ranks).mean() if len(ranks) else 0.0)
+    return float(np.mean(precisions))
+
+
+# --- from histograms --------------------------------------------------------------------------------------
+
+
+def _ball(h: Histograms, radius: int) -> tuple[Floats, NDArray[np.int64]]:
+    if radius < 0:
+        raise ValueError(f"radius must be at least 0, got {radius}")
+    size, relevant = h.all_[:, : radius + 1].sum(1), h.relevant[:, : radius + 1].sum(1)
+    return relevant / np.maximum(size, 1), size
+
+
+def _precision_at(h: Histograms, k: int) -> Floats:
+    before = np.cumsum(h.all_, 1) - h.all_
+    taken = np.clip(k - before, 0, h.all_)
+    return np.asarray((h.relevant / np.maximum(h.all_, 1) * taken).sum(1) / k)
+
+
+def _curve(h: Histograms) -> tuple[Floats, Floats]:
+    found, relevant = np.cumsum(h.all_.sum(0)), np.cumsum(h.relevant.sum(0))
+    return relevant / np.maximum(found, 1), relevant / max(int(relevant[-1]), 1)
+
+
+def _harmonic(n: Floats) -> Floats:
+    """1 + 1/2 + … + 1/n."""
+    from scipy.special import digamma
+
+    return np.asarray(digamma(n + 1) + np.euler_gamma)
+
+
+# --- kernels and checks -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Labels:
+    """Labels of queries and rows as uint64 words: a class number each, or (``sets``) a bit for every label."""
+
+    queries: NDArray[np.uint64]  # (n_queries, words)
+    rows: NDArray[np.uint64]  # (n, words)
+    sets: bool
+
+    def relevant(self, i: int) -> NDArray[np.bool_]:
+        """Which rows are relevant to query i."""
+        if self.sets:
+            return np.asarray(((self.rows & self.queries[i]) != 0).any(axis=1))
+        return np.asarray((self.rows == self.queries[i]).all(axis=1))
+
+
+def _labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> _Labels:
+    q, b = (y if sp.issparse(y) else np.asarray(y) for y in (q_labels, db_labels))
+    for name, y, rows in (("q_labels", q, n_queries), ("db_labels", b, n)):
+        if y.shape[0] != rows:
+            raise ValueError(f"{name} has {y.shape[0]} labels for {rows} codes")
+    if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
+        raise ValueError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
+    if q.ndim == 2:
+        return _Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)
+    classes = encode_classes(np.concatenate([q, b]), "labels")[0].astype(np.uint64)[:, None]
+    return _Labels(classes[:n_queries], classes[n_queries:], False)
+
+
+def _label_words(Y: Any, name: str) -> NDArray[np.uint64]:
+    Y = Y.toarray() if sp.issparse(Y) else Y
+    if not np.isin(Y, (0, 1)).all():
+        raise ValueError(f"a 2-D {name} must hold only 0 and 1, a column a label")
+    return as_words(np.packbits(Y.astype(bool), axis=1))
+
+
+def _check_pair(q_codes: ArrayLike, db_codes: ArrayLike) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    Q, B = check_codes(q_codes, name="q_codes"), check_codes(db_codes, name="db_codes")
+    if Q.shape[1] != B.shape[1]:
+        raise ValueError(f"q_codes have {Q.shape[1]} bytes a row, db_codes {B.shape[1]}")
+    if len(Q) == 0 or len(B) == 0:
+        raise ValueError(f"there is nothing to score: {len(Q)} queries, {len(B)} database rows")
+    return Q, B
+
+
+def _check_k(k: int, n: int) -> int:
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be between 1 and the {n} database rows, got {k}")
+    return int(k)
+
+
+@njit(inline="always")
+def _distance(Q: Any, i: int, B: Any, j: int) -> Any:
+    d = np.uint64(0)
+    for w in range(Q.shape[1]):
+        d += popcount(Q[i, w] ^ B[j, w])
+    return np.int64(d)
+
+
+@njit(inline="always")
+def _is_relevant(yq: Any, i: int, yb: Any, j: int, sets: bool) -> Any:
+    if not sets:
+        return np.int64(yq[i, 0] == yb[j, 0])
+    shared = np.uint64(0)
+    for w in range(yq.shape[1]):
+        shared |= yq[i, w] & yb[j, w]
+    return np.int64(shared != 0)
+
+
+@njit(parallel=True, cache=True)
+def _histograms(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int) -> Any:
+    """(n_queries, r + 1, 2): rows at each distance, not relevant and relevant."""
+    out = np.zeros((len(Q), r + 1, 2), np.int64)
+    for i in prange(len(Q)):
+        counts = np.zeros((r + 1, 2), np.int64)
+        for j in range(len(B)):
+            counts[_distance(Q, i, B, j), _is_relevant(yq, i, yb, j, sets)] += 1
+        out[i] = counts
+    return out
+
+
+@njit(parallel=True, cache=True)
+def _stable_ap(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -> Any:
+    """AP at k with equal distances in row order: a row's rank is known from counts, nothing is sorted."""
+    ap = np.zeros(len(Q))
+    for i in prange(len(Q)):
+        count = np.zeros((r + 2, 2), np.int64)
+        for j in range(len(B)):
+            d = _distance(Q, i, B, j)
+            count[d + 1, 0] += 1
+            count[d + 1, 1] += _is_relevant(yq, i, yb, j, sets)
+        rank, found = np.cumsum(count[:, 0]), np.cumsum(count[:, 1])  # rows before distance d
+        precisions, n_found = 0.0, 0
+        for j in range(len(B)):
+            d = _distance(Q, i, B, j)
+            rank[d] += 1
+            if _is_relevant(yq, i, yb, j, sets):
+                found[d] += 1
+                if rank[d] <= k:
+                    precisions += found[d] / rank[d]
+                    n_found += 1
+        ap[i] = precisions / max(n_found, 1)
+    return ap
