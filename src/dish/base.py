@@ -84,7 +84,8 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     from dish.baselines import REGISTRY
     from dish.estimator import DISH
 
-    kinds: dict[str, type[Hasher]] = {c.__name__: c for c in (DISH, *REGISTRY.values())}
+    classes: list[type[Hasher]] = [DISH, *REGISTRY.values()]
+    kinds = {c.__name__: c for c in classes}
     kind, content, arrays = modelfile.read(path)
     if kind not in kinds:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")

@@ -231,7 +231,7 @@ class PackedColumns:
         """+1 on the ``count`` largest sim (ties: lower row first)."""
         values = sim.numpy()
         threshold, n_ties = kth_largest(values, count)
-        return _words_above(values, threshold, n_ties)  # type: ignore[no-any-return]
+        return _words_above(values, threshold, n_ties)
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""

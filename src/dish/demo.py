@@ -143,7 +143,8 @@ img {{ width: 60px; height: 60px; image-rendering: pixelated; border: 2px solid 
 <h1>DISH on handwritten digits</h1>
 <p>1,797 real images of 8 × 8 pixels (scikit-learn's bundled set), 300 of them queries, the rest database and
 training rows. Codes of both come from the learned hash function.</p>
-<table><thead><tr><th>ranking by</th><th>bytes a row</th><th>MAP</th><th>precision within radius 2</th></tr></thead>
+<table><thead><tr><th>ranking by</th><th>bytes a row</th><th>MAP</th>
+<th>precision within radius 2</th></tr></thead>
 <tbody>{table}</tbody></table>
 <h2>Nearest neighbours by 64-bit code</h2>
 <p>Under each image: its digit · its Hamming distance from the query. Green: the right digit, red: another.</p>

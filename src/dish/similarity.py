@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -157,7 +157,7 @@ class LabelSets(Similarity):
     def __init__(
         self,
         Y: sp.csr_array,
-        table: Literal["share_one", "jaccard"] | SetTable = "share_one",
+        table: str | SetTable = "share_one",
         similar_weight: float = 2.0,
     ) -> None:
         Y_g, self.group = _distinct_rows(Y)
@@ -282,11 +282,8 @@ def from_labels(
     if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
         Y = _label_matrix(y)
         _check_length(Y.shape[0], n_rows)
-        S: Similarity
-        if multilabel == "count":
-            S = LabelCounts(Y, similar_weight)
-        else:
-            S = LabelSets(Y, multilabel, similar_weight)  # type: ignore[arg-type]
+        counted = multilabel == "count"
+        S = LabelCounts(Y, similar_weight) if counted else LabelSets(Y, multilabel, similar_weight)
         if S.n_groups < 2:
             raise ValueError("y gives every row the same labels; at least two different label sets are needed")
         return S
