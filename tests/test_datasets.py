@@ -634,6 +634,7 @@ def test_synthetic_nuswide_is_sparse_and_its_concepts_occur_together():
     again, other = datasets.synthetic_nuswide(300), datasets.synthetic_nuswide(300, seed=1)
     assert (data.X[:300] != again.X).nnz == 0
     assert (other.X != again.X).nnz > 0
+    assert (data.X[10_000:10_300] != again.X).nnz > 0
 
 
 def test_the_words_of_synthetic_nuswide_tell_its_concepts():
@@ -652,6 +653,7 @@ def test_synthetic_imagenet_blocks_do_not_depend_on_their_order(tmp_path):
     X0, y0 = source.block(0)
     X1, y1 = source.block(1)
     assert X1.shape == (400, 4096)
+    assert np.abs(X1 - X0[:400]).max() > 0.01  # another block, other rows
     np.testing.assert_allclose(X1, late_first[0][:400], atol=1e-6)
     assert np.array_equal(y1, late_first[1][:400])
     assert np.bincount(y0).tolist() == [10] * 1000
