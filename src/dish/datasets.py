@@ -722,8 +722,9 @@ def synthetic_nuswide(n: int = 190_000, seed: int = 0) -> Dataset:
     """A synthetic stand-in for NUS-WIDE: (n, 500) sparse word counts, 21 concepts that occur together.
 
     Every row shows one of 12 scenes; a scene makes some concepts likely (sky with clouds, water with
-    beach), and the words come from a common stock and from the concepts that are there. The sizes of the
-    concepts fall off as in the real set. Made in seeded blocks: the first rows do not depend on ``n``.
+    beach). Some words come from the concepts that are there, most from styles that no label names. The
+    sizes of the concepts fall off as in the real set. Made in seeded blocks: the first rows do not depend
+    on ``n``.
     """
     n = check_integer("n", n, low=1)
     seed = check_integer("seed", seed, low=0)
@@ -740,8 +741,9 @@ class _BagModel:
 
     ROWS = 10_000
     SCENES = 12
+    STYLES = 40
     WORDS_A_ROW = 150.0
-    COMMON_SHARE = 0.6  # of the words of a row come from the common stock
+    CONCEPT_SHARE = 0.2  # of the words; the others tell the style of the picture, which no label names
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -749,8 +751,8 @@ class _BagModel:
         frequency = 0.4 * np.arange(1, NUSWIDE_CONCEPTS + 1) ** -0.9  # 40 % of the rows, falling to about 3 %
         taste = rng.gamma(0.3, size=(self.SCENES, NUSWIDE_CONCEPTS))
         self.concept = np.minimum(frequency * taste / taste.mean(axis=0), 0.9)  # (scenes, concepts)
-        self.common = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.5))  # (words,)
-        self.topic = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.08), size=NUSWIDE_CONCEPTS)  # (concepts, words)
+        self.topic = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.3), size=NUSWIDE_CONCEPTS)  # (concepts, words)
+        self.style = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.3), size=self.STYLES)  # (styles, words)
 
     def block(self, i: int, rows: int) -> tuple[sp.csr_array, sp.csr_array]:
         """Counts (rows, 500) and concepts (rows, 21) of block i: always made whole, then cut."""
@@ -761,9 +763,11 @@ class _BagModel:
         empty = ~Y.any(axis=1)
         Y[empty, likeliest[empty]] = True
         weight = Y * rng.gamma(1.0, size=Y.shape)
-        share = (1 - self.COMMON_SHARE) * weight / weight.sum(axis=1, keepdims=True)
+        weight /= weight.sum(axis=1, keepdims=True)
+        style = rng.dirichlet(np.full(self.STYLES, 0.1), size=self.ROWS)  # a few styles a row
+        words = self.CONCEPT_SHARE * (weight @ self.topic) + (1 - self.CONCEPT_SHARE) * (style @ self.style)
         length = self.WORDS_A_ROW * rng.lognormal(-0.125, 0.5, size=(self.ROWS, 1))
-        counts = rng.poisson(length * (share @ self.topic + self.COMMON_SHARE * self.common))
+        counts = rng.poisson(length * words)
         return sp.csr_array(counts[:rows].astype(np.float32)), sp.csr_array(Y[:rows].astype(np.float32))
 
 
