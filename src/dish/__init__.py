@@ -11,11 +11,23 @@ __version__ = "0.1.0"
 _PUBLIC = {"DISH": "estimator", "load": "base"}
 
 if TYPE_CHECKING:
-    from dish import baselines, cbcd, codes, kernel, metrics, modelfile, similarity
+    from dish import baselines, cbcd, codes, datasets, gist, kernel, metrics, modelfile, similarity
     from dish.base import load
     from dish.estimator import DISH
 
-__all__ = ["DISH", "baselines", "cbcd", "codes", "kernel", "load", "metrics", "modelfile", "similarity"]
+__all__ = [
+    "DISH",
+    "baselines",
+    "cbcd",
+    "codes",
+    "datasets",
+    "gist",
+    "kernel",
+    "load",
+    "metrics",
+    "modelfile",
+    "similarity",
+]
 
 
 def __getattr__(name: str) -> Any:

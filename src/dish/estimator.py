@@ -141,7 +141,7 @@ class DISH(Hasher):
         )
         random_state = check_random_state(self.random_state)
         self.timings_: dict[str, float] = {}
-        rows = torch.from_numpy(X).to(device)
+        rows = as_tensor(X).to(device)
 
         with self._stage("features"):
             features = self._feature_map(rows, random_state)
@@ -149,6 +149,11 @@ class DISH(Hasher):
         with self._stage("gram"):
             G = kernel.gram(K)
         with self._stage("factor"):
+            rounding = len(X) * torch.finfo(K.dtype).eps ** 2
+            if float(G.diagonal().max()) <= 100 * rounding:
+                raise ValueError(
+                    "the rows of X are all alike (their kernel features do not vary): nothing to learn"
+                )
             white = kernel.Whitening.of(G, self.ridge)
         step = self._f_step(K, white)
         with self._stage("start"):
@@ -302,7 +307,7 @@ class DISH(Hasher):
         W = torch.from_numpy(self.W_).to(device)
         F = np.empty((len(X), self.n_bits), np.float32)
         for rows in kernel.row_blocks(len(X)):
-            K = features(torch.from_numpy(X[rows]).to(device, features.anchors.dtype))
+            K = features(as_tensor(X[rows]).to(device, features.anchors.dtype))
             if self.classifiers_ is None:
                 F[rows] = (K @ W.to(K.dtype)).cpu().numpy() + self.intercept_
             else:
@@ -317,6 +322,13 @@ class DISH(Hasher):
                 "linear classifiers and the built-in losses can"
             )
         super().save(path)
+
+
+def as_tensor(X: NDArray[Any]) -> Tensor:
+    """The same memory as a tensor. A read-only memory-map is fine: rows are never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(X)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -156,7 +156,7 @@ class Whitening:
             L, failed = torch.linalg.cholesky_ex(G + rho * torch.eye(len(G)).to(G))
             if not failed:
                 return cls(L, rho)
-        raise ValueError("the kernel features of X are degenerate (all rows alike?); nothing can be learned")
+        raise ValueError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
 
     def solve(self, B: Tensor) -> Tensor:
         """(KᵀK + ρI)⁻¹ B."""
@@ -194,6 +194,7 @@ def spectral_start(
     W = []
     for _ in range(r):
         x = B @ _leading_eigenvector(T)
+        x *= torch.sign(x[x.abs().argmax()])  # of the two signs, one that does not depend on the basis
         w = (n**0.5 * x).to(K.dtype) @ L_inv_s  # L⁻ᵀ x
         W.append(w)
         v = weight * (L_inv_s @ signs_product(Ks, w)).double()  # L⁻¹ Kᵀ h
@@ -246,13 +247,11 @@ def _range(C: Tensor) -> Tensor:
 
 
 def _leading_eigenvector(T: Tensor) -> Tensor:
-    """Eigenvector of the largest eigenvalue of a symmetric matrix; its largest entry is positive."""
+    """Eigenvector of the largest eigenvalue of a symmetric matrix."""
     if len(T) <= 256:
-        x = torch.linalg.eigh(T).eigenvectors[:, -1]
-    else:
-        start = np.ones(len(T))
-        x = torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start)[1][:, 0]).to(T)
-    return x * torch.sign(x[x.abs().argmax()])
+        return torch.linalg.eigh(T).eigenvectors[:, -1]
+    start = np.ones(len(T))  # a fixed start keeps Lanczos deterministic
+    return torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start)[1][:, 0]).to(T)
 
 
 def _deflate(B: Tensor, T: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -278,7 +278,9 @@ def from_labels(
         _check_length(y.n, n_rows)
         return y
     if isinstance(y, Tensor):
-        y = y.detach().cpu().numpy()
+        y = y.detach().cpu()
+    if not sp.issparse(y):
+        y = np.asarray(y)
     if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
         Y = _label_matrix(y)
         _check_length(Y.shape[0], n_rows)
@@ -354,10 +356,12 @@ def anchor_graph(
     X: Any,
     n_anchors: int = 300,
     n_neighbors: int = 3,
-    similar_weight: float = 2.0,
+    similar_weight: float | None = None,
     random_state: int | None = 0,
 ) -> LowRank:
     """Similarity for unlabelled rows: S = w·A/mean(diag A) − 1, with the anchor graph A = Z Λ⁻¹ Zᵀ.
+
+    Few pairs share an anchor; the default weight w = n·mean(diag A) makes S = nA − 1, whose rows sum to zero.
 
     Each row of Z spreads a weight of one over its ``n_neighbors`` nearest k-means anchors (Gaussian weights,
     width the mean distance to the last of them); Λ = diag(Zᵀ1). Z is sparse: O(n · n_neighbors).
@@ -377,7 +381,7 @@ def anchor_graph(
     Z = sp.csr_array((weight.ravel(), index.ravel(), indptr), shape=(len(X), n_anchors))
     mass = np.asarray(Z.sum(axis=0)).ravel()
     Z_scaled = sp.csr_array(Z @ sp.diags_array(1.0 / np.maximum(mass, 1e-12)))  # Z Λ⁻¹
-    scale = similar_weight / float((Z_scaled * Z).sum(axis=1).mean())
+    scale = len(X) if similar_weight is None else similar_weight / float((Z_scaled * Z).sum(axis=1).mean())
     one = sp.csr_array(np.ones((len(X), 1)))
     return LowRank(sp.hstack([scale * Z_scaled, one]), sp.hstack([Z, -one]))
 
@@ -431,6 +435,7 @@ def _torch_csr(A: sp.csr_array) -> Tensor:
             torch.from_numpy(A.indices.astype(np.int64)),
             torch.from_numpy(A.data),
             size=A.shape,
+            check_invariants=False,
         )
 
 
@@ -442,6 +447,10 @@ def _rows(A: Tensor, rows: slice) -> Tensor:
     crow = A.crow_indices()[start : stop + 1]
     span = slice(int(crow[0]), int(crow[-1]))
     block = torch.sparse_csr_tensor(
-        crow - crow[0], A.col_indices()[span], A.values()[span], size=(stop - start, A.shape[1])
+        crow - crow[0],
+        A.col_indices()[span],
+        A.values()[span],
+        size=(stop - start, A.shape[1]),
+        check_invariants=False,
     )
     return block.to_dense()

@@ -1,0 +1,194 @@
+"""Fast C-BCD against brute force: the explicit n×n objective, the enumerated optimum, the paper's own formula."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from dish import cbcd, codes
+from dish.similarity import Classes, from_labels
+from test_similarity import KINDS
+
+RNG = np.random.default_rng(3)
+FORMS = {"packed": cbcd.PackedColumns, "dense": cbcd.DenseColumns}
+
+
+def random_codes(n, r, rng=RNG):
+    """Balanced random columns, ±1 (n, r)."""
+    half = np.where(np.arange(n) < (n + 1) // 2, 1, -1)
+    return np.stack([rng.permutation(half) for _ in range(r)], 1)
+
+
+def explicit_objective(dense_S, H, q, r):
+    return ((r * dense_S - H @ H.T) ** 2).sum() + (q * H.T).sum()
+
+
+def explicit_g(dense_S, H, k, b, q, r):
+    rest = np.delete(H, k, axis=1)
+    Q = r * dense_S - rest @ rest.T
+    return -2 * b @ Q @ b + q @ b
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", KINDS)
+def test_objective_equals_the_explicit_formula_and_never_rises(name, form):
+    S, dense = KINDS[name]
+    r = 5
+    H = FORMS[form](codes.pack(random_codes(12, r)), r)
+    q = torch.from_numpy(RNG.standard_normal((r, 12)))
+    values = []
+    for _ in range(4):
+        done = cbcd.sweep(H, S, q)
+        values.append(cbcd.objective(done, (dense**2).sum(), r))
+        now = codes.unpack(H.packed(), r).astype(float)
+        assert values[-1] == pytest.approx(explicit_objective(dense, now, q.numpy(), r), rel=1e-12)
+        np.testing.assert_array_equal(now.sum(0), 0)  # every bit is balanced
+    assert (np.diff(values) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [*KINDS, "odd"])
+def test_no_column_beats_the_enumerated_optimum_or_loses_to_its_start(name, form):
+    if name == "odd":
+        y = RNG.integers(0, 3, 11)
+        S, dense = from_labels(y), 2.0 * (y[:, None] == y[None]) - 1
+    else:
+        S, dense = KINDS[name]
+    n, r, k = S.n, 4, 2
+    start = random_codes(n, r)
+    q = RNG.standard_normal(n) * 3
+    H = FORMS[form](codes.pack(start), r)
+    result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
+    cbcd.update_column(H, k, S, torch.from_numpy(q), result)
+    b = codes.unpack(H.packed(), r)[:, k].astype(float)
+    best = min(
+        explicit_g(dense, start, k, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=n) if sum(c) == n % 2
+    )
+    reached = explicit_g(dense, start, k, b, q, r)
+    assert b.sum() == n % 2
+    assert reached >= best - 1e-9
+    assert reached <= explicit_g(dense, start, k, start[:, k].astype(float), q, r) + 1e-9
+
+
+def test_enumerated_optimum_is_often_reached():
+    """The step is an optimiser, not a no-op: from random starts it finds the best column most of the time."""
+    S, dense = KINDS["classes"]
+    r, hits = 4, 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        start, q = random_codes(12, r, rng), rng.standard_normal(12)
+        H = cbcd.PackedColumns(codes.pack(start), r)
+        result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
+        cbcd.update_column(H, 0, S, torch.from_numpy(q), result)
+        b = codes.unpack(H.packed(), r)[:, 0].astype(float)
+        best = min(
+            explicit_g(dense, start, 0, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=12) if sum(c) == 0
+        )
+        hits += explicit_g(dense, start, 0, b, q, r) <= best + 1e-9
+    assert hits >= 10
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("lam", [0.0, 7.5])
+def test_sim_is_the_papers_formula(name, form, lam):
+    """Eq. (sim): 8 d₀ + q₀, less 8 Q_ii − λ on the rows in the set, with d₀ and q₀ spelled out."""
+    S, dense = KINDS[name]
+    n, r, k = 12, 6, 3
+    H = random_codes(n, r)
+    q = RNG.standard_normal(n)
+    rest = np.delete(H, k, axis=1)
+    Q = r * dense - rest @ rest.T
+    chosen = H[:, k] == 1
+    d0 = r * dense[:, chosen].sum(1) - rest @ rest[chosen].sum(0)
+    q0 = -4 * (Q - np.diag(np.diag(Q))) @ np.ones(n) - q
+    literal = 8 * d0 + q0 + np.where(chosen, -8 * np.diag(Q) + lam, 0)
+
+    columns = FORMS[form](codes.pack(H), r)
+    group = S.group
+    sums = columns.group_sums(k, group, S.n_groups)
+    u = columns.gram(k)
+    u[k] = 0
+    sim, bQb, qb = columns.scores(k, u, r * S.P(S.Rt(sums)), r * S.diag - (r - 1), group, torch.from_numpy(q), lam)
+    np.testing.assert_allclose(sim.numpy(), literal, atol=1e-9)
+    b = H[:, k].astype(float)
+    assert bQb == pytest.approx(b @ Q @ b)
+    assert qb == pytest.approx(q @ b)
+
+
+def test_a_large_lambda_makes_every_step_monotone_without_the_guard():
+    """With 8 Q₀ + λI positive semidefinite the step is a k-means step (Theorem 1)."""
+    dense = KINDS["counts"][1]
+    n, r, k = 12, 5, 1
+    H = random_codes(n, r)
+    q = RNG.standard_normal(n)
+    rest = np.delete(H, k, axis=1)
+    Q0 = r * dense - rest @ rest.T
+    np.fill_diagonal(Q0, 0)
+    lam = -8 * np.linalg.eigvalsh(Q0)[0]
+    b, values = H[:, k].astype(float), []
+    for _ in range(10):
+        values.append(explicit_g(dense, H, k, b, q, r))
+        sim = 4 * Q0 @ b - q + lam * (b + 1) / 2
+        b = np.full(n, -1.0)
+        b[np.argsort(-sim, kind="stable")[: n // 2]] = 1
+    assert (np.diff(values) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("r", [3, 8, 19])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 20_001])
+def test_packed_and_dense_forms_agree(n, r):
+    rng = np.random.default_rng(n)
+    y = rng.integers(0, 7, n)
+    S = Classes(y)
+    start = codes.pack(rng.standard_normal((n, r)))  # not balanced
+    q = torch.from_numpy(5 * rng.standard_normal((r, n))).float()
+    packed, dense = cbcd.PackedColumns(start, r), cbcd.DenseColumns(start, r)
+    for _ in range(2):
+        a, b = cbcd.sweep(packed, S, q), cbcd.sweep(dense, S, q)
+        np.testing.assert_array_equal(packed.packed(), dense.packed())
+        assert (a.steps, a.flips) == (b.steps, b.flips)
+        np.testing.assert_array_equal(a.gram, b.gram)
+        np.testing.assert_allclose(a.hSh, b.hSh, rtol=1e-12)
+        np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 1000, 16_385, 40_000])
+@pytest.mark.parametrize("values", ["normal", "ties", "constant", "sorted", "two_scales", "signed_zero"])
+def test_selection_is_a_stable_sort(n, values):
+    rng = np.random.default_rng(n)
+    v = {
+        "normal": rng.standard_normal(n),
+        "ties": rng.integers(0, 5, n).astype(float),
+        "constant": np.zeros(n),
+        "sorted": np.sort(rng.standard_normal(n)),
+        "two_scales": 1e7 * rng.integers(0, 10, n) + rng.standard_normal(n),
+        "signed_zero": np.where(rng.random(n) < 0.5, -0.0, 0.0),
+    }[values]
+    count = (n + 1) // 2
+    threshold, ties = cbcd.kth_largest(v, count)
+    assert threshold == np.sort(v)[n - count]
+    assert ties == count - (v > threshold).sum()
+    expected = np.zeros(n, bool)
+    expected[np.argsort(-v, kind="stable")[:count]] = True
+    words = cbcd._words_above(v, threshold, ties)
+    np.testing.assert_array_equal(np.unpackbits(words.view(np.uint8), bitorder="little")[:n] == 1, expected)
+
+
+def test_integers_of_the_similarity_part_stay_exact():
+    """Within-class order comes from q, many orders of magnitude below Qb: nothing may be lost in rounding."""
+    n, r = 30_000, 16
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, n)
+    H = np.repeat(np.where(y == 0, 1, -1)[:, None], r, 1)
+    q = torch.from_numpy(1e-6 * rng.standard_normal((r, n)))
+    columns = cbcd.PackedColumns(codes.pack(H), r)
+    S = Classes(y)
+    u = columns.gram(0)
+    u[0] = 0
+    value = r * S.P(S.Rt(columns.group_sums(0, S.group, 2)))
+    sim, _, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.group, q[0], 0.0)
+    rows = y == 0
+    assert np.ptp(sim.numpy()[rows]) > 1e-6  # q does tell the rows of a class apart …
+    assert np.ptp((sim + q[0]).numpy()[rows]) < 1e-8  # … and is all that does

@@ -1,0 +1,170 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dish import DISH
+from dish.cli import main
+
+
+@pytest.fixture
+def files(tmp_path, digits):
+    X, y, Xq, yq = digits
+    for name, array in {"X": X[:500], "y": y[:500], "Xq": Xq, "yq": yq}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return tmp_path
+
+
+def run(capsys, monkeypatch, *args):
+    """Exit code, output and errors of `dish args…`."""
+    monkeypatch.setattr(sys, "argv", ["dish", *map(str, args)])
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as end:
+        main()
+    out = capsys.readouterr()
+    return end.value.code or 0, out.out, out.err
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    return lambda *args: run(capsys, monkeypatch, *args)
+
+
+def test_fit_encode_eval_info(cli, files):
+    code, out, _ = cli(
+        "fit", files / "X.npy", files / "y.npy", "-o", files / "m.dish", "--bits", 24, "--anchors", 100
+    )
+    assert code == 0
+    assert "24 bits learned from 500 rows" in out
+    code, out, _ = cli("encode", files / "m.dish", files / "Xq.npy", "-o", files / "c.npy")
+    assert code == 0
+    X, y, Xq = (np.load(files / f"{n}.npy") for n in ("X", "y", "Xq"))
+    np.testing.assert_array_equal(np.load(files / "c.npy"), DISH(24, 100).fit(X, y).transform(Xq))
+    pairs = ["--db", files / "X.npy", files / "y.npy", "--queries", files / "Xq.npy", files / "yq.npy"]
+    code, out, _ = cli("eval", files / "m.dish", *pairs)
+    assert code == 0
+    assert "precision within radius 2" in out
+    code, out, _ = cli("eval", files / "m.dish", *pairs, "--json")
+    report = json.loads(out)
+    assert report["map"] > 0.9
+    assert (report["n_queries"], report["n_database"], report["n_bits"]) == (200, 500, 24)
+    code, out, _ = cli("info", files / "m.dish")
+    assert "n_anchors" in out
+    assert "100 × 64" in out
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_other_kinds_of_files_give_the_same_codes(cli, files, suffix):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
+    names = np.array([f"digit {v}" for v in y])
+    if suffix == ".npz":
+        np.savez(files / "X.npz", X=X, other=y)
+        np.savez(files / "y.npz", names)
+    elif suffix == ".csv":
+        header = ",".join(f"f{i}" for i in range(64))
+        np.savetxt(files / "X.csv", X, delimiter=",", header=header, comments="")
+        (files / "y.csv").write_text("\n".join(names))
+    else:
+        pq.write_table(pa.table({"v": list(X)}), files / "X.parquet")
+        pq.write_table(pa.table({"label": names}), files / "y.parquet")
+    for kind in (".npy", suffix):
+        fit = ("fit", files / f"X{kind}", files / f"y{kind}", "-o", files / "m.dish")
+        assert cli(*fit, "--bits", 8, "--anchors", 20)[0] == 0
+        assert cli("encode", files / "m.dish", files / "Xq.npy", "-o", files / f"c{kind}.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(files / "c.npy.npy"), np.load(files / f"c{suffix}.npy"))
+
+
+def test_columns_of_a_parquet_file_are_features(cli, files):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    X = np.load(files / "X.npy")
+    pq.write_table(pa.table({f"f{i}": X[:, i] for i in range(64)}), files / "wide.parquet")
+    cli("fit", files / "X.npy", files / "y.npy", "-o", files / "m.dish", "--bits", 8, "--anchors", 20, "-q")
+    cli("encode", files / "m.dish", files / "wide.parquet", "-o", files / "a.npy")
+    cli("encode", files / "m.dish", files / "X.npy", "-o", files / "b.npy")
+    np.testing.assert_array_equal(np.load(files / "a.npy"), np.load(files / "b.npy"))
+
+
+def bad_calls(files):
+    X, y, m = files / "X.npy", files / "y.npy", files / "m.dish"
+    np.save(files / "short.npy", np.zeros(3))
+    np.save(files / "flat.npy", np.zeros(500))
+    np.save(files / "narrow.npy", np.zeros((5, 3)))
+    np.save(files / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (files / "junk.npy").write_bytes(b"junk")
+    (files / "junk.parquet").write_bytes(b"junk")
+    (files / "ragged.csv").write_text("1,2\n3\n")
+    (files / "empty.csv").write_text("")
+    (files / "words.csv").write_text("a,b\nc,d\n")
+    np.savez(files / "many.npz", a=np.ones(2), b=np.ones(2))
+    (files / "X.txt").write_text("1 2")
+    out = files / "out.dish"
+    return {
+        "no such file": ("fit", files / "none.npy", y, "-o", out),
+        "y has 3": ("fit", X, files / "short.npy", "-o", out),
+        "matrix": ("fit", files / "flat.npy", y, "-o", out),
+        "junk.npy": ("fit", files / "junk.npy", y, "-o", out),
+        "junk.parquet": ("fit", files / "junk.parquet", y, "-o", out),
+        "ragged.csv": ("fit", files / "ragged.csv", y, "-o", out),
+        "is empty": ("fit", files / "empty.csv", y, "-o", out),
+        "must be numbers": ("fit", files / "words.csv", y, "-o", out),
+        "Python objects": ("fit", X, files / "objects.npy", "-o", out),
+        "holds a, b": ("fit", files / "many.npz", y, "-o", out),
+        "unknown kind of file": ("fit", files / "X.txt", y, "-o", out),
+        "n_bits": ("fit", X, y, "-o", out, "--bits", 0),
+        "loss must be": ("fit", X, y, "-o", out, "--loss", "l1"),
+        "--gamma": ("fit", X, y, "-o", out, "--gamma", "x"),
+        "does not exist": ("fit", X, y, "-o", files / "nowhere" / "m.dish"),
+        "it is a folder": ("fit", X, y, "-o", files),
+        "no model file": ("encode", files / "none.dish", X, "-o", out),
+        "not a dish model": ("info", X),
+        "3 features": ("encode", m, files / "narrow.npy", "-o", out),
+    }
+
+
+def test_bad_input_is_one_clear_line_and_exit_code_2(cli, files):
+    assert cli("fit", files / "X.npy", files / "y.npy", "-o", files / "m.dish", "--anchors", 20)[0] == 0
+    for message, call in bad_calls(files).items():
+        code, _, err = cli(*call)
+        assert code == 2, (call, err)
+        assert message in err, (call, err)
+        assert "Traceback" not in err
+        assert len(err.strip().splitlines()) == 1, err
+    assert not (files / "out.dish").exists()
+
+
+def test_usage_errors_exit_with_2(cli):
+    assert cli("fit")[0] == 2
+    assert cli("frobnicate")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["fit", "encode", "eval", "info", "demo"])
+def test_help_has_an_example(cli, command):
+    code, out, _ = cli(command, "--help")
+    assert code == 0
+    assert f"Example: dish {command}" in out
+
+
+def test_version_and_module(cli):
+    import dish
+
+    assert cli("--version")[1].strip() == f"dish {dish.__version__}"
+    done = subprocess.run([sys.executable, "-m", "dish", "--version"], capture_output=True, text=True)
+    assert done.stdout.strip() == f"dish {dish.__version__}"
+
+
+def test_demo_writes_table_model_and_page(cli, tmp_path):
+    code, out, _ = cli("demo", "--output", tmp_path / "d")
+    assert code == 0
+    for text in ("l2 distance", "LSH 16 bits", "DISH 64 bits", "query"):
+        assert text in out
+    page = (tmp_path / "d" / "digits.html").read_text()
+    assert page.count("<figure") == 110
+    assert page.count('class="right"') > 90
+    assert (tmp_path / "d" / "digits.dish").exists()

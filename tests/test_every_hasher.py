@@ -1,0 +1,119 @@
+"""The contract, run on DISH and on every registered rival."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+import dish
+from dish import DISH, metrics
+from dish.baselines import REGISTRY
+
+HASHERS = {"dish": DISH, **REGISTRY}
+
+
+def make(name, **params):
+    if name == "dish":
+        params.setdefault("n_anchors", 60)
+    return HASHERS[name](**params)
+
+
+@pytest.fixture(params=HASHERS)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize("r", [1, 12, 64])
+def test_shapes_types_and_packing(name, digits, r):
+    X, y, Xq, _ = digits
+    hasher = make(name, n_bits=r).fit(X[:300], y[:300])
+    F, packed = hasher.decision_function(Xq), hasher.transform(Xq)
+    assert F.shape == (len(Xq), r)
+    assert F.dtype == np.float32
+    assert packed.dtype == np.uint8
+    assert packed.shape == (len(Xq), -(-r // 8))
+    np.testing.assert_array_equal(packed, np.packbits(F >= 0, axis=1))
+
+
+def test_same_seed_same_codes(name, digits):
+    X, y, Xq, _ = digits
+    first, second = (make(name, n_bits=20, random_state=3).fit(X[:300], y[:300]).transform(Xq) for _ in range(2))
+    other = make(name, n_bits=20, random_state=4).fit(X[:300], y[:300]).transform(Xq)
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
+
+
+def test_a_clone_has_the_same_parameters_and_is_not_fitted(name, digits):
+    X, y, _, _ = digits
+    hasher = make(name, n_bits=9).fit(X[:200], y[:200])
+    copy = clone(hasher)
+    assert copy.get_params() == hasher.get_params()
+    with pytest.raises(Exception, match="not fitted"):
+        copy.transform(X)
+
+
+def test_save_and_load(name, digits, tmp_path):
+    X, y, Xq, _ = digits
+    hasher = make(name, n_bits=21).fit(X[:300], y[:300])
+    hasher.save(tmp_path / "m.dish")
+    loaded = dish.load(tmp_path / "m.dish")
+    assert type(loaded) is type(hasher)
+    assert loaded.get_params() == hasher.get_params()
+    np.testing.assert_array_equal(loaded.transform(Xq), hasher.transform(Xq))
+    np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
+
+
+def test_float32_and_float64_agree(name, digits):
+    """Learning: MAP within 0.01 (single bits may part ways, see docs/method.md). Encoding: 99.9 % of the bits."""
+    X, y, Xq, yq = digits
+    scores = []
+    for dtype in (np.float32, np.float64):
+        hasher = make(name, n_bits=32).fit(X.astype(dtype), y)
+        q, b = hasher.transform(Xq.astype(dtype)), hasher.transform(X.astype(dtype))
+        scores.append(metrics.mean_average_precision(q, yq, b, y))
+    assert scores[0] == pytest.approx(scores[1], abs=0.01)
+    bits = [np.unpackbits(hasher.transform((X / 7).astype(dtype))) for dtype in (np.float32, np.float64)]
+    assert (bits[0] == bits[1]).mean() > 0.999
+
+
+def test_kinds_of_rows(name, digits, tmp_path):
+    X, y, Xq, _ = digits
+    X, y = X[:300].astype(np.float32), y[:300]
+    expected = make(name, n_bits=16).fit(X, y).transform(Xq)
+    np.save(tmp_path / "X.npy", X)
+    for rows in (
+        np.load(tmp_path / "X.npy", mmap_mode="r"),
+        torch.from_numpy(X),
+        iter([X[:100], X[100:]]),
+        X.astype(np.float16).tolist(),  # digits are small integers: exact in float16
+    ):
+        np.testing.assert_array_equal(make(name, n_bits=16).fit(rows, y).transform(Xq), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_inf_are_refused(name, digits, value):
+    X, y, _, _ = digits
+    bad = X[:100].copy()
+    bad[3, 4] = value
+    with pytest.raises(ValueError, match="X contains"):
+        make(name).fit(bad, y[:100])
+    hasher = make(name).fit(X[:100], y[:100])
+    with pytest.raises(ValueError, match="X contains"):
+        hasher.transform(bad)
+
+
+def test_other_bad_input_is_refused(name, digits):
+    X, y, _, _ = digits
+    hasher = make(name)
+    with pytest.raises(ValueError, match=r"0 sample|empty"):
+        hasher.fit(X[:0], y[:0])
+    for n_bits in (0, -3, 2.5, "64", None, True):
+        with pytest.raises(ValueError, match="n_bits"):
+            make(name, n_bits=n_bits).fit(X[:100], y[:100])
+    fitted = make(name).fit(X[:100], y[:100])
+    with pytest.raises(ValueError, match="63 features"):
+        fitted.transform(X[:, :63])
+    with pytest.raises(ValueError, match="2D"):
+        fitted.transform(X[0])
+    with pytest.raises(ValueError, match="blocks"):
+        fitted.transform(iter([X[:2], X[2:4, :5]]))

@@ -1,0 +1,221 @@
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics.pairwise import rbf_kernel
+
+from dish import codes, kernel
+from dish.similarity import from_labels
+from test_similarity import KINDS
+
+RNG = np.random.default_rng(5)
+
+
+def test_rbf_equals_scikit_learn():
+    X, A = RNG.standard_normal((30, 4)), RNG.standard_normal((7, 4))
+    np.testing.assert_allclose(
+        kernel.rbf(torch.from_numpy(X), torch.from_numpy(A), 0.7), rbf_kernel(X, A, gamma=0.7), atol=1e-12
+    )
+
+
+def test_rbf_in_float32_survives_an_offset():
+    """Squared distances come from norms; far from the origin that would cancel, so both are centred first."""
+    X, A = RNG.standard_normal((30, 4)) + 1000, RNG.standard_normal((7, 4)) + 1000
+    X, A = X.astype(np.float32), A.astype(np.float32)
+    exact = rbf_kernel(X.astype(np.float64), A.astype(np.float64), gamma=0.7)
+    np.testing.assert_allclose(kernel.rbf(torch.from_numpy(X), torch.from_numpy(A), 0.7), exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear", "function"])
+def test_features_are_centred_and_blocks_do_not_matter(name, monkeypatch):
+    X = torch.from_numpy(RNG.standard_normal((100, 5)))
+    phi = (lambda X, A: (X @ A.T + 1) ** 2) if name == "function" else name
+    whole = kernel.FeatureMap(phi, X[:9], 0.3)
+    K = whole.fit_rows(X)
+    np.testing.assert_allclose(K.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(whole(X), K, atol=1e-12)
+    monkeypatch.setattr(kernel, "BLOCK", 7)
+    monkeypatch.setattr(kernel.row_blocks, "__defaults__", (7,))
+    np.testing.assert_allclose(kernel.FeatureMap(phi, X[:9], 0.3).fit_rows(X), K, atol=1e-12)
+
+
+def test_a_kernel_function_of_the_wrong_shape_is_named():
+    X = torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="kernel must return"):
+        kernel.FeatureMap(lambda X, A: np.zeros(3), X, 1.0).raw(X)
+
+
+def test_mean_squared_distance_and_gram():
+    X, A = RNG.standard_normal((50, 3)), RNG.standard_normal((20, 3)) + 2
+    expected = ((X[:, None] - A[None]) ** 2).sum(2).mean()
+    assert kernel.mean_squared_distance(torch.from_numpy(X), torch.from_numpy(A)) == pytest.approx(expected)
+    for m in (1, 3, 50):
+        K = RNG.standard_normal((500, m))
+        np.testing.assert_allclose(kernel.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
+
+
+def reference_start(K, dense_S, r, rho):
+    """r plain generalised eigenproblems, each with the codes of the bits before it."""
+    n, m = K.shape
+    H, W = np.zeros((n, 0)), []
+    for _ in range(r):
+        M = K.T @ (r * dense_S - H @ H.T) @ K
+        values, vectors = scipy.linalg.eigh((M + M.T) / 2, K.T @ K + rho * np.eye(m))
+        assert values[-1] > 0  # the leading eigenvector is well defined
+        assert values[-1] - values[-2] > 1e-6 * abs(values[-1])
+        w = np.sqrt(n) * vectors[:, -1]
+        W.append(w)
+        H = np.column_stack([H, np.where(K @ w >= 0, 1, -1)])
+    return np.stack(W, 1)
+
+
+@pytest.mark.parametrize("r", [1, 6])
+@pytest.mark.parametrize("kind", ["classes", "counts", "share_one", "low_rank"])
+def test_spectral_start_is_r_generalised_eigenproblems(kind, r):
+    n, m = 300, 20
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 7, n)
+    X = rng.standard_normal((n, 10)) + 1.5 * rng.standard_normal((7, 10))[y]
+    Y = (rng.random((n, 5)) < 0.3).astype(float)
+    S = {
+        "classes": lambda: from_labels(y),
+        "counts": lambda: from_labels(Y),
+        "share_one": lambda: from_labels(Y, multilabel="share_one"),
+        "low_rank": lambda: __import__("dish.similarity").similarity.LowRank(X, X),
+    }[kind]()
+    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(torch.from_numpy(X))
+    white = kernel.Whitening.of(kernel.gram(K), 1e-6)
+    W = kernel.spectral_start(K, white, S, r, np.random.RandomState(0)).numpy()
+    expected = reference_start(K.numpy(), S.dense(), r, white.rho)
+    F, G = K.numpy() @ W, K.numpy() @ expected
+    for k in range(r):
+        sign = np.sign(F[:, k] @ G[:, k])
+        np.testing.assert_allclose(sign * F[:, k], G[:, k], atol=1e-5 * np.abs(G).max())
+        assert (F[:, k] ** 2).sum() == pytest.approx(n, rel=1e-3)  # the constraint, up to rho
+
+
+def test_lanczos_and_eigh_find_the_same_eigenvector():
+    A = RNG.standard_normal((300, 300))
+    T = torch.from_numpy(A + A.T)
+    x = kernel._leading_eigenvector(T)
+    np.testing.assert_allclose(T @ x, np.linalg.eigvalsh(T)[-1] * x, atol=1e-6)
+
+
+def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
+    X, y, _, _ = digits
+    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(torch.from_numpy(X))
+    white = kernel.Whitening.of(kernel.gram(K), 1e-6)
+    S = from_labels(y)
+    exact = kernel.spectral_start(K, white, S, 4, np.random.RandomState(0))
+    monkeypatch.setattr(kernel, "START_ROWS", 800)
+    sampled = kernel.spectral_start(K, white, S, 4, np.random.RandomState(0))
+    agree = ((K @ exact >= 0) == (K @ sampled >= 0)).double().mean(0)
+    assert (agree.numpy() > 0.9).all()
+    assert not torch.equal(exact, sampled)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_signs_product(dtype):
+    K, w = RNG.standard_normal((500, 33)).astype(dtype), RNG.standard_normal(33).astype(dtype)
+    expected = K.T @ np.where(K @ w >= 0, 1, -1)
+    np.testing.assert_allclose(
+        kernel.signs_product(torch.from_numpy(K), torch.from_numpy(w)),
+        expected,
+        atol=2e-4 if dtype == np.float32 else 1e-10,
+    )
+
+
+LITERAL = {
+    "ridge": lambda h, f: (h - f) ** 2,
+    "hinge": lambda h, f: np.maximum(0, 1 - h * f) ** 2,
+    "logistic": lambda h, f: np.log1p(np.exp(-h * f)),
+}
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_linear_and_constant_terms_are_the_loss(name):
+    """l(b, f) = ½[l(1,f) − l(−1,f)] b + ½[l(1,f) + l(−1,f)] for b = ±1."""
+    f = torch.linspace(-3, 3, 101, dtype=torch.float64)
+    loss, literal = kernel.LOSSES[name], LITERAL[name]
+    for b in (-1, 1):
+        np.testing.assert_allclose(
+            loss.half_difference(f) * b + loss.half_sum(f), literal(b, f.numpy()), atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_working_target_bounds_the_loss_from_above(name):
+    loss, literal = kernel.LOSSES[name], LITERAL[name]
+    at = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    for h in (-1.0, 1.0):
+        t = loss.target(torch.full_like(at, h), at).numpy()
+        c = loss.curvature
+        bound = literal(h, at.numpy())[:, None] + c / 2 * (
+            (at.numpy()[None] - t[:, None]) ** 2 - (at.numpy() - t)[:, None] ** 2
+        )
+        assert (bound >= literal(h, at.numpy())[None] - 1e-9).all()
+
+
+def linear_step(name, n=400, m=12, r=3, ridge=1e-3):
+    X = RNG.standard_normal((n, m))
+    K = torch.from_numpy(X - X.mean(0))
+    H = np.where(K.numpy() @ RNG.standard_normal((m, r)) + RNG.standard_normal((n, r)) >= 0, 1, -1)
+    white = kernel.Whitening.of(kernel.gram(K), ridge)
+    return kernel.LinearStep(K, white, kernel.LOSSES[name], r), K.numpy(), H, white.rho
+
+
+def test_ridge_step_is_ridge_regression():
+    step, K, H, rho = linear_step("ridge")
+    step.fit(codes.pack(H))
+    expected = Ridge(alpha=rho, fit_intercept=False).fit(K, H).coef_.T
+    np.testing.assert_allclose(step.W, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["hinge", "logistic"])
+def test_iterated_steps_never_raise_the_loss_and_reach_its_minimum(name):
+    step, K, H, rho = linear_step(name)
+    c = step.loss.curvature
+
+    def total(W):
+        return LITERAL[name](H, K @ W).sum() + c / 2 * rho * (W**2).sum()
+
+    step.N_STEPS = 1
+    values = [total(step.W.numpy())]
+    for _ in range(1500):
+        step.fit(codes.pack(H))
+        values.append(total(step.W.numpy()))
+    assert (np.diff(values) <= 1e-9).all()
+    if name == "logistic":
+        for k in range(3):
+            model = LogisticRegression(C=1 / (c * rho), fit_intercept=False, tol=1e-10, max_iter=1000)
+            np.testing.assert_allclose(step.W[:, k], model.fit(K, H[:, k]).coef_[0], atol=1e-3)
+    else:
+        W = step.W.numpy()
+        gradient = -2 * K.T @ (H * np.maximum(0, 1 - H * (K @ W))) + c * rho * W
+        assert np.abs(gradient).max() < 1e-4 * np.abs(2 * K.T @ H).max()  # beside the gradient at W = 0
+
+
+def test_linear_terms_sum_to_the_whole_loss():
+    step, K, H, rho = linear_step("hinge")
+    step.fit(codes.pack(H))
+    q, constant = step.linear_terms(scale=2.5)
+    W = step.W.numpy()
+    expected = 2.5 * (LITERAL["hinge"](H, K @ W).sum() + step.loss.curvature / 2 * rho * (W**2).sum())
+    assert (q.numpy() * H.T).sum() + constant == pytest.approx(expected)
+
+
+def test_whitening_copes_with_repeated_anchors():
+    K = RNG.standard_normal((50, 4))
+    K = torch.from_numpy(np.hstack([K, K]))
+    white = kernel.Whitening.of(kernel.gram(K), 0.0 + 1e-12)
+    assert torch.isfinite(white.L).all()
+
+
+def test_every_similarity_kind_gives_a_start():
+    for S, _ in KINDS.values():
+        K = torch.from_numpy(RNG.standard_normal((12, 4)))
+        white = kernel.Whitening.of(kernel.gram(K), 1e-6)
+        W = kernel.spectral_start(K, white, S, 9, np.random.RandomState(0))
+        assert W.shape == (4, 9)
+        assert torch.isfinite(W).all()

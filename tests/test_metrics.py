@@ -1,0 +1,136 @@
+"""Histogram scoring against plain sorting, and against scikit-learn where no distances tie."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import average_precision_score
+
+from dish import codes, metrics
+
+RNG = np.random.default_rng(0)
+
+
+def make(nq=9, nb=60, r=12, multi=False):
+    q, b = (np.packbits(RNG.random((n, r)) < 0.5, axis=1) for n in (nq, nb))
+    if multi:
+        yq, yb = ((RNG.random((n, 70)) < 0.05).astype(int) for n in (nq, nb))
+    else:
+        yq, yb = RNG.integers(0, 3, nq), RNG.integers(0, 3, nb)
+    return q, yq, b, yb
+
+
+def relevance(yq, yb):
+    return (yq @ yb.T) > 0 if yq.ndim == 2 else yq[:, None] == yb[None]
+
+
+def sorted_ap(order, relevant, k=None):
+    hits = relevant[order][:k]
+    ranks = np.flatnonzero(hits) + 1
+    return (np.arange(1, len(ranks) + 1) / ranks).mean() if len(ranks) else 0.0
+
+
+@pytest.mark.parametrize("multi", [False, True])
+@pytest.mark.parametrize("k", [None, 1, 7, 60])
+def test_stable_ties_equal_a_stable_sort(multi, k):
+    q, yq, b, yb = make(multi=multi)
+    D, rel = codes.hamming(q, b), relevance(yq, yb)
+    expected = np.mean([sorted_ap(np.argsort(d, kind="stable"), r, k) for d, r in zip(D, rel, strict=True)])
+    assert metrics.mean_average_precision(q, yq, b, yb, k=k, ties="stable") == pytest.approx(expected)
+
+
+def test_expected_ties_equal_the_mean_over_all_orders():
+    q = np.array([[0]], np.uint8)
+    b = np.array([[0b00000001], [0b00000010], [0b00000111], [0b00000100], [0b11100000], [0]], np.uint8)
+    yq, yb = np.array([1]), np.array([1, 0, 1, 1, 0, 0])
+    distance, relevant = codes.hamming(q, b)[0], yb == 1
+    orders = [o for o in permutations(range(6)) if (np.diff(distance[list(o)]) >= 0).all()]
+    expected = np.mean([sorted_ap(np.array(o), relevant) for o in orders])
+    assert len(orders) == 12
+    assert metrics.mean_average_precision(q, yq, b, yb) == pytest.approx(expected)
+    at_3 = np.mean([relevant[list(o[:3])].mean() for o in orders])
+    assert metrics.precision_at_k(q, yq, b, yb, k=3) == pytest.approx(at_3)
+
+
+@pytest.mark.parametrize("k", [5, 20])
+def test_expected_ties_at_k_are_the_mean_precisions_over_the_mean_number_found(k):
+    q, yq, b, yb = make(nq=3)
+    D, rel = codes.hamming(q, b), relevance(yq, yb)
+    values = []
+    for d, relevant in zip(D, rel, strict=True):
+        numerators, found = [], []
+        for _ in range(4000):
+            order = np.lexsort((RNG.random(len(d)), d))[:k]
+            ranks = np.flatnonzero(relevant[order]) + 1
+            numerators.append((np.arange(1, len(ranks) + 1) / ranks).sum())
+            found.append(len(ranks))
+        values.append(np.mean(numerators) / max(np.mean(found), 1e-9))
+    assert metrics.mean_average_precision(q, yq, b, yb, k=k) == pytest.approx(np.mean(values), abs=0.01)
+
+
+def test_without_ties_it_is_scikit_learns_average_precision():
+    r = 40
+    b = np.packbits(np.tril(np.ones((r, r), bool)), axis=1)  # distances 1 … r from zero
+    q = np.zeros((1, r // 8), np.uint8)
+    yb = RNG.integers(0, 2, r)
+    expected = average_precision_score(yb, -codes.hamming(q, b)[0])
+    for ties in ("expected", "stable"):
+        assert metrics.mean_average_precision(q, [1], b, yb, ties=ties) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_radius_curve_and_report_equal_counting(multi):
+    q, yq, b, yb = make(nq=20, r=8, multi=multi)
+    D, rel = codes.hamming(q, b), relevance(yq, yb)
+    ball = D <= 2
+    per_query = np.where(ball.sum(1) > 0, (ball & rel).sum(1) / np.maximum(ball.sum(1), 1), 0)
+    assert metrics.precision_within_radius(q, yq, b, yb) == pytest.approx(per_query.mean())
+    precision, recall = metrics.precision_recall_curve(q, yq, b, yb)
+    for d in range(9):
+        inside = d >= D
+        assert precision[d] == pytest.approx((inside & rel).sum() / max(inside.sum(), 1))
+        assert recall[d] == pytest.approx((inside & rel).sum() / rel.sum())
+    report = metrics.evaluate(q, yq, b, yb, n_bits=8)
+    assert report.map == pytest.approx(metrics.mean_average_precision(q, yq, b, yb))
+    assert report.precision_within_2 == pytest.approx(per_query.mean())
+    assert report.empty_balls == pytest.approx((ball.sum(1) == 0).mean())
+    assert report.curve_recall[-1] == 1.0
+    assert len(report.curve_recall) == 9
+
+
+def test_an_empty_ball_counts_zero():
+    q, b = np.array([[0], [255]], np.uint8), np.array([[0], [1]], np.uint8)
+    assert metrics.precision_within_radius(q, [1, 1], b, [1, 1]) == 0.5
+
+
+def test_sparse_labels_are_dense_labels():
+    q, yq, b, yb = make(multi=True)
+    dense = metrics.mean_average_precision(q, yq, b, yb)
+    assert metrics.mean_average_precision(q, sp.csr_array(yq), b, sp.csr_array(yb)) == dense
+
+
+def test_l2_ranking_equals_scikit_learn(digits):
+    X, y, Xq, yq = digits
+    X, y, Xq, yq = X[:200], y[:200], Xq[:5], yq[:5]
+    scores = -((Xq[:, None] - X[None]) ** 2).sum(2) - 1e-6 * np.arange(200)  # stable order where distances tie
+    expected = np.mean([average_precision_score(y == c, s) for c, s in zip(yq, scores, strict=True)])
+    assert metrics.l2_mean_average_precision(Xq, yq, X, y) == pytest.approx(expected)
+
+
+def test_bad_input_is_named():
+    q, yq, b, yb = make()
+    with pytest.raises(ValueError, match="q_labels has 3 labels for 9 codes"):
+        metrics.evaluate(q, yq[:3], b, yb)
+    with pytest.raises(ValueError, match="differ in kind"):
+        metrics.evaluate(q, np.eye(3)[yq], b, yb)
+    with pytest.raises(ValueError, match="bytes a row"):
+        metrics.evaluate(q, yq, b[:, :1], yb)
+    with pytest.raises(ValueError, match="ties"):
+        metrics.mean_average_precision(q, yq, b, yb, ties="random")
+    with pytest.raises(ValueError, match="k must be"):
+        metrics.mean_average_precision(q, yq, b, yb, k=1000)
+    with pytest.raises(ValueError, match="nothing to score"):
+        metrics.evaluate(q[:0], yq[:0], b, yb)
+    with pytest.raises(ValueError, match="radius"):
+        metrics.precision_within_radius(q, yq, b, yb, radius=-1)

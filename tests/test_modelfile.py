@@ -1,0 +1,141 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import dish
+from dish import DISH, modelfile
+
+
+@pytest.fixture
+def model(tmp_path, digits):
+    X, y, _, _ = digits
+    DISH(n_bits=16, n_anchors=30).fit(X[:200], y[:200]).save(tmp_path / "m.dish")
+    return tmp_path / "m.dish"
+
+
+def test_arrays_and_parameters_come_back(tmp_path):
+    arrays = {"a": np.arange(6, dtype=np.int16).reshape(2, 3), "empty": np.zeros((0, 4), np.float32)}
+    modelfile.save(tmp_path / "m", "Kind", {"x": [1, None, "é"]}, arrays)
+    kind, params, found = modelfile.read(tmp_path / "m")
+    assert (kind, params) == ("Kind", {"x": [1, None, "é"]})
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_every_truncation_is_refused(model, tmp_path):
+    data = model.read_bytes()
+    for size in [0, 1, 7, 8, 100, len(data) // 2, len(data) - 1]:
+        (tmp_path / "cut.dish").write_bytes(data[:size])
+        with pytest.raises(modelfile.ModelFileError, match=r"cut\.dish"):
+            dish.load(tmp_path / "cut.dish")
+
+
+def test_every_flipped_byte_is_noticed(model, tmp_path):
+    data = bytearray(model.read_bytes())
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(data), 60):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x20
+        (tmp_path / "bad.dish").write_bytes(damaged)
+        with pytest.raises(modelfile.ModelFileError):
+            dish.load(tmp_path / "bad.dish")
+
+
+def test_foreign_files_are_refused(tmp_path):
+    (tmp_path / "text").write_text("hello, I am not a model at all, but I am long enough to look at")
+    save_file({"a": np.ones(3)}, tmp_path / "other.safetensors")
+    np.save(tmp_path / "a.npy", np.ones(3))
+    for name in ("text", "other.safetensors", "a.npy"):
+        with pytest.raises(modelfile.ModelFileError, match="not a dish model"):
+            dish.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"nothing\.dish"):
+        dish.load(tmp_path / "nothing.dish")
+    with pytest.raises(modelfile.ModelFileError, match="folder"):
+        dish.load(tmp_path)
+
+
+def test_no_pickle_is_loaded(tmp_path):
+    import pickle
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    (tmp_path / "m.dish").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(modelfile.ModelFileError):
+        dish.load(tmp_path / "m.dish")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_newer_format_asks_for_an_upgrade(tmp_path, monkeypatch):
+    monkeypatch.setattr(modelfile, "VERSION", 2)
+    modelfile.save(tmp_path / "m.dish", "DISH", {}, {"a": np.ones(1)})
+    monkeypatch.undo()
+    with pytest.raises(modelfile.ModelFileError, match="upgrade"):
+        dish.load(tmp_path / "m.dish")
+
+
+def test_an_unknown_class_is_named(tmp_path):
+    modelfile.save(tmp_path / "m.dish", "Mystery", {"init": {}, "fitted": {}}, {"a": np.ones(1)})
+    with pytest.raises(modelfile.ModelFileError, match="Mystery"):
+        dish.load(tmp_path / "m.dish")
+
+
+def test_a_model_with_missing_arrays_is_refused(tmp_path):
+    modelfile.save(tmp_path / "m.dish", "DISH", {"init": {"n_bits": 8}, "fitted": {}}, {"W_": np.ones((2, 8))})
+    with pytest.raises(modelfile.ModelFileError, match="anchors_"):
+        dish.load(tmp_path / "m.dish")
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        modelfile.write_atomically(tmp_path / "nowhere" / "m", b"")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    modelfile.write_atomically(tmp_path / "m", b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        modelfile.write_atomically(tmp_path / "m", b"new")
+    assert (tmp_path / "m").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+WRITER = """
+import sys, numpy as np
+from dish import modelfile
+path = sys.argv[1]
+print("ready", flush=True)
+for i in range(10**6):
+    modelfile.save(path, "Kind", {"i": i}, {"a": np.full(2_000_000, i)})
+"""
+
+
+def test_kill_during_save_leaves_a_whole_file(tmp_path):
+    """A process that does nothing but save 16 MB models is killed at twelve moments: the file is always whole."""
+    path = tmp_path / "m.dish"
+    modelfile.save(path, "Kind", {"i": -1}, {"a": np.full(2_000_000, -1)})
+    seen = set()
+    for attempt in range(12):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+        assert writer.stdout.readline() == b"ready\n"
+        time.sleep(0.02 + 0.013 * attempt)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        _, params, arrays = modelfile.read(path)  # checks the checksum
+        assert (arrays["a"] == params["i"]).all()
+        seen.add(params["i"])
+    assert len(seen) > 1  # saves did happen in between
+    leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    assert leftovers  # and at least one was cut off in the middle

@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from dish import similarity
+from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, from_labels
+
+RNG = np.random.default_rng(0)
+Y = (RNG.random((12, 4)) < 0.4).astype(float)
+
+
+def share_one(Y, w=2.0):
+    return w * ((Y @ Y.T) > 0) - 1
+
+
+def every_kind():
+    y = RNG.integers(0, 3, 12)
+    onehot = np.eye(3)[y]
+    P, R = RNG.standard_normal((12, 3)), RNG.standard_normal((12, 3))
+    symmetric = P @ R.T
+    jaccard_union = np.maximum(Y.sum(1)[:, None] + Y.sum(1)[None] - Y @ Y.T, 1)
+    yield "classes", from_labels(y), 2 * onehot @ onehot.T - 1
+    yield "balanced", from_labels(y, similar_weight=10), 10 * onehot @ onehot.T - 1
+    yield "counts", from_labels(Y), 2 * Y @ Y.T - 1
+    yield "counts_csr", from_labels(sp.csr_array(Y)), 2 * Y @ Y.T - 1
+    yield "share_one", from_labels(Y, multilabel="share_one"), share_one(Y)
+    yield "jaccard", from_labels(Y, multilabel="jaccard"), 2 * (Y @ Y.T) / jaccard_union - 1
+    yield "low_rank", LowRank(P, P), P @ P.T
+    yield "low_rank_csr", LowRank(sp.csr_array(Y), sp.csr_array(2 * Y)), 2 * Y @ Y.T
+    yield "asymmetric", LowRank(P, R), (symmetric + symmetric.T) / 2
+
+
+KINDS = {name: (S, dense) for name, S, dense in every_kind()}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_products_equal_the_dense_matrix(name):
+    S, dense = KINDS[name]
+    np.testing.assert_allclose(S.dense(), dense, atol=1e-12)
+    b = RNG.standard_normal(12)
+    group = S.group.long()
+    sums = torch.zeros(S.n_groups, dtype=torch.float64).index_add_(0, group, torch.from_numpy(b))
+    np.testing.assert_allclose(S.P(S.Rt(sums))[group], dense @ b, atol=1e-12)
+    np.testing.assert_allclose(S.diag[group], np.diag(dense), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [k for k in KINDS if k != "asymmetric"])
+def test_squared_norm(name):
+    S, dense = KINDS[name]
+    assert S.squared_norm() == pytest.approx((dense**2).sum())
+
+
+def test_squared_norm_of_an_asymmetric_product_is_that_of_the_product_itself():
+    P, R = RNG.standard_normal((9, 2)), RNG.standard_normal((9, 2))
+    assert LowRank(P, R).squared_norm() == pytest.approx(((P @ R.T) ** 2).sum())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_project_is_the_sandwich(name):
+    S, dense = KINDS[name]
+    K = RNG.standard_normal((12, 5))
+    blocks = [(slice(0, 7), torch.from_numpy(K[:7])), (slice(7, 12), torch.from_numpy(K[7:]))]
+    PtK, RtK = S.project(iter(blocks))
+    np.testing.assert_allclose(PtK.T @ RtK, K.T @ dense @ K, atol=1e-10)
+
+
+def test_the_cubic_of_shared_labels_is_share_one_up_to_three():
+    """The design notes' identity: t³/3 − 2t² + 11t/3 − 1 is −1, 1, 1, 1 for t = 0 … 3 shared labels."""
+    Y3 = (RNG.random((20, 3)) < 0.5).astype(float)
+    t = Y3 @ Y3.T
+    np.testing.assert_allclose(
+        from_labels(Y3, multilabel="share_one").dense(), t**3 / 3 - 2 * t**2 + 11 * t / 3 - 1, atol=1e-9
+    )
+
+
+def test_a_set_table_of_ones_own():
+    S = LabelSets(sp.csr_array(Y), lambda shared, a, b: np.minimum(shared, 2.0))
+    np.testing.assert_allclose(S.dense(), np.minimum(Y @ Y.T, 2))
+    with pytest.raises(ValueError, match="symmetric"):
+        LabelSets(sp.csr_array(Y), lambda shared, a, b: shared * a)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array(["cat", "dog", "cat", "eel"]),
+        np.array([3, 9, 3, 1]),
+        np.array([3.0, 9.0, 3.0, 1.0]),
+        np.array([True, False, True, True]),
+        np.array(["cat", 7, "cat", 1.5], dtype=object),
+        torch.tensor([3, 9, 3, 1]),
+    ],
+    ids=str,
+)
+def test_labels_of_any_type(y):
+    S = from_labels(y)
+    assert isinstance(S, Classes)
+    assert S.dense()[0, 2] == 1
+    assert S.dense()[0, 1] == -1
+
+
+def test_one_hot_labels_mean_the_same_as_classes():
+    y = RNG.integers(0, 3, 12)
+    onehot = from_labels(np.eye(3)[y])
+    assert isinstance(onehot, LabelCounts)
+    np.testing.assert_array_equal(onehot.dense(), from_labels(y).dense())
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros(5), "1 class"),
+        (np.array([]), "empty"),
+        (np.array([1.0, np.nan]), "NaN"),
+        (np.array([0.5, 1.0]), "continuous"),
+        (np.array([None, "a"], dtype=object), "None"),
+        (np.full((4, 2), 3), "0 and 1"),
+        (np.ones((4, 2)), "same labels"),
+        (np.zeros((2, 2, 2)), "shape"),
+    ],
+)
+def test_bad_labels_are_named(y, message):
+    with pytest.raises(ValueError, match=message) as error:
+        from_labels(y)
+    assert "y" in str(error.value)
+
+
+def test_bad_options_are_named():
+    with pytest.raises(ValueError, match="similar_weight"):
+        from_labels([0, 1], similar_weight=1.0)
+    with pytest.raises(ValueError, match="multilabel"):
+        from_labels([0, 1], multilabel="cosine")
+    with pytest.raises(ValueError, match="5 rows but y has 2"):
+        from_labels([0, 1], n_rows=5)
+
+
+@pytest.mark.parametrize(
+    ("P", "R", "message"),
+    [
+        (np.ones((3, 2)), np.ones((4, 2)), "same shape"),
+        (np.ones(3), np.ones(3), "matrix"),
+        (np.array([[np.inf]]), np.ones((1, 1)), "infinity"),
+    ],
+)
+def test_bad_factors_are_named(P, R, message):
+    with pytest.raises(ValueError, match=message):
+        LowRank(P, R)
+
+
+def test_nystroem_with_every_row_as_landmark_is_the_kernel():
+    X = RNG.standard_normal((15, 3))
+    S = similarity.nystroem(X, n_landmarks=15, gamma=0.3).dense()
+    squared = ((X[:, None] - X[None]) ** 2).sum(2)
+    np.testing.assert_allclose(S, 2 * np.exp(-0.3 * squared) - 1, atol=1e-6)
+
+
+def test_anchor_graph_links_rows_of_one_cluster(blobs):
+    X, y = blobs
+    S = similarity.anchor_graph(X, n_anchors=12).dense()
+    same = y[:, None] == y[None]
+    np.testing.assert_allclose(S, S.T, atol=1e-10)
+    np.testing.assert_allclose(S.sum(1), 0, atol=1e-9)  # rows of A sum to one, S = nA − 1
+    assert (S[~same] == -1).mean() > 0.99  # rows of two clusters share no anchor
+    assert S[same].mean() > 1.5  # n A averages 3 within one of three clusters
+    weighted = similarity.anchor_graph(X, n_anchors=12, similar_weight=2.0).dense()
+    assert np.diag(weighted).mean() == pytest.approx(1.0)  # w·1 − 1
