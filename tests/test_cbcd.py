@@ -167,7 +167,7 @@ def test_selection_is_a_stable_sort(n, values):
         "signed_zero": np.where(rng.random(n) < 0.5, -0.0, 0.0),
     }[values]
     count = (n + 1) // 2
-    threshold, ties = cbcd.kth_largest(v, count)
+    threshold, ties = cbcd.kth_largest(v, count, np.empty(n))
     assert threshold == np.sort(v)[n - count]
     assert ties == count - (v > threshold).sum()
     expected = np.zeros(n, bool)

@@ -188,10 +188,11 @@ class PackedColumns:
     """Codes as bits, once by row (for H'u) and once by column (for HᵀH): r/4 bytes a row in all."""
 
     def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
-        self.rows = packed.copy()  # (n, ceil(r/8))
         self.n, self.r = len(packed), n_bits
-        self.cols = _transpose_bits(self.rows, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
-        self._sim = np.empty(self.n, np.float64)
+        self.width = packed.shape[1]
+        self.rows = codes.as_words(packed)  # (n, ceil(r/64)) uint64, the first byte lowest
+        self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
+        self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
 
     def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,)."""
@@ -205,7 +206,7 @@ class PackedColumns:
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, float, float]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
-        table = _byte_table(u.numpy())
+        table = _byte_table(u.numpy(), self.rows.shape[1])
         bQb, qb = _scores(
             self.rows,
             self.cols[k],
@@ -225,17 +226,17 @@ class PackedColumns:
 
     def set_column(self, k: int, column: NDArray[np.uint64]) -> int:
         """Write column k; return how many rows changed."""
-        return int(_set_column(self.rows, self.cols[k], column, k))
+        return int(_set_column(self.rows.view(np.uint8), self.cols[k], column, k))
 
     def top(self, sim: Tensor, count: int) -> NDArray[np.uint64]:
         """+1 on the ``count`` largest sim (ties: lower row first)."""
         values = sim.numpy()
-        threshold, n_ties = kth_largest(values, count)
+        threshold, n_ties = kth_largest(values, count, self._scratch)
         return _words_above(values, threshold, n_ties)
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
-        return self.rows
+        return self.rows.view(np.uint8)[:, : self.width].copy()
 
 
 # --- numba kernels: rows in chunks of a multiple of 64, so that no two threads share a word ---------------
@@ -255,9 +256,9 @@ def _transpose_bits(rows: Any, r: int) -> Any:
 
 
 @njit(cache=True)
-def _byte_table(u: Any) -> Any:
-    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is ceil(r/8) look-ups."""
-    table = np.zeros(((len(u) + 7) // 8, 256))
+def _byte_table(u: Any, words: int) -> Any:
+    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is a look-up a byte."""
+    table = np.zeros((8 * words, 256))
     for k in range(len(u)):
         mask = 128 >> (k & 7)
         for x in range(256):
@@ -267,27 +268,28 @@ def _byte_table(u: Any) -> Any:
 
 @njit(parallel=True, cache=True)
 def _scores(
-    rows: Any,
-    column: Any,
-    group: Any,
-    value: Any,
-    diag: Any,
-    table: Any,
-    q: Any,
-    lam: float,
-    sim: Any,
+    rows: Any, column: Any, group: Any, value: Any, diag: Any, table: Any, q: Any, lam: float, sim: Any
 ) -> Any:
     """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·Qb and b·q on the way."""
-    n, width = rows.shape
+    n, words = rows.shape
     chunks = (n + _CHUNK - 1) // _CHUNK
     bQb, qb = np.zeros(chunks), np.zeros(chunks)
+    byte = np.uint64(255)
     for c in prange(chunks):
         quadratic = linear = 0.0
         for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            g = np.uint64(group[i])
             Hu = 0.0
-            for j in range(width):
-                Hu += table[j, rows[i, j]]
+            for w in range(words):
+                x = rows[i, w]  # eight bytes at once, the first of them lowest
+                j = 8 * w
+                Hu += (
+                    (table[j, x & byte] + table[j + 1, (x >> np.uint64(8)) & byte])
+                    + (table[j + 2, (x >> np.uint64(16)) & byte] + table[j + 3, (x >> np.uint64(24)) & byte])
+                ) + (
+                    (table[j + 4, (x >> np.uint64(32)) & byte] + table[j + 5, (x >> np.uint64(40)) & byte])
+                    + (table[j + 6, (x >> np.uint64(48)) & byte] + table[j + 7, x >> np.uint64(56)])
+                )
+            g = np.uint64(group[i])
             Qb = value[g] - Hu
             c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
             b = 2.0 * c_i - 1.0
@@ -315,43 +317,42 @@ def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
     n = len(group)
     lanes = 1 if n_groups > 4096 else (n + _CHUNK - 1) // _CHUNK  # a counter for each chunk, or one for all
     size = -(-n // (64 * lanes)) * 64
-    counts = np.zeros((lanes, 2 * n_groups), np.int64)  # interleaved: rows with −1, rows with +1
+    counts = np.zeros((lanes, n_groups, 2), np.int32)  # rows with −1, rows with +1
     for c in prange(lanes):
+        count = counts[c].ravel()
         for i in range(c * size, min(n, (c + 1) * size)):
             bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
-            counts[c, np.uint64(2 * group[i]) + bit] += 1
-    sums = np.empty(n_groups)
-    for g in range(n_groups):
-        sums[g] = counts[:, 2 * g + 1].sum() - counts[:, 2 * g].sum()
-    return sums
+            count[(np.uint64(group[i]) << np.uint64(1)) + bit] += np.int32(1)
+    total = counts.sum(axis=0)
+    return (total[:, 1] - total[:, 0]).astype(np.float64)
 
 
-def kth_largest(values: NDArray[np.float64], k: int) -> tuple[float, int]:
+def kth_largest(values: NDArray[np.float64], k: int, scratch: NDArray[np.float64]) -> tuple[float, int]:
     """The k-th largest value, and how many of the values equal to it are among the k largest.
 
     Two bounds from a sorted sample hold the k-th largest between them; one pass counts what is above and
-    gathers what lies between, a few per cent, for an ordinary selection. Bounds that miss are widened.
+    gathers what lies between, a few per cent, in ``scratch`` for an ordinary selection. Should the bounds
+    miss, all values are selected from.
     """
-    n, size = len(values), 1024
-    if n > 16 * size:
+    n, size = len(values), 2048
+    if n > 8 * size:
         sample = np.sort(values[:: n // size])
         place = (n - k) / n * len(sample)
         margin = 1.5 * len(sample) ** 0.5  # three standard deviations of the sample's quantile
         low = sample[max(0, int(place - margin))]
         high = sample[min(len(sample) - 1, int(place + margin))]
-        above, between = _between(values, low, high)
-        if above < k <= above + len(between):
-            values, k = between, k - above
+        above, found = _between(values, low, high, scratch)
+        if above < k <= above + found:
+            values, k = scratch[:found], k - above
     threshold = float(np.partition(values, len(values) - k)[len(values) - k])
     return threshold, k - int(np.count_nonzero(values > threshold))
 
 
 @njit(parallel=True, cache=True)
-def _between(values: Any, low: float, high: float) -> Any:
-    """How many values exceed ``high``, and all the values in [low, high], in any order."""
+def _between(values: Any, low: float, high: float, out: Any) -> Any:
+    """How many values exceed ``high``; the values in [low, high] go to the front of ``out``: how many."""
     n = len(values)
     chunks = (n + _CHUNK - 1) // _CHUNK
-    gathered = np.empty(n)
     above, found = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
     for c in prange(chunks):
         start = place = c * _CHUNK
@@ -359,14 +360,14 @@ def _between(values: Any, low: float, high: float) -> Any:
         for i in range(start, min(n, start + _CHUNK)):
             v = values[i]
             larger += v > high
-            gathered[place] = v  # always written, kept only if it lies between: no branch to mispredict
+            out[place] = v  # always written, kept only if it lies between: no branch to mispredict
             place += (v >= low) & (v <= high)
         above[c], found[c] = larger, place - start
     total = found[0]
     for c in range(1, chunks):  # close the gaps
-        gathered[total : total + found[c]] = gathered[c * _CHUNK : c * _CHUNK + found[c]]
+        out[total : total + found[c]] = out[c * _CHUNK : c * _CHUNK + found[c]]
         total += found[c]
-    return above.sum(), gathered[:total]
+    return above.sum(), total
 
 
 @njit(parallel=True, cache=True)

@@ -183,7 +183,7 @@ class DISH(Hasher):
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands
             objective.append(value)
-            self.codes_ = H.packed().copy()
+            self.codes_ = H.packed()
             with self._stage("F-step"):
                 step.fit(self.codes_)
             self._report(t, value, done)

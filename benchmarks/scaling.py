@@ -1,0 +1,115 @@
+"""Time and memory of `fit` as n doubles: 25k … 400k synthetic rows, d = 128, 100 classes, r = 64, m = 1000.
+
+Each size runs in a process of its own, so that its peak memory is its own. Writes results/scaling.json and .png.
+
+    python benchmarks/scaling.py
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dish import bench
+
+SIZES = (25_000, 50_000, 100_000, 200_000, 400_000)
+D, N_CLASSES, R, M, N_ITER = 128, 100, 64, 1000, 5
+REPEATS = 3
+RESULTS = Path(__file__).parent / "results"
+
+
+def one(n: int) -> dict[str, float]:
+    """Fit n rows in this process; seconds (best of a few) and bytes beyond X, y and K at the peak."""
+    from dish import DISH
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, N_CLASSES, n)
+    centres = rng.standard_normal((N_CLASSES, D)).astype(np.float32)
+    X = np.empty((n, D), np.float32)
+    for start in range(0, n, 10_000):  # no large temporaries: they would hide the peak of fit
+        rows = slice(start, min(n, start + 10_000))
+        X[rows] = centres[y[rows]] + 2 * rng.standard_normal((len(y[rows]), D), dtype=np.float32)
+    DISH(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
+    base = current_bytes()
+    seconds = []
+    for _ in range(REPEATS):
+        start_time = time.perf_counter()
+        hasher = DISH(n_bits=R, n_anchors=M, n_iter=N_ITER).fit(X, y)
+        seconds.append(time.perf_counter() - start_time)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    K = 4 * n * M
+    return {
+        "n": n,
+        "seconds": min(seconds),
+        "n_iter_done": hasher.n_iter_,
+        "peak_bytes": peak,
+        "beyond_X_and_K_bytes": peak - base - K,
+        "beyond_X_and_K_bytes_a_row": (peak - base - K) / n,
+    }
+
+
+def current_bytes() -> int:
+    """Resident memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def plot(rows: list[dict[str, float]], path: Path) -> None:
+    """Time and peak memory against n, both axes logarithmic, with straight lines through the first point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    n = np.array([row["n"] for row in rows])
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, name, values in (
+        (axes[0], "seconds", np.array([row["seconds"] for row in rows])),
+        (axes[1], "peak memory, GB", np.array([row["peak_bytes"] / 1e9 for row in rows])),
+    ):
+        axis.loglog(n, values, "o-", label="measured")
+        axis.loglog(n, values[0] * n / n[0], "--", color="grey", label="linear")
+        axis.set(xlabel="rows (synthetic, d = 128)", ylabel=name)
+        axis.grid(True, which="both", alpha=0.3)
+        axis.legend()
+    figure.suptitle("DISH fit, m = 1000, r = 64: time and memory are linear in n")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Run every size, print, write, draw."""
+    rows = []
+    for n in SIZES:
+        done = subprocess.run([sys.executable, __file__, str(n)], capture_output=True, text=True, check=True)
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        grown = rows[-1]["seconds"] / rows[-2]["seconds"] if len(rows) > 1 else float("nan")
+        print(
+            f"n = {n:>7,}: {rows[-1]['seconds']:6.2f} s (×{grown:.2f}), {rows[-1]['n_iter_done']} iterations, "
+            f"{rows[-1]['beyond_X_and_K_bytes_a_row']:6.0f} bytes a row beyond X and K (bound {12 * R})",
+            flush=True,
+        )
+    setting = {
+        "d": D,
+        "m": M,
+        "r": R,
+        "n_iter": N_ITER,
+        "classes": N_CLASSES,
+        "synthetic": True,
+        "repeats": REPEATS,
+    }
+    content = {"what": "fit time and memory against n", "setting": setting, "rows": rows}
+    bench.write_json(RESULTS / "scaling.json", content | {"environment": bench.environment()})
+    plot(rows, RESULTS / "scaling.png")
+    print(f"written: {RESULTS / 'scaling.json'} and scaling.png")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(one(int(sys.argv[1]))))
+    else:
+        main()
