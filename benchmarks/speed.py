@@ -27,7 +27,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     """Overlapping Gaussian classes on the sphere; synthetic, for timing only."""
     rng = np.random.default_rng(SEED)
     y = rng.integers(0, N_CLASSES, N)
-    X = rng.standard_normal((N, D)) + 0.25 * rng.standard_normal((N_CLASSES, D))[y]
+    X = rng.standard_normal((N, D)) + 0.4 * rng.standard_normal((N_CLASSES, D))[y]
     return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32), y
 
 

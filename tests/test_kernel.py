@@ -118,9 +118,11 @@ def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_signs_product(dtype):
     K, w = RNG.standard_normal((500, 33)).astype(dtype), RNG.standard_normal(33).astype(dtype)
-    expected = K.T @ np.where(K @ w >= 0, 1, -1)
+    rows = torch.arange(0, 500, 3)
+    K3 = K[rows]
+    expected = K3.T @ np.where(K3 @ w >= 0, 1, -1)
     np.testing.assert_allclose(
-        kernel.signs_product(torch.from_numpy(K), torch.from_numpy(w)),
+        kernel.signs_product(torch.from_numpy(K), torch.from_numpy(w), rows),
         expected,
         atol=2e-4 if dtype == np.float32 else 1e-10,
     )
