@@ -104,6 +104,7 @@ def main() -> None:
         "repeats": REPEATS,
     }
     content = {"what": "fit time and memory against n", "setting": setting, "rows": rows}
+    content |= {"beyond_slope_bytes_a_row": slope, "beyond_constant_bytes": constant}
     bench.write_json(RESULTS / "scaling.json", content | {"environment": bench.environment()})
     plot(rows, RESULTS / "scaling.png")
     print(f"written: {RESULTS / 'scaling.json'} and scaling.png")

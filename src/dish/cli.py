@@ -206,7 +206,10 @@ def demo(
         print(f"query {label}: nearest by 64-bit code are {found}")
     result.hasher.save(output / "digits.dish")
     demonstration.write_page(result, output / "digits.html")
-    print(f"picture: {output / 'digits.html'}\nmodel:   {output / 'digits.dish'}")
+    demonstration.write_table(result, output / "digits.json")
+    print(
+        f"picture: {output / 'digits.html'}\nmodel:   {output / 'digits.dish'}\nfigures: {output / 'digits.json'}"
+    )
 
 
 def _load(model: Path) -> Hasher:
