@@ -94,6 +94,9 @@ def main() -> None:
             f"{rows[-1]['beyond_X_and_K_bytes_a_row']:6.0f} bytes a row beyond X and K (bound {12 * R})",
             flush=True,
         )
+    n, beyond = (np.array([row[key] for row in rows]) for key in ("n", "beyond_X_and_K_bytes"))
+    slope, constant = np.polyfit(n, beyond, 1)
+    print(f"beyond X and K: {slope:.0f} bytes a row (bound {12 * R}) and a constant {constant / 1e6:.0f} MB")
     setting = {
         "d": D,
         "m": M,

@@ -155,6 +155,7 @@ class DISH(Hasher):
                     "the rows of X are all alike (their kernel features do not vary): nothing to learn"
                 )
             white = kernel.Whitening.of(G, self.ridge)
+        del G
         step = self._f_step(K, white)
         with self._stage("start"):
             packed = self._start(K, white, S, step, random_state)

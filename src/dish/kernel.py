@@ -130,7 +130,9 @@ def gram(K: Tensor) -> Tensor:
     for rows in row_blocks(len(K), 16 * BLOCK):
         for part in quarters:  # on and right of the diagonal only: 0.6 of the work
             G[part, part.start :] += K[rows, part].T @ K[rows, part.start :]
-    return G.triu_() + G.triu(1).T
+    for part in quarters:
+        G[part.stop :, part] = G[part, part.stop :].T
+    return G
 
 
 def signs(packed: NDArray[np.uint8], r: int, rows: slice, like: Tensor) -> Tensor:
@@ -148,13 +150,12 @@ class Whitening:
 
     @classmethod
     def of(cls, G: Tensor, ridge: float) -> Whitening:
-        """Factor G + ρI, with a larger ρ if rounding has left G short of positive definite."""
-        scale = max(float(G.diagonal().mean()), 1e-300)
+        """Factor G + ρI (in the memory of G), with a larger ρ if rounding leaves it short of positive definite."""
+        scale, rho = float(G.diagonal().mean()), 0.0
         for boost in (1.0, 1e2, 1e4, 1e6):
+            G.diagonal().add_(ridge * boost * scale - rho)
             rho = ridge * boost * scale
-            raised = G.clone()
-            raised.diagonal().add_(rho)
-            L, failed = torch.linalg.cholesky_ex(raised)
+            L, failed = torch.linalg.cholesky_ex(G)
             if not failed:
                 return cls(L, rho)
         raise ValueError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
@@ -330,7 +331,7 @@ class LinearStep:
     def __init__(self, K: Tensor, white: Whitening, loss: Loss, r: int) -> None:
         self.K, self.white, self.loss, self.r = K, white, loss, r
         self.W = K.new_zeros(K.shape[1], r)
-        self.q = K.new_empty(r, len(K))
+        self.q: Tensor | None = None  # (r, n), made once: it is the largest array beside K
 
     def start(self, W: Tensor) -> None:
         """Begin with F = K W."""
@@ -347,6 +348,8 @@ class LinearStep:
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
         """q (r, n) of the H-step and the rest of the loss, which H does not change; ``scale`` is nν."""
+        if self.q is None:
+            self.q = self.K.new_empty(self.r, len(self.K))
         constant = linear_terms(F_blocks(self.K, self.W), self.loss, scale, out=self.q)
         weights = self.loss.curvature / 2 * self.white.rho * float(self.W.double().square().sum())
         return self.q, constant + scale * weights
