@@ -74,7 +74,9 @@ def plot(rows: list[dict[str, float]], path: Path) -> None:
         (axes[1], "peak memory, GB", np.array([row["peak_bytes"] / 1e9 for row in rows])),
     ):
         axis.loglog(n, values, "o-", label="measured")
-        axis.loglog(n, values[0] * n / n[0], "--", color="grey", label="linear")
+        axis.loglog(n, values[-1] * n / n[-1], "--", color="grey", label="proportional to n")
+        axis.set_xticks(n, [f"{k // 1000}k" for k in n])
+        axis.minorticks_off()
         axis.set(xlabel="rows (synthetic, d = 128)", ylabel=name)
         axis.grid(True, which="both", alpha=0.3)
         axis.legend()

@@ -207,9 +207,7 @@ def demo(
     result.hasher.save(output / "digits.dish")
     demonstration.write_page(result, output / "digits.html")
     demonstration.write_table(result, output / "digits.json")
-    print(
-        f"picture: {output / 'digits.html'}\nmodel:   {output / 'digits.dish'}\nfigures: {output / 'digits.json'}"
-    )
+    print(f"written to {output}: digits.html (the picture), digits.dish (the model), digits.json (the figures)")
 
 
 def _load(model: Path) -> Hasher:
