@@ -35,29 +35,22 @@ def one(n: int) -> dict[str, float]:
         rows = slice(start, min(n, start + 10_000))
         X[rows] = centres[y[rows]] + 4 * rng.standard_normal((len(y[rows]), D), dtype=np.float32)
     DISH(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
-    base = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    peak = bench.PeakMemory()
     seconds = []
     for _ in range(REPEATS):
         start_time = time.perf_counter()
         hasher = DISH(n_bits=R, n_anchors=M, n_iter=N_ITER).fit(X, y)
         seconds.append(time.perf_counter() - start_time)
-    peak = resident("VmHWM")
+    used = peak.bytes()
     K = 4 * n * M
     return {
         "n": n,
         "seconds": min(seconds),
         "n_iter_done": hasher.n_iter_,
-        "peak_bytes": peak,
-        "beyond_X_and_K_bytes": peak - base - K,
-        "beyond_X_and_K_bytes_a_row": (peak - base - K) / n,
+        "peak_bytes": peak.start + used,
+        "beyond_X_and_K_bytes": used - K,
+        "beyond_X_and_K_bytes_a_row": (used - K) / n,
     }
-
-
-def resident(field: str) -> int:
-    """Resident bytes of this process: now (VmRSS) or at the peak (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def plot(rows: list[dict[str, float]], path: Path) -> None:

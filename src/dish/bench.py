@@ -1,4 +1,8 @@
-"""Measured runs: where and with what a figure was made."""
+"""Definition → run → one JSON; tables and figures are made from the JSONs (``dish.report``).
+
+A finished run is not run again, a failing one is recorded and does not stop the rest, and every file is written
+whole: interrupting and starting again loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,208 @@ import json
 import os
 import platform
 import subprocess
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dish import modelfile
+
+PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One definition: what is trained on what, and how. Its file name says all of it.
+
+    ``data`` is a name of the registry or a path of features; ``params`` are parameters of the method beyond
+    its defaults; ``cut`` cuts the MAP at that many places.
+    """
+
+    data: str
+    method: str
+    bits: int
+    n_train: int | None = None
+    trial: int = 0
+    params: tuple[tuple[str, Any], ...] = ()
+    cut: int | None = None
+    n_queries: int | None = None
+
+    def path(self, folder: Path) -> Path:
+        """Where its result goes."""
+        parts = [self.method, f"{self.bits}bits", f"train{self.n_train or 'all'}", f"trial{self.trial}"]
+        parts += [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.params
+        ]
+        parts += [f"cut{self.cut}"] if self.cut else []
+        parts += [f"queries{self.n_queries}"] if self.n_queries else []
+        return folder / Path(self.data).stem / ("_".join(parts) + ".json")
+
+
+def method_names() -> list[str]:
+    """Everything that can be benchmarked: DISH, the registry, and the l2 distance of the raw rows."""
+    from dish.baselines import REGISTRY
+
+    return ["dish", *REGISTRY, "l2"]
+
+
+def run_all(
+    runs: Iterable[Run],
+    folder: Path,
+    *,
+    force: bool = False,
+    datasets: dict[str, Any] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[Run, dict[str, Any]]:
+    """Do what is not done yet; the results of all of them. ``datasets`` are used by name and filled in."""
+    loaded: dict[str, Any] = {} if datasets is None else datasets
+    results = {}
+    warm: set[str] = set()
+    todo = list(runs)
+    for i, run in enumerate(todo):
+        path = run.path(folder)
+        if force or not path.exists():
+            if run.data not in loaded:
+                report(f"loading {run.data}")
+                loaded[run.data] = load_data(run.data)
+            if run.method not in warm:
+                _warm_up(run, loaded[run.data])
+                warm.add(run.method)
+            start = time.perf_counter()
+            write_json(path, _attempt(run, loaded[run.data]))
+            report(f"[{i + 1}/{len(todo)}] {path.parent.name}/{path.stem}: {time.perf_counter() - start:.1f} s")
+        results[run] = json.loads(path.read_text())
+    return results
+
+
+def _warm_up(run: Run, data: Any) -> None:
+    """A method's first fit compiles its kernels: do that on a few rows, so that no run's time has it in it."""
+    if run.method != "l2":
+        some = data.split(run.trial, None).train[:: max(1, len(data) // 500)]
+        with suppress(Exception), warnings.catch_warnings():  # what is wrong with it, the run itself will say
+            warnings.simplefilter("ignore")
+            make_method(run).fit(unit_rows(data.rows(some)), data.y[some])
+
+
+def load_data(name: str) -> Any:
+    """A dataset by registry name ("cifar10" means its GIST), or features by path."""
+    from dish import datasets
+
+    name = {"cifar10": "cifar10_gist"}.get(name, name)
+    if name in datasets.DATASETS:
+        return datasets.DATASETS[name]()
+    if Path(name).exists():
+        return datasets.load_features(name)
+    raise ValueError(f"data must be a path or one of {', '.join(datasets.DATASETS)}; got {name!r}")
+
+
+def _attempt(run: Run, data: Any) -> dict[str, Any]:
+    definition = {
+        "data": Path(run.data).stem,
+        "synthetic": bool(data.synthetic),
+        "method": run.method,
+        "bits": run.bits,
+        "n_train": run.n_train,
+        "trial": run.trial,
+        "params": dict(run.params),
+        "cut": run.cut,
+        "n_queries": run.n_queries,
+    }
+    try:
+        measured = execute(run, data)
+    except Exception as error:
+        measured = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(limit=-3)}
+    return {"definition": definition, **measured, "environment": environment()}
+
+
+def execute(run: Run, data: Any) -> dict[str, Any]:
+    """Train, encode and score one definition."""
+    from dish import metrics
+
+    split = data.split(run.trial, run.n_train)
+    query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
+    labels = data.y
+    Xq, yq, yb = unit_rows(data.rows(query)), labels[query], labels[split.database]
+    if run.method == "l2":
+        start = time.perf_counter()
+        value = metrics.l2_mean_average_precision(Xq, yq, unit_rows(data.rows(split.database)), yb, k=run.cut)
+        return {"map": value, "score_s": time.perf_counter() - start}
+
+    hasher = make_method(run)
+    X = unit_rows(data.rows(split.train))
+    peak = PeakMemory()
+    start = time.perf_counter()
+    hasher.fit(X, labels[split.train])
+    fit_s = time.perf_counter() - start
+    memory = peak.bytes()
+
+    start = time.perf_counter()
+    F = hasher.decision_function(Xq)
+    q, base = np.packbits(F >= 0, axis=1), _encode(hasher, data, split.database)
+    encode_s = time.perf_counter() - start
+    start = time.perf_counter()
+    score = metrics.evaluate(q, yq, base, yb, n_bits=run.bits, k=run.cut, at=PRECISION_AT)
+    result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
+    result["precision_at"] = {str(k): p for k, p in score.precision_at.items()}
+    result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
+    if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
+        yt = labels[split.train]
+        result["map_learned_codes"] = metrics.mean_average_precision(q, yq, hasher.codes_, yt, k=run.cut)
+    return {**result, "fit_peak_bytes": memory, "stages_s": getattr(hasher, "timings_", {})}
+
+
+def _encode(hasher: Any, data: Any, rows: NDArray[Any], block: int = 50_000) -> NDArray[np.uint8]:
+    """Codes of some rows of a dataset, a block at a time."""
+    parts = (rows[i : i + block] for i in range(0, len(rows), block))
+    return np.concatenate([hasher.transform(unit_rows(data.rows(part))) for part in parts])
+
+
+def make_method(run: Run) -> Any:
+    """The hasher of a definition; the trial is its seed."""
+    from dish.baselines import REGISTRY
+    from dish.estimator import DISH
+
+    kinds: dict[str, Any] = {"dish": DISH, **REGISTRY}
+    if run.method not in kinds:
+        raise ValueError(f"method must be one of {', '.join(method_names())}; got {run.method!r}")
+    return kinds[run.method](n_bits=run.bits, random_state=run.trial, **dict(run.params))
+
+
+def unit_rows(X: NDArray[Any]) -> NDArray[np.float32]:
+    """Rows of length one (the paper normalises all features); a row of zeros stays."""
+    X = np.asarray(X, np.float32)
+    norm = np.linalg.norm(X, axis=1, keepdims=True)
+    return np.asarray(X / np.where(norm > 0, norm, 1), np.float32)
+
+
+class PeakMemory:
+    """Resident memory beyond what there was at the start, at its peak (0 where the system does not tell)."""
+
+    def __init__(self) -> None:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        self.start = resident("VmRSS")
+
+    def bytes(self) -> int:
+        """Bytes at the peak beyond the start."""
+        return max(0, resident("VmHWM") - self.start)
+
+
+def resident(field: str) -> int:
+    """Resident bytes of this process: now (VmRSS) or at the peak (VmHWM)."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def environment() -> dict[str, Any]:
@@ -29,16 +230,15 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the checkout this code runs from; "+" if files differ from it; "" outside a checkout."""
+    """The commit of the checkout this code runs from; "+" if code differs from it; "" outside a checkout."""
 
     def git(*args: str) -> str:
         folder = Path(__file__).parent
-        return subprocess.run(
-            ["git", *args], cwd=folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
-from dish.codes import popcount
+from dish.codes import byte_table, popcount
 from dish.similarity import Similarity
 
 Total = Callable[[Tensor], Tensor]
@@ -206,7 +206,7 @@ class PackedColumns:
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, float, float]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
-        table = _byte_table(u.numpy(), self.rows.shape[1])
+        table = byte_table(u.numpy(), self.rows.shape[1])
         bQb, qb = _scores(
             self.rows,
             self.cols[k],
@@ -253,17 +253,6 @@ def _transpose_bits(rows: Any, r: int) -> Any:
             if rows[i, k >> 3] & (128 >> (k & 7)):
                 cols[k, i >> 6] |= np.uint64(1) << np.uint64(i & 63)
     return cols
-
-
-@njit(cache=True)
-def _byte_table(u: Any, words: int) -> Any:
-    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is a look-up a byte."""
-    table = np.zeros((8 * words, 256))
-    for k in range(len(u)):
-        mask = 128 >> (k & 7)
-        for x in range(256):
-            table[k >> 3, x] += u[k] if x & mask else -u[k]
-    return table
 
 
 @njit(parallel=True, cache=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
+RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
 RowsPath = Annotated[Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv.")]
@@ -63,9 +64,7 @@ def fit(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the model goes.")],
     bits: Annotated[int, typer.Option(help="Code length.")] = 64,
     anchors: Annotated[int, typer.Option(help="Anchors of the kernel map; more are better and slower.")] = 1000,
-    gamma: Annotated[
-        str, typer.Option(help="Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number.")
-    ] = "auto",
+    gamma: Annotated[str, typer.Option(help="Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number.")] = "auto",
     loss: Annotated[str, typer.Option(help="ridge, hinge or logistic.")] = "ridge",
     kernel: Annotated[str, typer.Option(help="rbf or linear.")] = "rbf",
     iterations: Annotated[int, typer.Option(help="Most H-steps.")] = 5,
@@ -185,9 +184,7 @@ def info(model: ModelPath) -> None:
 
 @app.command(epilog="Example: dish demo --output demo")
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path(
-        "demo"
-    ),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path("demo"),
 ) -> None:
     """Train on real handwritten digits, compare with l2 and LSH, search, and draw the neighbours."""
     from dish import demo as demonstration
@@ -208,6 +205,85 @@ def demo(
     demonstration.write_page(result, output / "digits.html")
     demonstration.write_table(result, output / "digits.json")
     print(f"written to {output}: digits.html (the picture), digits.dish (the model), digits.json (the figures)")
+
+
+@app.command(epilog="Example: dish bench --data cifar10 --methods all --bits 16,32,64,96 --trials 5")
+def bench(
+    data: Annotated[str, typer.Option(help="A dataset's name or a path of features.")] = "digits",
+    methods: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
+    bits: Annotated[str, typer.Option(help="Code lengths with commas between them.")] = "16,32,64",
+    train: Annotated[str, typer.Option(help="Training rows with commas between them; all: the database.")] = "all",
+    trials: Annotated[int, typer.Option(help="Random splits.")] = 1,
+    cut: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
+    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+) -> None:
+    """Run methods on a dataset; one JSON a run. Finished runs are skipped, failing ones recorded."""
+    from dish import bench as benchmark
+
+    known = benchmark.method_names()
+    wanted = known if methods == "all" else methods.split(",")
+    if unknown := set(wanted) - set(known):
+        raise ValueError(f"--methods must be of {', '.join(known)}; got {', '.join(sorted(unknown))}")
+    sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
+    lengths = [_whole("--bits", text) for text in bits.split(",")]
+    runs = [
+        benchmark.Run(data, method, r, n_train, trial, cut=cut)
+        for method in wanted
+        for n_train in sizes
+        for r in lengths
+        for trial in range(trials)
+    ]
+    found = benchmark.run_all(runs, results, force=force, report=_status)
+    table = Table(title=f"{data}: MAP" + (f"@{cut}" if cut else ""))
+    for name in ("method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for method in wanted:
+        for n_train in sizes:
+            cells = [
+                [found[run] for run in runs if (run.method, run.n_train, run.bits) == (method, n_train, r)]
+                for r in lengths
+            ]
+            maps = [_mean([c.get("map") for c in cell]) for cell in cells]
+            table.add_row(method, str(n_train or "all"), *maps, _mean([c.get("fit_s") for c in cells[-1]], 2))
+    console.print(table)
+    for run, result in found.items():
+        if "failed" in result:
+            print(f"failed: {run.path(results)}: {result['failed']}")
+
+
+@app.command(epilog="Example: dish reproduce table1 --trials 5 --output report")
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1, table2, table7, figures, sensitivity or all.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for tables, figures and the page.")] = Path(
+        "report"
+    ),
+    trials: Annotated[int, typer.Option(help="Random splits.")] = 5,
+    data: Annotated[str | None, typer.Option(help="Real data in place of a stand-in: a name or a path.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
+) -> None:
+    """The paper's tables and figures, its figures beside ours. Runs what is missing first."""
+    from dish import report
+
+    page = report.reproduce(what, results, output, trials=trials, data=data, say=_status)
+    print(f"written: {page}")
+
+
+def _status(line: str) -> None:
+    """Tables to standard output, progress to standard error."""
+    print(line, file=sys.stdout if line.startswith("**") else sys.stderr, flush=True)
+
+
+def _mean(results: list[dict[str, Any]], key: str, digits: int) -> str:
+    known = [result[key] for result in results if key in result]
+    failed = any("failed" in result for result in results)
+    return f"{sum(known) / len(known):.{digits}f}" if known else "failed" if failed else "–"
+
+
+def _whole(option: str, text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}")
+    return int(text)
 
 
 def _load(model: Path) -> Hasher:

@@ -90,6 +90,20 @@ def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
     return A, B
 
 
+@njit(cache=True)
+def byte_table(u: Any, words: int) -> Any:
+    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is a look-up a byte of H_i.
+
+    With rows for 8·``words`` bytes; those beyond the length of u are zero.
+    """
+    table = np.zeros((8 * words, 256))
+    for k in range(len(u)):
+        mask = 128 >> (k & 7)
+        for x in range(256):
+            table[k >> 3, x] += u[k] if x & mask else -u[k]
+    return table
+
+
 @njit(parallel=True, cache=True)
 def _hamming(A: Any, B: Any) -> Any:
     D = np.empty((len(A), len(B)), np.int32)

@@ -136,9 +136,7 @@ class DISH(Hasher):
             )
         X = self._check_X(X, reset=True)
         device = resolve_device(self.device)
-        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)).to(
-            device
-        )
+        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)).to(device)
         random_state = check_random_state(self.random_state)
         self.timings_: dict[str, float] = {}
         rows = as_tensor(X).to(device)
@@ -151,9 +149,7 @@ class DISH(Hasher):
         with self._stage("factor"):
             rounding = len(X) * torch.finfo(K.dtype).eps ** 2
             if float(G.diagonal().max()) <= 100 * rounding:
-                raise ValueError(
-                    "the rows of X are all alike (their kernel features do not vary): nothing to learn"
-                )
+                raise ValueError("the rows of X are all alike (their kernel features do not vary): nothing to learn")
             white = kernel.Whitening.of(G, self.ridge)
         del G
         step = self._f_step(K, white)

@@ -173,9 +173,7 @@ class Whitening:
 # --- Spectral start ---------------------------------------------------------------------------------------
 
 
-def spectral_start(
-    K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState
-) -> Tensor:
+def spectral_start(K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState) -> Tensor:
     """W (m, r) of the relaxed problem, bit by bit: max ‖·‖ of (Kw)ᵀ (rS − H_k H_kᵀ) (Kw), ‖Kw‖² = n.
 
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
-from dish.codes import as_words, check_codes, popcount
+from dish.codes import as_words, byte_table, check_codes, popcount
 from dish.similarity import encode_classes
 
 Floats = NDArray[np.float64]
@@ -52,13 +52,24 @@ class Histograms:
 
 
 def histograms(
-    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, n_bits: int | None = None
+    q_codes: ArrayLike,
+    q_labels: Any,
+    db_codes: ArrayLike,
+    db_labels: Any,
+    n_bits: int | None = None,
+    device: str = "cpu",
 ) -> Histograms:
-    """Count the database rows, and the relevant ones, at every distance from every query."""
+    """Count the database rows, and the relevant ones, at every distance from every query.
+
+    On the CPU a popcount kernel on all cores; on another torch ``device`` a matrix product of ±1 codes.
+    """
     Q, B = _check_pair(q_codes, db_codes)
     r = n_bits or 8 * Q.shape[1]
     y = _labels(q_labels, db_labels, len(Q), len(B))
-    counts = _histograms(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1])
+    if device == "cpu":
+        counts = _count_in_blocks(as_words(Q), as_words(B), y, 8 * Q.shape[1])
+    else:
+        counts = _histograms_torch(Q, B, y, device)
     return Histograms((counts[:, :, 0] + counts[:, :, 1])[:, : r + 1], counts[:, : r + 1, 1])
 
 
@@ -154,17 +165,38 @@ def evaluate(
     )
 
 
-def l2_mean_average_precision(Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any) -> float:
-    """MAP of ranking raw vectors by l2 distance: what the codes replace."""
-    Xq, X = np.asarray(Xq, np.float64), np.asarray(X, np.float64)
+def asymmetric_mean_average_precision(
+    F: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None = None
+) -> float:
+    """MAP of ranking database codes by their inner product with the queries' real-valued F (n_queries, r).
+
+    ``F`` is ``hasher.decision_function(queries)``: only the database is rounded to bits. Equal scores come in
+    database order.
+    """
+    F = np.asarray(F, np.float64)
+    H = check_codes(db_codes, F.shape[1], name="db_codes")
+    y = _labels(q_labels, db_labels, len(F), len(H))
+    k = len(H) if k is None else _check_k(k, len(H))
+    scores = (_byte_scores(f, H) for f in F)
+    return float(np.mean([_sorted_ap(-s, y.relevant(i), k) for i, s in enumerate(scores)]))
+
+
+def l2_mean_average_precision(Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any, k: int | None = None) -> float:
+    """MAP of ranking raw vectors by l2 distance: what the codes replace. Equal distances in database order."""
+    Xq, X = np.asarray(Xq), np.asarray(X)
     y = _labels(q_labels, labels, len(Xq), len(X))
-    norms = (X**2).sum(1)
+    norms = np.einsum("ij,ij->i", X, X)
     precisions = []
-    for i, x in enumerate(Xq):
-        order = np.argsort(norms - 2 * (X @ x), kind="stable")
-        ranks = np.flatnonzero(y.relevant(i)[order]) + 1.0
-        precisions.append((np.arange(1, len(ranks) + 1) / ranks).mean() if len(ranks) else 0.0)
+    for start in range(0, len(Xq), 64):
+        squared = norms - 2 * (Xq[start : start + 64] @ X.T)
+        precisions += [_sorted_ap(d, y.relevant(start + i), k or len(X)) for i, d in enumerate(squared)]
     return float(np.mean(precisions))
+
+
+def _sorted_ap(distances: NDArray[Any], relevant: NDArray[np.bool_], k: int) -> float:
+    """Average precision at k of one ranking by distance."""
+    ranks = np.flatnonzero(relevant[np.argsort(distances, kind="stable")[:k]]) + 1.0
+    return float((np.arange(1, len(ranks) + 1) / ranks).mean()) if len(ranks) else 0.0
 
 
 # --- from histograms --------------------------------------------------------------------------------------
@@ -264,6 +296,66 @@ def _is_relevant(yq: Any, i: int, yb: Any, j: int, sets: bool) -> Any:
     for w in range(yq.shape[1]):
         shared |= yq[i, w] & yb[j, w]
     return np.int64(shared != 0)
+
+
+def _count_in_blocks(
+    Q: NDArray[np.uint64], B: NDArray[np.uint64], y: _Labels, r: int, block: int = 256
+) -> NDArray[np.int64]:
+    """Queries in blocks, with a progress bar where it takes long and someone is watching."""
+    out = np.empty((len(Q), r + 1, 2), np.int64)
+    starts: Any = range(0, len(Q), block)
+    if len(Q) * len(B) > 5e9:
+        from rich.console import Console
+        from rich.progress import track
+
+        console = Console(stderr=True)
+        starts = track(list(starts), "scoring", console=console, disable=not console.is_terminal, transient=True)
+    for i in starts:
+        some = slice(i, i + block)
+        out[some] = _histograms(Q[some], y.queries[some], B, y.rows, y.sets, r)
+    return out
+
+
+def _histograms_torch(
+    Q: NDArray[np.uint8], B: NDArray[np.uint8], y: _Labels, device: str, cells: int = 2**28
+) -> NDArray[np.int64]:
+    """The same counts on any torch device: distance = (r − q·b)/2 as a matrix product of ±1 codes."""
+    import torch
+
+    r = 8 * Q.shape[1]
+
+    def signs(codes: NDArray[np.uint8]) -> torch.Tensor:
+        bits = torch.from_numpy(np.unpackbits(codes, axis=1)).to(device)
+        return bits.to(torch.float32 if device == "cpu" else torch.float16).mul_(2).sub_(1)
+
+    yq, yb = (torch.from_numpy(labels.view(np.int64)).to(device) for labels in (y.queries, y.rows))
+    q = signs(Q)
+    counts = torch.zeros(len(Q) * (r + 1) * 2, dtype=torch.int64, device=device)
+    first = torch.arange(len(Q), device=device)[:, None] * (2 * (r + 1))
+    step = max(1, cells // (8 * len(Q)))
+    for start in range(0, len(B), step):
+        rows = slice(start, start + step)
+        cell = first + (r - (q @ signs(B[rows]).T).long())  # 2·distance
+        same = yq[:, None] == yb[None, rows]  # (n_queries, rows, words)
+        relevant = ((yq[:, None] & yb[None, rows]) != 0).any(2) if y.sets else same[:, :, 0]
+        counts += torch.bincount((cell + relevant).ravel(), minlength=len(counts))
+    return counts.view(len(Q), r + 1, 2).cpu().numpy()
+
+
+def _byte_scores(f: Floats, H: NDArray[np.uint8]) -> Floats:
+    """H f for packed ±1 codes: a table look-up for every byte of a code."""
+    return np.asarray(_look_up(byte_table(f, -(-H.shape[1] // 8)), H))
+
+
+@njit(parallel=True, cache=True)
+def _look_up(table: Any, H: Any) -> Any:
+    out = np.empty(len(H))
+    for i in prange(len(H)):
+        s = 0.0
+        for j in range(H.shape[1]):
+            s += table[j, H[i, j]]
+        out[i] = s
+    return out
 
 
 @njit(parallel=True, cache=True)
