@@ -244,8 +244,8 @@ def bench(
                 [found[run] for run in runs if (run.method, run.n_train, run.bits) == (method, n_train, r)]
                 for r in lengths
             ]
-            maps = [_mean([c.get("map") for c in cell]) for cell in cells]
-            table.add_row(method, str(n_train or "all"), *maps, _mean([c.get("fit_s") for c in cells[-1]], 2))
+            maps = [_mean(cell, "map", 3) for cell in cells]
+            table.add_row(method, str(n_train or "all"), *maps, _mean(cells[-1], "fit_s", 2))
     console.print(table)
     for run, result in found.items():
         if "failed" in result:

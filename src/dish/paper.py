@@ -91,8 +91,8 @@ TABLES = {
             Line("LSH", "lsh", None),
         ),
         cut=5000,
-        note="On the synthetic stand-in unless --data names a folder of the real NUS-WIDE: its MAP cannot be compared "
-        "with the paper's, its training times can.",
+        note="On the synthetic stand-in unless --data names a folder of the real NUS-WIDE: its MAP cannot be "
+        "compared with the paper's, its training times can.",
     ),
     "table7": Table(
         "Table 7. ImageNet, 4096-d features: MAP and training time",
