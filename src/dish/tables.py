@@ -1,27 +1,41 @@
-"""Reading the files people have: .npy (memory-mapped), .npz, .parquet and .csv → arrays."""
+"""Reading the files people have: .npy (memory-mapped), .npz, .parquet and .csv → arrays.
+
+No file is trusted: pickled objects are never loaded, and damage is an error that names the file.
+"""
 
 from __future__ import annotations
 
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
+
+StrPath = str | os.PathLike[str]
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
 
 
-class InputError(ValueError):
-    """A file that cannot be read as rows or labels; the message says which and why."""
+class DataFileError(ValueError):
+    """A data file that is missing a part, is damaged, or is not what its name says."""
+
+
+# --- Rows and labels, from a file of any kind -------------------------------------------------------------
 
 
 def read_rows(path: Path) -> NDArray[Any]:
     """Rows X (n, d) of numbers from a file."""
     X = _read(path, prefer=("X", "x", "features", "embeddings"))
     if X.dtype.kind not in "fiub":
-        raise InputError(f"{path}: rows must be numbers, found {X.dtype}")
+        raise DataFileError(f"{path}: rows must be numbers, found {X.dtype}")
     if X.ndim != 2:
-        raise InputError(f"{path}: rows must be a matrix (n, d), found shape {X.shape}")
+        raise DataFileError(f"{path}: rows must be a matrix (n, d), found shape {X.shape}")
     return X
 
 
@@ -31,68 +45,128 @@ def read_labels(path: Path) -> NDArray[Any]:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
-        raise InputError(f"{path}: labels must be (n,) or (n, l), found shape {y.shape}")
+        raise DataFileError(f"{path}: labels must be (n,) or (n, l), found shape {y.shape}")
     return y
 
 
 def _read(path: Path, prefer: tuple[str, ...]) -> NDArray[Any]:
     if not path.exists():
-        raise InputError(f"{path}: no such file")
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path}: unknown kind of file; {', '.join(SUFFIXES)} can be read")
-    try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-        if path.suffix == ".npz":
-            return _from_npz(path, prefer)
-        return _from_parquet(path) if path.suffix == ".parquet" else _from_csv(path)
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else error
-        raise InputError(f"{path}: cannot be read as {path.suffix} ({reason})") from None
+        raise DataFileError(f"{path}: no such file")
+    if path.suffix == ".npy":
+        return np.asarray(read_npy(path, mmap_mode="r"))
+    if path.suffix == ".npz":
+        return _choose_from_npz(path, prefer)
+    if path.suffix == ".csv":
+        return _read_csv(path)
+    if path.suffix == ".parquet":
+        try:
+            return read_parquet(path)
+        except ImportError as error:
+            raise DataFileError(f"{path}: {error}") from None
+    raise DataFileError(f"{path}: unknown kind of file; {', '.join(SUFFIXES)} can be read")
 
 
-def _from_npz(path: Path, prefer: tuple[str, ...]) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        names = list(archive)
+def _choose_from_npz(path: Path, prefer: tuple[str, ...]) -> NDArray[Any]:
+    with open_npz(path) as archive:
+        names = archive.files
         chosen = next((name for name in prefer if name in names), names[0] if len(names) == 1 else None)
         if chosen is None:
-            raise InputError(f"{path}: holds {', '.join(names)}; name the wanted array one of {', '.join(prefer)}")
+            raise DataFileError(f"{path}: holds {', '.join(names)}; name the wanted array one of {', '.join(prefer)}")
         return np.asarray(archive[chosen])
 
 
-def _from_parquet(path: Path) -> NDArray[Any]:
-    """One column is a vector of values; several are a matrix; one column of lists is a matrix too."""
+# --- One kind of file each --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reading(path: StrPath, kind: str, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns what goes wrong inside into errors that name the file."""
+    damage: tuple[type[Exception], ...]
+    damage = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, *also)
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        yield
+    except DataFileError:
+        raise
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no file at {path}") from None
+    except damage as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else error
+        raise DataFileError(f"{path} is not a {kind}, or is damaged ({reason})") from None
+
+
+def read_npy(path: StrPath, mmap_mode: Any = None) -> NDArray[Any]:
+    """The array of a .npy file without pickled objects."""
+    with _reading(path, ".npy file of numbers"):
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise ValueError("it is an archive of arrays")
+        return array
+
+
+@contextmanager
+def open_npz(path: StrPath) -> Iterator[NpzFile]:
+    """The arrays of a .npz file by name, each read when asked for; none with pickled objects."""
+    with _reading(path, ".npz file of numbers"):
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, NpzFile):
+            raise ValueError("it is a single array")
+        with archive:
+            yield archive
+
+
+def parquet_layout(path: StrPath) -> tuple[list[str], int]:
+    """Names of the columns and number of the rows of a .parquet file, from its end: no row is read."""
+    pa, pq = _pyarrow()
+    with _reading(path, "parquet file", (pa.ArrowException,)):
+        return pq.read_schema(path).names, pq.read_metadata(path).num_rows
+
+
+def read_parquet(path: StrPath, columns: list[str] | None = None) -> NDArray[Any]:
+    """All columns of a .parquet file, or some: one of values is (n,), several, or one of lists, (n, d)."""
+    pa, pq = _pyarrow()
+    with _reading(path, "parquet file", (pa.ArrowException,)):
+        table = pq.read_table(path, columns=columns)
+        values = {name: table[name].combine_chunks() for name in table.column_names}
+        if len(values) > 1:
+            return np.column_stack([value.to_numpy(zero_copy_only=False) for value in values.values()])
+        for name, value in values.items():
+            if pa.types.is_nested(value.type):
+                return _matrix_of_lists(path, name, value)
+            return np.asarray(value.to_numpy(zero_copy_only=False))
+        raise DataFileError(f"{path} has no columns")
+
+
+def _matrix_of_lists(path: StrPath, name: str, lists: Any) -> NDArray[Any]:
+    import pyarrow.compute
+
+    widths = pyarrow.compute.list_value_length(lists).unique().to_pylist()
+    if len(widths) != 1 or lists.null_count:
+        raise DataFileError(f"{path}: the lists in column {name!r} differ in length")
+    return np.asarray(lists.flatten().to_numpy(zero_copy_only=False)).reshape(len(lists), widths[0])
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
-        raise InputError(f"{path}: reading parquet needs pyarrow (pip install 'dish[parquet]')") from None
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path}: cannot be read as .parquet ({error})") from None
-    columns = [table.column(name).combine_chunks() for name in table.column_names]
-    if len(columns) == 1:
-        column = columns[0]
-        if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-            return np.stack([np.asarray(row) for row in column.to_numpy(zero_copy_only=False)])
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.column_stack([c.to_numpy(zero_copy_only=False) for c in columns])
+        raise ImportError("reading .parquet files needs pyarrow: pip install 'dish[parquet]'") from None
+    return pyarrow, pyarrow.parquet
 
 
-def _from_csv(path: Path) -> NDArray[Any]:
+def _read_csv(path: Path) -> NDArray[Any]:
     """Comma-separated values; a first line that is not numbers while the second is, is a header."""
-    with path.open(encoding="utf-8") as file:
-        head = [line.strip().split(",") for line in (file.readline(), file.readline()) if line.strip()]
-    if not head:
-        raise InputError(f"{path}: is empty")
-    numbers = [all(_is_number(v) for v in line) for line in head]
-    skip = 1 if len(head) == 2 and numbers == [False, True] else 0
-    if all(numbers[skip:]):
-        return np.loadtxt(path, delimiter=",", skiprows=skip, ndmin=2, dtype=np.float64)
-    return np.loadtxt(path, delimiter=",", ndmin=2, dtype=str, encoding="utf-8")
+    with _reading(path, "table of comma-separated values"):
+        with path.open(encoding="utf-8") as file:
+            head = [line.strip().split(",") for line in (file.readline(), file.readline()) if line.strip()]
+        if not head:
+            raise DataFileError(f"{path}: is empty")
+        numbers = [all(_is_number(v) for v in line) for line in head]
+        skip = 1 if len(head) == 2 and numbers == [False, True] else 0
+        if all(numbers[skip:]):
+            return np.loadtxt(path, delimiter=",", skiprows=skip, ndmin=2, dtype=np.float64)
+        return np.loadtxt(path, delimiter=",", ndmin=2, dtype=str, encoding="utf-8")
 
 
 def _is_number(text: str) -> bool:

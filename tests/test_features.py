@@ -1,0 +1,162 @@
+"""One's own features: array files and folders of shards."""
+
+import numpy as np
+import pytest
+
+from dish.datasets import DataFileError, Shards, load_features
+
+X7 = np.arange(35, dtype=np.float32).reshape(7, 5)
+Y7 = np.array([0, 1, 0, 1, 0, 1, 1])
+
+
+def test_npy_is_memory_mapped_and_finds_its_labels(tmp_path):
+    np.save(tmp_path / "f.npy", X7)
+    data = load_features(tmp_path / "f.npy")
+    assert isinstance(data.X, np.memmap)
+    assert data.y is None
+    with pytest.raises(ValueError, match="f has no labels"):
+        data.split()
+    np.save(tmp_path / "f_labels.npy", Y7)
+    data = load_features(tmp_path / "f.npy", queries=1)
+    assert np.array_equal(data.y, Y7)
+    assert len(data.split().query) == 2
+    np.save(tmp_path / "other.npy", 1 - Y7)
+    assert np.array_equal(load_features(tmp_path / "f.npy", tmp_path / "other.npy").y, 1 - Y7)
+
+
+@pytest.mark.parametrize("name", ["y", "Y"])
+def test_npz(tmp_path, name):
+    y = Y7 if name == "y" else np.eye(2)[Y7]
+    np.savez(tmp_path / "f.npz", X=X7, **{name: y})
+    data = load_features(tmp_path / "f.npz")
+    assert np.array_equal(data.X, X7)
+    assert np.array_equal(data.y, y)
+
+
+def write_shards(folder, kind):
+    folder.mkdir()
+    for i, part in enumerate([slice(0, 3), slice(3, 4), slice(4, 7)]):
+        if kind == "npy":
+            np.save(folder / f"X_{i}.npy", X7[part])
+            np.save(folder / f"y_{i}.npy", Y7[part])
+            continue
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        columns = {"label": Y7[part]}
+        if kind == "list":
+            columns["x"] = list(X7[part])
+        else:
+            columns |= {f"x{j}": X7[part, j] for j in range(5)}
+        pq.write_table(pa.table(columns), folder / f"part-{i}.parquet")
+
+
+@pytest.mark.parametrize("kind", ["npy", "list", "columns"])
+def test_shards_read_as_one_matrix(tmp_path, kind):
+    write_shards(tmp_path / "s", kind)
+    data = load_features(tmp_path / "s")
+    X = data.X
+    assert isinstance(X, Shards)
+    assert X.shape == (7, 5)
+    assert X.dtype == np.float32
+    assert np.array_equal(data.y, Y7)
+    for which in (slice(None), slice(2, 5), slice(6, None, -2), [6, 0, 3, 3], Y7 == 1, 4, -1):
+        assert np.array_equal(X[which], X7[which])
+    assert np.array_equal(np.asarray(X), X7)
+    assert np.array_equal(np.concatenate(list(X.blocks(2))), X7)
+    with pytest.raises(IndexError):
+        X[7]
+
+
+@pytest.mark.parametrize("kind", ["npy", "list"])
+def test_shards_that_do_not_fit_are_refused(tmp_path, kind):
+    folder = tmp_path / "s"
+    write_shards(folder, kind)
+    file = sorted(folder.iterdir())[1]
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataFileError, match=rf"{file.name} is not a .*, or is damaged"):
+        load_features(folder)
+    if kind == "npy":
+        np.save(file, X7[3:4, :4])
+        with pytest.raises(DataFileError, match=r"X_1.npy has 4 features, but .*X_0.npy has 5"):
+            load_features(folder)
+        np.save(file, X7[3:4])
+        (folder / "y_2.npy").unlink()
+        with pytest.raises(DataFileError, match=r"7 rows, but its labels are of shape \(4,\)"):
+            load_features(folder)
+
+
+def test_a_parquet_shard_of_another_width_is_refused(tmp_path):
+    write_shards(tmp_path / "s", "list")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"label": [1], "x": [[1.0, 2.0]]}), tmp_path / "s" / "part-1.parquet")
+    with pytest.raises(DataFileError, match=r"part-1\.parquet has 2 features"):
+        load_features(tmp_path / "s").rows()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("f.npy", X7[0], r"f\.npy must hold a matrix of numbers.*\(5,\)"),
+        ("f.npy", np.array([["a", "b"]]), "matrix of numbers"),
+        ("f.npy", np.array([[{}]], dtype=object), "f.npy is not a .npy file of numbers"),
+        ("f.npy", b"\x93NUMPY", "f.npy is not a .npy file"),
+        ("f.npy", b"", "f.npy is not a .npy file"),
+        ("f.npz", b"PK\x03\x04 broken", "f.npz is not a .npz file"),
+        ("f.npz", {"data": X7}, "holds no X, only data"),
+        ("f.npz", {"X": X7, "y": Y7[:4]}, r"7 rows, but its labels are of shape \(4,\)"),
+        ("f.csv", b"1,2", "must be a .npy or .npz file or a folder"),
+    ],
+)
+def test_wrong_feature_files_are_refused(tmp_path, name, content, message):
+    file = tmp_path / name
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif isinstance(content, dict):
+        np.savez(file, **content)
+    else:
+        np.save(file, content, allow_pickle=True)
+    with pytest.raises(ValueError, match=message):
+        load_features(file)
+
+
+def test_a_truncated_npy_and_wrong_folders_are_refused(tmp_path):
+    np.save(tmp_path / "f.npy", X7)
+    whole = (tmp_path / "f.npy").read_bytes()
+    (tmp_path / "f.npy").write_bytes(whole[:-4])
+    with pytest.raises(DataFileError, match=r"f\.npy is not a \.npy file of numbers, or is damaged"):
+        load_features(tmp_path / "f.npy")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataFileError, match="found none"):
+        load_features(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_features(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]]}, r"part\.parquet: the lists in column 'x' differ in length"),
+        ({"label": [0, 1]}, r"part\.parquet holds labels but no features"),
+        ({"x": ["a", "b"]}, "matrix of numbers"),
+    ],
+)
+def test_wrong_parquet_shards_are_refused(tmp_path, columns, message):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    with pytest.raises(DataFileError, match=message):
+        load_features(tmp_path)
+
+
+def test_a_parquet_shard_may_have_one_feature_and_many_labels_a_row(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [[0, 1], [1, 1]]}), tmp_path / "part.parquet")
+    data = load_features(tmp_path)
+    assert data.rows().tolist() == [[1], [2]]
+    assert data.y.tolist() == [[0, 1], [1, 1]]
