@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-digits bench-speed bench-scaling clean
+.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-paper bench-multilabel clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -25,13 +25,22 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-digits bench-speed bench-scaling
+bench: bench-digits bench-speed bench-scaling bench-scoring
 
 bench-speed: $(VENV)/.ready     ## fit time over the time of its own matrix products, stage by stage
 	$(BIN)/python benchmarks/speed.py
 
 bench-scaling: $(VENV)/.ready   ## time and memory for n = 25k … 400k
 	$(BIN)/python benchmarks/scaling.py
+
+bench-scoring: $(VENV)/.ready   ## scoring a million codes beside NumPy
+	$(BIN)/python benchmarks/scoring.py
+
+bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs first
+	$(BIN)/dish reproduce all --output report
+
+bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
+	$(BIN)/python benchmarks/multilabel.py $(FEATURES)
 
 clean:
 	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -107,6 +107,8 @@ def load_data(name: str) -> Any:
     from dish import datasets
 
     name = {"cifar10": "cifar10_gist"}.get(name, name)
+    if name == "synthetic_imagenet":  # 21 GB: made once, then memory-mapped
+        return datasets.synthetic_imagenet(path=datasets.cache_folder() / "synthetic_imagenet.npy")
     if name in datasets.DATASETS:
         return datasets.DATASETS[name]()
     if Path(name).exists():
