@@ -22,6 +22,7 @@ from dish.codes import as_words, byte_table, check_codes, popcount
 from dish.similarity import encode_classes
 
 Floats = NDArray[np.float64]
+_TILE = 2048  # database rows worked on at a time
 
 
 @dataclass
@@ -298,22 +299,33 @@ def _is_relevant(yq: Any, i: int, yb: Any, j: int, sets: bool) -> Any:
     return np.int64(shared != 0)
 
 
-def _count_in_blocks(
-    Q: NDArray[np.uint64], B: NDArray[np.uint64], y: _Labels, r: int, block: int = 256
-) -> NDArray[np.int64]:
+def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: _Labels, r: int) -> NDArray[np.int64]:
     """Queries in blocks, with a progress bar where it takes long and someone is watching."""
     out = np.empty((len(Q), r + 1, 2), np.int64)
-    starts: Any = range(0, len(Q), block)
-    if len(Q) * len(B) > 5e9:
-        from rich.console import Console
-        from rich.progress import track
-
-        console = Console(stderr=True)
-        starts = track(list(starts), "scoring", console=console, disable=not console.is_terminal, transient=True)
-    for i in starts:
+    if not y.sets:  # rows class by class: then a whole stretch is relevant to a query, or none of it
+        order = np.argsort(y.rows[:, 0], kind="stable")
+        starts = np.searchsorted(y.rows[order, 0], np.arange(y.rows.max() + 2, dtype=np.uint64))
+        columns = np.ascontiguousarray(B[order].T)  # (words, n)
+    distance = np.empty(_TILE, np.uint8 if r < 256 else np.uint16)
+    block = 1024
+    for i in _watched(range(0, len(Q), block), long=len(Q) * len(B) > 2e10):
         some = slice(i, i + block)
-        out[some] = _histograms(Q[some], y.queries[some], B, y.rows, y.sets, r)
+        if y.sets:
+            out[some] = _set_histograms(Q[some], y.queries[some], B, y.rows, r)
+        else:
+            out[some] = _class_histograms(Q[some], y.queries[some, 0], columns, starts, r, distance)
     return out
+
+
+def _watched(steps: Any, long: bool) -> Any:
+    """The same steps; behind a progress bar if they take long and standard error is a terminal."""
+    if not long:
+        return steps
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(list(steps), "scoring", console=console, disable=not console.is_terminal, transient=True)
 
 
 def _histograms_torch(
@@ -359,13 +371,54 @@ def _look_up(table: Any, H: Any) -> Any:
 
 
 @njit(parallel=True, cache=True)
-def _histograms(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int) -> Any:
-    """(n_queries, r + 1, 2): rows at each distance, not relevant and relevant."""
+def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, distance: Any) -> Any:
+    """(n_queries, r + 1, 2): rows at each distance, not relevant and relevant; rows of class c are starts[c:c+2].
+
+    A tile of rows stays in cache for a few queries. Distances come first (vectorised), then four counters in
+    turn, so that a row need not wait for the one before it.
+    """
+    words, group = len(columns), 8
+    out = np.zeros((len(Q), r + 1, 2), np.int64)
+    for block in prange((len(Q) + group - 1) // group):
+        first, last = block * group, min(len(Q), (block + 1) * group)
+        d = np.empty(_TILE, distance.dtype)
+        counts = np.zeros((group, 2, 4, r + 1), np.uint32)
+        for c in range(len(starts) - 1):
+            for start in range(starts[c], starts[c + 1], _TILE):
+                m = min(starts[c + 1] - start, _TILE)
+                for i in range(first, last):
+                    q, rows = Q[i, 0], columns[0, start : start + m]
+                    for j in range(m):
+                        d[j] = popcount(q ^ rows[j])
+                    for w in range(1, words):
+                        q, rows = Q[i, w], columns[w, start : start + m]
+                        for j in range(m):
+                            d[j] += popcount(q ^ rows[j])
+                    count = counts[i - first, np.int64(yq[i] == c)]
+                    c0, c1, c2, c3 = count[0], count[1], count[2], count[3]
+                    whole = m - m % 4
+                    for j in range(0, whole, 4):
+                        c0[d[j]] += np.uint32(1)
+                        c1[d[j + 1]] += np.uint32(1)
+                        c2[d[j + 2]] += np.uint32(1)
+                        c3[d[j + 3]] += np.uint32(1)
+                    for j in range(whole, m):
+                        c0[d[j]] += np.uint32(1)
+        for i in range(first, last):
+            for relevant in range(2):
+                for t in range(4):
+                    out[i, :, relevant] += counts[i - first, relevant, t]
+    return out
+
+
+@njit(parallel=True, cache=True)
+def _set_histograms(Q: Any, yq: Any, B: Any, yb: Any, r: int) -> Any:
+    """(n_queries, r + 1, 2): the same for label sets."""
     out = np.zeros((len(Q), r + 1, 2), np.int64)
     for i in prange(len(Q)):
         counts = np.zeros((r + 1, 2), np.int64)
         for j in range(len(B)):
-            counts[_distance(Q, i, B, j), _is_relevant(yq, i, yb, j, sets)] += 1
+            counts[_distance(Q, i, B, j), _is_relevant(yq, i, yb, j, True)] += 1
         out[i] = counts
     return out
 
