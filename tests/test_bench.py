@@ -132,6 +132,13 @@ def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
     assert any("digits/dish" in line for line in said)
 
 
+def test_a_synthetic_stand_in_is_named_in_the_title(small):
+    run = small.run(small.lines[0], 8, 0)
+    for synthetic in (True, False):
+        results = {run: {"definition": {"data": "digits", "synthetic": synthetic}, "map": 0.5, "fit_s": 1.0}}
+        assert ("a synthetic stand-in" in report.markdown(small, results, 1)) == synthetic
+
+
 def test_reproduce_names_what_there_is(tmp_path):
     with pytest.raises(ValueError, match="table1, table2, table7"):
         report.reproduce("table9", tmp_path, tmp_path)

@@ -95,6 +95,12 @@ def table_rows(table: paper.Table, results: Results, trials: int, data: str | No
     return rows
 
 
+def title(table: paper.Table, results: Results) -> str:
+    """The paper's title, and the stand-in's name where the numbers are of one."""
+    synthetic = any(run.data == table.data and r["definition"]["synthetic"] for run, r in results.items())
+    return f"{table.title} [on {table.data}, a synthetic stand-in]" if synthetic else table.title
+
+
 def header(table: paper.Table) -> list[str]:
     """Column names."""
     return ["method", "training rows", *(f"{r} bits" for r in table.bits), f"fit, s ({table.time_bits} bits)"]
@@ -103,7 +109,7 @@ def header(table: paper.Table) -> list[str]:
 def markdown(table: paper.Table, results: Results, trials: int, data: str | None = None) -> str:
     """A table with the paper's figures in brackets beside ours."""
     names = header(table)
-    lines = [f"**{table.title}**", "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines = [f"**{title(table, results)}**", "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(row) + " |" for row in table_rows(table, results, trials, data)]
     lines += ["", f"{_trials(trials)}; in brackets the paper's figure; – not in this library yet. {table.note}"]
     lines += [f"- {text}" for text in extras(table, results, trials, data)]
@@ -125,7 +131,7 @@ def extras(table: paper.Table, results: Results, trials: int, data: str | None) 
                 for r in (line.bits or table.bits)
             }
             if any(found.values()):
-                numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in found.items())
+                numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in found.items() if v)
                 said.append(f"{line.label}, {line.n_train or 'all'} rows, {text}: {numbers}")
     return said
 
@@ -152,7 +158,7 @@ def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
 
 def method_figure(table: paper.Table, results: Results, trials: int, data: str | None = None) -> Figure:
     """Precision within radius 2 against bits, precision–recall, and precision@k, for every method there is."""
-    figure, (radius, curve, top) = _figure(3, table.title.split(":")[0])
+    figure, (radius, curve, top) = _figure(3, title(table, results))
     for line in table.lines:
         label = f"{line.label} ({line.n_train:,})" if line.n_train else line.label
 
@@ -225,7 +231,7 @@ def _html_table(table: paper.Table, results: Results, trials: int, data: str | N
     )
     notes = "".join(f"<li>{html.escape(text)}</li>" for text in extras(table, results, trials, data))
     return (
-        f"<h2>{html.escape(table.title)}</h2><div class='scroll'><table><thead>{row(header(table), 'th')}</thead>"
+        f"<h2>{html.escape(title(table, results))}</h2><div class='scroll'><table><thead>{row(header(table), 'th')}</thead>"
         f"<tbody>{body}</tbody></table></div><p>{_trials(trials)}; in brackets the paper's figure; – not in this "
         f"library yet. {html.escape(table.note)}</p><ul>{notes}</ul>"
     )
