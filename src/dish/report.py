@@ -231,7 +231,8 @@ def _html_table(table: paper.Table, results: Results, trials: int, data: str | N
     )
     notes = "".join(f"<li>{html.escape(text)}</li>" for text in extras(table, results, trials, data))
     return (
-        f"<h2>{html.escape(title(table, results))}</h2><div class='scroll'><table><thead>{row(header(table), 'th')}</thead>"
+        f"<h2>{html.escape(title(table, results))}</h2>"
+        f"<div class='scroll'><table><thead>{row(header(table), 'th')}</thead>"
         f"<tbody>{body}</tbody></table></div><p>{_trials(trials)}; in brackets the paper's figure; – not in this "
         f"library yet. {html.escape(table.note)}</p><ul>{notes}</ul>"
     )
