@@ -154,8 +154,8 @@ def test_packed_and_dense_forms_agree(n, r):
         np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9)
 
 
-@pytest.mark.parametrize("n", [1, 2, 1000, 16_385, 40_000])
-@pytest.mark.parametrize("values", ["normal", "ties", "constant", "sorted", "two_scales", "signed_zero"])
+@pytest.mark.parametrize("n", [1, 2, 1000, 16_385, 40_000, 500_000])
+@pytest.mark.parametrize("values", ["normal", "ties", "constant", "sorted", "two_scales", "wide_band", "signed_zero"])
 def test_selection_is_a_stable_sort(n, values):
     rng = np.random.default_rng(n)
     v = {
@@ -164,6 +164,7 @@ def test_selection_is_a_stable_sort(n, values):
         "constant": np.zeros(n),
         "sorted": np.sort(rng.standard_normal(n)),
         "two_scales": 1e7 * rng.integers(0, 10, n) + rng.standard_normal(n),
+        "wide_band": rng.choice([-1.0, 0.0, 1.0, 2.0], p=[0.10, 0.42, 0.42, 0.06], size=n),
         "signed_zero": np.where(rng.random(n) < 0.5, -0.0, 0.0),
     }[values]
     count = (n + 1) // 2

@@ -105,6 +105,21 @@ def test_other_kernels_and_anchors(digits, tmp_path, kernel, anchors):
             hasher.save(tmp_path / "m.dish")
 
 
+def test_a_kernel_that_returns_its_input_does_not_change_it(digits):
+    X, y, _, _ = digits
+    X, y = X[:100].copy(), y[:100]
+    before = X.copy()
+    DISH(n_bits=8, anchors=np.eye(64), kernel=lambda A, B: A).fit(X, y).transform(X)
+    np.testing.assert_array_equal(X, before)
+
+
+def test_unused_bits_of_given_codes_are_cleared(digits):
+    X, y, _, _ = digits
+    init = np.full((100, 1), 255, np.uint8)
+    hasher = DISH(n_bits=7, n_anchors=20, init=init, n_iter=1).fit(X[:100], y[:100])
+    assert (hasher.codes_ & 1 == 0).all()
+
+
 def test_given_codes_are_where_it_starts(digits):
     X, y, _, _ = digits
     first = DISH(n_bits=16, n_anchors=50, n_iter=5).fit(X, y)
@@ -197,6 +212,10 @@ def test_loaded_in_another_process_gives_bit_identical_codes(digits, tmp_path):
         ({"ridge": -1}, "ridge"),
         ({"lam": -1}, "lam"),
         ({"device": "tpu9"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"anchors": np.zeros((0, 64))}, "anchors"),
+        ({"similar_weight": np.inf}, "similar_weight"),
+        ({"kernel": lambda X, A: np.full((len(X), len(A)), np.nan)}, "kernel"),
     ],
 )
 def test_bad_parameters_are_named(digits, params, name):

@@ -85,6 +85,7 @@ def test_kinds_of_rows(name, digits, tmp_path):
         np.load(tmp_path / "X.npy", mmap_mode="r"),
         torch.from_numpy(X),
         iter([X[:100], X[100:]]),
+        [X[:100], X[100:]],
         X.astype(np.float16).tolist(),  # digits are small integers: exact in float16
     ):
         np.testing.assert_array_equal(make(name, n_bits=16).fit(rows, y).transform(Xq), expected)

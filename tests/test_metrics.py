@@ -104,6 +104,11 @@ def test_an_empty_ball_counts_zero():
     assert metrics.precision_within_radius(q, [1, 1], b, [1, 1]) == 0.5
 
 
+def test_a_column_of_labels_is_classes():
+    q, yq, b, yb = make()
+    assert metrics.evaluate(q, yq[:, None], b, yb[:, None]).map == metrics.evaluate(q, yq, b, yb).map
+
+
 def test_sparse_labels_are_dense_labels():
     q, yq, b, yb = make(multi=True)
     dense = metrics.mean_average_precision(q, yq, b, yb)
@@ -159,5 +164,12 @@ def test_bad_input_is_named():
         metrics.mean_average_precision(q, yq, b, yb, k=1000)
     with pytest.raises(ValueError, match="nothing to score"):
         metrics.evaluate(q[:0], yq[:0], b, yb)
+    for k in (0, -5, 1000):
+        with pytest.raises(ValueError, match="k must be"):
+            metrics.evaluate(q, yq, b, yb, k=k)
+    with pytest.raises(ValueError, match="n_bits=2"):
+        metrics.evaluate(q, yq, b, yb, n_bits=2)
+    with pytest.raises(ValueError, match="differ in kind"):
+        metrics.evaluate(q, yq.astype(str), b, yb)
     with pytest.raises(ValueError, match="radius"):
         metrics.precision_within_radius(q, yq, b, yb, radius=-1)

@@ -61,3 +61,13 @@ def test_damage_and_wrong_names_are_errors_that_name_the_file(tmp_path):
             read_rows(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"no file at .*none\.npy"):
         read_npy(tmp_path / "none.npy")
+
+
+def test_a_csv_keeps_every_row_and_character(tmp_path):
+    (tmp_path / "bom.csv").write_bytes("\ufeff1,2\n3,4\n".encode())
+    np.testing.assert_array_equal(read_rows(tmp_path / "bom.csv"), [[1, 2], [3, 4]])
+    (tmp_path / "sharp.csv").write_text("C#\nC\nF#\n")
+    assert read_labels(tmp_path / "sharp.csv").tolist() == ["C#", "C", "F#"]
+    (tmp_path / "gap.csv").write_text("1,,3\n4,5,6\n")
+    with pytest.raises(DataFileError, match="empty field"):
+        read_rows(tmp_path / "gap.csv")

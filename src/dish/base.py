@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +31,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
-        return codes.pack(self.decision_function(X))
+        check_is_fitted(self)
+        X = self._check_X(X, reset=False)
+        packed = np.empty((len(X), codes.n_bytes(self.n_bits)), np.uint8)
+        for i in range(0, len(X), 2**15):  # F is 32 times as large as the codes: never all of it at once
+            rows = slice(i, i + 2**15)
+            packed[rows] = codes.pack(self._decide(X[rows]).astype(np.float32, copy=False))
+        return packed
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
         """F of checked rows."""
@@ -65,6 +71,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 arrays[name] = value
             else:
                 values[name] = value
+        if hasattr(self, "feature_names_in_"):
+            values["feature_names_in_"] = list(map(str, self.feature_names_in_))
         params = {name: _plain(name, value) for name, value in self.get_params(deep=False).items()}
         modelfile.save(path, type(self).__name__, {"init": params, "fitted": values}, arrays)
 
@@ -72,7 +80,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _restore(cls, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
         hasher = cls(**content["init"])
         for name, value in {**content["fitted"], **arrays}.items():
-            setattr(hasher, name, value)
+            setattr(hasher, name, np.array(value, object) if name == "feature_names_in_" else value)
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
             raise modelfile.ModelFileError(f"the model file lacks {', '.join(missing)}")
@@ -96,16 +104,23 @@ def load(path: str | os.PathLike[str]) -> Hasher:
 
 
 def as_rows(X: Any) -> Any:
-    """Torch tensors and iterators of row blocks as one array; anything else as it is."""
+    """Torch tensors and iterables of row blocks as one array; anything else as it is."""
     if hasattr(X, "detach"):
         return X.detach().cpu().numpy()
-    if isinstance(X, Iterator):
+    if _is_blocks(X):
         blocks = [np.asarray(block) for block in X]
         widths = {b.shape[1:] for b in blocks}
         if len(widths) != 1:
             raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
         return np.concatenate(blocks)
     return X
+
+
+def _is_blocks(X: Any) -> bool:
+    """Whether X is an iterable of row blocks, not an array, a table or nested lists of numbers."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and np.ndim(X[0]) == 2
+    return isinstance(X, Iterable) and not hasattr(X, "shape") and not hasattr(X, "__array__")
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -141,6 +156,8 @@ def _plain(name: str, value: Any) -> Any:
         return value
     if name == "kernel":
         raise TypeError("a hasher with a kernel function of your own cannot be saved: files hold no code")
+    if name == "random_state":
+        return None  # a generator's state is not kept
     if isinstance(value, np.ndarray) or sp.issparse(value):
         return f"array of shape {value.shape}"
     return repr(value)

@@ -20,10 +20,12 @@ Codes live in one of two forms with the same methods: ``PackedColumns`` (bits, n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numba
 import numpy as np
 import torch
 from numba import njit, prange
@@ -88,11 +90,23 @@ def sweep(
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
-    for k in range(H.r):
-        update_column(H, k, S, q[k], result, lam=lam, max_steps=max_steps, total=total)
-    for k in range(H.r):
-        result.gram[k] = total(H.gram(k)).cpu().numpy()
+    with _threads_for(H.n):
+        for k in range(H.r):
+            update_column(H, k, S, q[k], result, lam=lam, max_steps=max_steps, total=total)
+        for k in range(H.r):
+            result.gram[k] = total(H.gram(k)).cpu().numpy()
     return result
+
+
+@contextmanager
+def _threads_for(n: int) -> Iterator[None]:
+    """Threads for kernels over n rows: one for every two chunks, since starting and waiting costs as much."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(max(1, min(before, n // (2 * _CHUNK))))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def update_column(
@@ -331,6 +345,7 @@ def kth_largest(values: NDArray[np.float64], k: int, scratch: NDArray[np.float64
         low = sample[max(0, int(place - margin))]
         high = sample[min(len(sample) - 1, int(place + margin))]
         above, found = _between(values, low, high, scratch)
+        found = _close_gaps(scratch, found)
         if above < k <= above + found:
             values, k = scratch[:found], k - above
     threshold = float(np.partition(values, len(values) - k)[len(values) - k])
@@ -339,7 +354,7 @@ def kth_largest(values: NDArray[np.float64], k: int, scratch: NDArray[np.float64
 
 @njit(parallel=True, cache=True)
 def _between(values: Any, low: float, high: float, out: Any) -> Any:
-    """How many values exceed ``high``; the values in [low, high] go to the front of ``out``: how many."""
+    """How many values exceed ``high``; those in [low, high] go to the front of each chunk of ``out``: how many."""
     n = len(values)
     chunks = (n + _CHUNK - 1) // _CHUNK
     above, found = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
@@ -352,11 +367,18 @@ def _between(values: Any, low: float, high: float, out: Any) -> Any:
             out[place] = v  # always written, kept only if it lies between: no branch to mispredict
             place += (v >= low) & (v <= high)
         above[c], found[c] = larger, place - start
-    total = found[0]
-    for c in range(1, chunks):  # close the gaps
-        out[total : total + found[c]] = out[c * _CHUNK : c * _CHUNK + found[c]]
+    return above.sum(), found
+
+
+@njit(cache=True)
+def _close_gaps(out: Any, found: Any) -> Any:
+    """Move the found values of all chunks to the front. Serial: source and target may overlap."""
+    total = 0
+    for c in range(len(found)):
+        for i in range(found[c]):
+            out[total + i] = out[c * _CHUNK + i]
         total += found[c]
-    return above.sum(), total
+    return total
 
 
 @njit(parallel=True, cache=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dish import __version__
@@ -34,9 +36,10 @@ RowsPath = Annotated[Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, 
 
 def main() -> None:
     """Entry point: bad input ends with one clear line and exit code 2, never a traceback."""
+    warnings.showwarning = lambda message, *_, **__: print(f"dish: note: {message}", file=sys.stderr)
     try:
         app()
-    except (ValueError, TypeError, OSError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"dish: {text}", file=sys.stderr)
         sys.exit(2)
@@ -77,7 +80,7 @@ def fit(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Learn codes from rows and labels; write a model."""
-    _check_writable(output)
+    _check_writable(output, rows, labels)
     from dish import tables
     from dish.estimator import DISH
 
@@ -111,7 +114,7 @@ def encode(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
 ) -> None:
     """Codes of rows: an (n, bits/8) uint8 .npy file."""
-    _check_writable(output)
+    _check_writable(output, model, rows)
     import io
 
     import numpy as np
@@ -172,7 +175,7 @@ def info(model: ModelPath) -> None:
     from dish import modelfile
 
     kind, content, arrays = modelfile.read(model)
-    table = Table(title=f"{model}: {kind}")
+    table = Table(title=f"{escape(str(model))}: {kind}")
     table.add_column("what")
     table.add_column("value")
     for name, value in {**content["init"], **content["fitted"]}.items():
@@ -299,8 +302,10 @@ def _number(option: str, text: str) -> float:
         raise ValueError(f"{option} must be 'auto' or a number, got {text!r}") from None
 
 
-def _check_writable(path: Path) -> None:
-    """Fail before hours of work, not after."""
+def _check_writable(path: Path, *inputs: Path) -> None:
+    """Fail before hours of work, not after; never write over an input."""
+    if any(path.resolve() == given.resolve() for given in inputs):
+        raise ValueError(f"cannot write {path}: it is one of the inputs")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if not path.absolute().parent.is_dir():

@@ -6,9 +6,15 @@ byte ``j // 8``), the unused low bits of the last byte zero. Bit 1 stands for +1
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+
+# Kernels here are short and many. Threads that spin between them would starve each other on a busy machine;
+# read when numba starts its threads, and left alone if you have chosen otherwise.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from numba import njit, prange, types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray

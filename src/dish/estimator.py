@@ -149,7 +149,9 @@ class DISH(Hasher):
         with self._stage("factor"):
             rounding = len(X) * torch.finfo(K.dtype).eps ** 2
             if float(G.diagonal().max()) <= 100 * rounding:
-                raise ValueError("the rows of X are all alike (their kernel features do not vary): nothing to learn")
+                raise ValueError(
+                    "the kernel features of X do not vary: its rows are all alike, or gamma is far too small"
+                )
             white = kernel.Whitening.of(G, self.ridge)
         del G
         step = self._f_step(K, white)
@@ -205,7 +207,7 @@ class DISH(Hasher):
             half = np.arange(n) < (n + 1) // 2
             packed = np.packbits(np.stack([random_state.permutation(half) for _ in range(r)], 1), axis=1)
         else:
-            packed = codes.check_codes(self.init, r, name="init")
+            packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
             if len(packed) != n:
                 raise ValueError(f"init has {len(packed)} codes, but X has {n} rows")
         step.fit(packed)
@@ -243,8 +245,9 @@ class DISH(Hasher):
                 )
             anchors = kernel.choose_anchors(X, self.n_anchors, self.anchors, random_state)
         else:
-            anchors = torch.as_tensor(np.array(self.anchors)).to(X)
-            if anchors.ndim != 2 or anchors.shape[1] != X.shape[1] or not bool(anchors.isfinite().all()):
+            anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(X)
+            fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == X.shape[1]
+            if not fits or not bool(anchors.isfinite().all()):
                 raise ValueError(
                     f"anchors must be finite, of shape (m, {X.shape[1]}) as X has {X.shape[1]} features; "
                     f"got shape {tuple(anchors.shape)}"
@@ -336,6 +339,8 @@ def resolve_device(device: str) -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
     return chosen

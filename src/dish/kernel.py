@@ -48,7 +48,9 @@ class FeatureMap:
                     f"kernel must return an array of shape {(len(X), len(self.anchors))} "
                     f"for {len(X)} rows and {len(self.anchors)} anchors, got {K.shape}"
                 )
-            return torch.from_numpy(np.ascontiguousarray(K)).to(X)
+            if not np.isfinite(K).all():
+                raise ValueError("kernel returned NaN or infinity")
+            return torch.from_numpy(np.array(K)).to(X)  # a copy: the function may have returned its input
         return X.clone() if self.kernel == "linear" else rbf(X, self.anchors, self.gamma, out)
 
     def __call__(self, X: Tensor) -> Tensor:

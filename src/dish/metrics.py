@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
-from dish.codes import as_words, byte_table, check_codes, popcount
+from dish.codes import as_words, byte_table, check_codes, n_bytes, popcount
 from dish.similarity import encode_classes
 
 Floats = NDArray[np.float64]
@@ -65,7 +65,9 @@ def histograms(
     On the CPU a popcount kernel on all cores; on another torch ``device`` a matrix product of ±1 codes.
     """
     Q, B = _check_pair(q_codes, db_codes)
-    r = n_bits or 8 * Q.shape[1]
+    r = 8 * Q.shape[1] if n_bits is None else n_bits
+    if n_bytes(r) != Q.shape[1]:
+        raise ValueError(f"n_bits={n_bits}, but q_codes have {Q.shape[1]} bytes a row")
     y = _labels(q_labels, db_labels, len(Q), len(B))
     if device == "cpu":
         counts = _count_in_blocks(as_words(Q), as_words(B), y, 8 * Q.shape[1])
@@ -151,6 +153,7 @@ def evaluate(
     """Everything at once, from one pass over the codes; ``k`` cuts the MAP."""
     h = histograms(q_codes, q_labels, db_codes, db_labels, n_bits)
     n_queries, n_database = len(h.all_), int(h.all_[0].sum())
+    k = None if k is None else _check_k(k, n_database)
     within, size = _ball(h, 2)
     precision, recall = _curve(h)
     return Report(
@@ -248,11 +251,14 @@ class _Labels:
 
 def _labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> _Labels:
     q, b = (y if sp.issparse(y) else np.asarray(y) for y in (q_labels, db_labels))
+    q, b = (y.ravel() if y.ndim == 2 and y.shape[1] == 1 and not sp.issparse(y) else y for y in (q, b))
     for name, y, rows in (("q_labels", q, n_queries), ("db_labels", b, n)):
         if y.shape[0] != rows:
             raise ValueError(f"{name} has {y.shape[0]} labels for {rows} codes")
     if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
         raise ValueError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
+    if q.ndim == 1 and (q.dtype.kind in "US") != (b.dtype.kind in "US") and "O" not in (q.dtype.kind, b.dtype.kind):
+        raise ValueError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
     if q.ndim == 2:
         return _Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)
     classes = encode_classes(np.concatenate([q, b]), "labels")[0].astype(np.uint64)[:, None]

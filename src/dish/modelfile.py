@@ -28,9 +28,11 @@ class ModelFileError(ValueError):
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, nothing between."""
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot write {path}: it is not an ordinary file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -38,6 +40,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o7777)  # permissions stay as they were
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

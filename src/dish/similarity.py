@@ -267,7 +267,7 @@ def from_labels(
     ``y``: (n,) classes of any type, (n, l) 0/1 labels (dense or CSR), or a ``Similarity``, which is returned
     as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``.
     """
-    if not isinstance(similar_weight, int | float) or not similar_weight > 1:
+    if not np.isfinite(similar_weight) or not similar_weight > 1:
         raise ValueError(
             f"similar_weight must be a number above 1 (2 is the paper's S, 10 its balance for many classes), "
             f"got {similar_weight!r}"
@@ -324,8 +324,9 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
     if y.dtype.kind == "O":
         if any(v is None or v != v for v in y):
             raise ValueError(f"{name} contains None or NaN; every row needs a label")
-        if len({type(v) for v in y}) > 1:
-            y = y.astype(str)  # mixed types have no order of their own
+        words = {isinstance(v, str) for v in y}
+        if len(words) > 1:
+            raise ValueError(f"{name} mixes strings with other values; give every row a label of one kind")
     classes, codes = np.unique(y, return_inverse=True)
     return codes.astype(np.int32).ravel(), classes
 

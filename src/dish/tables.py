@@ -158,15 +158,19 @@ def _pyarrow() -> tuple[Any, Any]:
 def _read_csv(path: Path) -> NDArray[Any]:
     """Comma-separated values; a first line that is not numbers while the second is, is a header."""
     with _reading(path, "table of comma-separated values"):
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             head = [line.strip().split(",") for line in (file.readline(), file.readline()) if line.strip()]
         if not head:
             raise DataFileError(f"{path}: is empty")
+        if any(not value.strip() for line in head for value in line):
+            raise DataFileError(f"{path}: has an empty field in its first lines")
         numbers = [all(_is_number(v) for v in line) for line in head]
         skip = 1 if len(head) == 2 and numbers == [False, True] else 0
         if all(numbers[skip:]):
-            return np.loadtxt(path, delimiter=",", skiprows=skip, ndmin=2, dtype=np.float64)
-        return np.loadtxt(path, delimiter=",", ndmin=2, dtype=str, encoding="utf-8")
+            return np.loadtxt(
+                path, delimiter=",", skiprows=skip, ndmin=2, dtype=np.float64, comments=None, encoding="utf-8-sig"
+            )
+        return np.loadtxt(path, delimiter=",", ndmin=2, dtype=str, comments=None, encoding="utf-8-sig")
 
 
 def _is_number(text: str) -> bool:
