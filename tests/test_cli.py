@@ -142,9 +142,35 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(cli, files):
     assert not (files / "out.dish").exists()
 
 
-def test_usage_errors_exit_with_2(cli):
-    assert cli("fit")[0] == 2
-    assert cli("frobnicate")[0] == 2
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("fit",), "Missing"),
+        (("frobnicate",), "No such command"),
+        (("fit", "a", "b", "-o", "c", "--bits", "x"), "--bits"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_with_2(cli, call, message):
+    code, _, err = cli(*call)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_no_command_shows_the_help(cli):
+    code, out, err = cli()
+    assert "fit" in out + err
+    assert code in (0, 2)
+
+
+def test_control_c_is_one_line_and_130(cli, files, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DISH, "fit", stop)
+    code, _, err = cli("fit", files / "X.npy", files / "y.npy", "-o", files / "m.dish")
+    assert (code, err.strip()) == (130, "dish: stopped")
+    assert not (files / "m.dish").exists()
 
 
 @pytest.mark.parametrize("command", ["fit", "encode", "eval", "info", "demo"])

@@ -38,11 +38,26 @@ def main() -> None:
     """Entry point: bad input ends with one clear line and exit code 2, never a traceback."""
     warnings.showwarning = lambda message, *_, **__: print(f"dish: note: {message}", file=sys.stderr)
     try:
-        app()
+        code = app(standalone_mode=False) or 0
+        if code != 130:  # 130: Control-C
+            sys.exit(code)
+        _end("stopped", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        _end("stopped", 130)
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"dish: {text}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error) or type(error).__name__, 2)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # a usage error knows how to say itself; the rest are bugs
+            raise
+        if len(sys.argv) == 1:  # no command at all: the message is the help
+            print(error.format_message(), file=sys.stderr)
+            sys.exit(2)
+        _end(error.format_message() + " (try --help)", 2)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"dish: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _show_version(wanted: bool) -> None:
