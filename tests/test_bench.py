@@ -132,6 +132,14 @@ def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
     assert any("digits/dish" in line for line in said)
 
 
+def test_figures_come_from_finished_runs_and_say_what_is_missing(small, tmp_path):
+    said = []
+    report.reproduce("figures", tmp_path / "runs", tmp_path / "out", trials=1, say=said.append)
+    assert any("no runs of table1 yet" in line for line in said)
+    assert not (tmp_path / "out" / "table1_curves.png").exists()
+    assert (tmp_path / "out" / "sensitivity.png").exists()
+
+
 def test_a_synthetic_stand_in_is_named_in_the_title(small):
     run = small.run(small.lines[0], 8, 0)
     for synthetic in (True, False):

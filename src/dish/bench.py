@@ -93,6 +93,11 @@ def run_all(
     return results
 
 
+def finished(runs: Iterable[Run], folder: Path) -> dict[Run, dict[str, Any]]:
+    """The results there are, without running anything."""
+    return {run: json.loads(run.path(folder).read_text()) for run in runs if run.path(folder).exists()}
+
+
 def _warm_up(run: Run, data: Any) -> None:
     """A method's first fit compiles its kernels: do that on a few rows, so that no run's time has it in it."""
     if run.method != "l2":

@@ -35,12 +35,18 @@ def reproduce(
     if what not in WHAT:
         raise ValueError(f"what must be one of {', '.join(WHAT)}; got {what!r}")
     tables = [name for name in paper.TABLES if what in (name, "all")]
-    figure_tables = ["table1"] if what in ("figures", "all") else []
     methods, datasets = bench.method_names(), {}  # type: ignore[var-annotated]
     results: Results = {}
-    for name in dict.fromkeys([*tables, *figure_tables]):
+    for name in tables:
         runs = paper.TABLES[name].runs(methods, trials, data)
         results |= bench.run_all(runs, folder, datasets=datasets, report=say)
+    drawn = []  # figures of methods come from finished runs: a table's own command makes them
+    for name, table in paper.TABLES.items() if what in ("figures", "all") else ():
+        finished = bench.finished(table.runs(methods, trials, data), folder)
+        results |= finished
+        drawn += [name] if finished else []
+        if not finished:
+            say(f"no runs of {name} yet: dish reproduce {name} makes them")
     if what in ("sensitivity", "figures", "all"):
         results |= bench.run_all(paper.sensitivity_runs(trials), folder, datasets=datasets, report=say)
 
@@ -52,7 +58,7 @@ def reproduce(
         write_atomically(output / f"{name}.md", text.encode())
         say(text)
         parts.append(_html_table(table, results, trials, data))
-    for name in figure_tables:
+    for name in drawn:
         parts += _save(method_figure(paper.TABLES[name], results, trials, data), output, f"{name}_curves")
     if what in ("sensitivity", "figures", "all"):
         parts += _save(sensitivity_figure(results, trials), output, "sensitivity")
