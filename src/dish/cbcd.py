@@ -11,8 +11,8 @@ For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 
 c = (b + 1)/2. The paper's longer formula for sim is the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Equal values of
 sim are taken in row order, lower row first. A step that would raise g is taken back, so g never rises.
 
-All that crosses rows are sums: Rᵀb, H'ᵀb, g and the counts behind the selection threshold. They go through
-``total``, the identity here; with rows spread over processes it adds up over them.
+All that crosses rows are sums (Rᵀb, H'ᵀb, g), which go through ``total``, the identity here, and the selection of
+the top half (``Columns.top``), which sees the rows of one process only.
 
 Codes live in one of two forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU) and
 ``DenseColumns`` (a ±1 tensor on any device, one line a method: the readable twin).

@@ -152,7 +152,7 @@ class Whitening:
 
     @classmethod
     def of(cls, G: Tensor, ridge: float) -> Whitening:
-        """Factor G + ρI (in the memory of G), with a larger ρ if rounding leaves it short of positive definite."""
+        """Factor G + ρI (G changes), with a larger ρ if rounding leaves it short of positive definite."""
         scale, rho = float(G.diagonal().mean()), 0.0
         for boost in (1.0, 1e2, 1e4, 1e6):
             G.diagonal().add_(ridge * boost * scale - rho)
@@ -176,7 +176,7 @@ class Whitening:
 
 
 def spectral_start(K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState) -> Tensor:
-    """W (m, r) of the relaxed problem, bit by bit: max ‖·‖ of (Kw)ᵀ (rS − H_k H_kᵀ) (Kw), ‖Kw‖² = n.
+    """W (m, r) of the relaxed problem, bit by bit: max (Kw)ᵀ (rS − H_k H_kᵀ) (Kw) with ‖Kw‖² = n.
 
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
     in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
