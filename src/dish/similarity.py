@@ -292,7 +292,7 @@ def from_labels(
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
     if len(classes) < 2:
-        raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning to tell rows apart needs at least two classes")
+        raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
     return Classes(codes, similar_weight)
 
 
