@@ -59,6 +59,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _check_n_bits(self) -> int:
         return check_integer("n_bits", self.n_bits, low=1)
 
+    def _require_y(self, y: Any, kinds: str = "give (n,) classes or (n, l) labels of 0 and 1") -> None:
+        """Refuse to learn without labels what is learned from labels."""
+        if y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} requires y to be passed, but the target y is None: {kinds}")
+
     # --- files ---
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -17,13 +13,14 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import cbcd, codes, kernel
-from dish.base import Hasher, check_integer, check_number, check_option
+from dish.base import check_integer, check_number, check_option
+from dish.kernelhasher import KernelHasher, resolve_device
 from dish.similarity import Similarity, from_labels
 
 FStep = kernel.LinearStep | kernel.ClassifierStep
 
 
-class DISH(Hasher):
+class DISH(KernelHasher):
     """Learn binary codes from features and labels in time and memory linear in the rows.
 
     Alternates the H-step (Fast C-BCD: codes that reproduce the similarity of the labels) and the F-step
@@ -80,7 +77,7 @@ class DISH(Hasher):
     """
 
     classifiers_: list[Any] | None = None
-    _state = ("gamma_", "anchors_", "mean_", "W_", "intercept_", "codes_", "objective_", "n_iter_")
+    _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
 
     def __init__(
         self,
@@ -118,51 +115,30 @@ class DISH(Hasher):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes, (n, l) of 0/1, or a ``Similarity``."""
         self._check_params()
-        if y is None:
-            raise ValueError(
-                "DISH requires y to be passed, but the target y is None: give (n,) classes, (n, l) labels of "
-                "0 and 1, or a similarity (dish.similarity.nystroem and anchor_graph make one from X alone)"
-            )
+        self._require_y(
+            y,
+            "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
+            "(dish.similarity.nystroem and anchor_graph make one from X alone)",
+        )
         X = self._check_X(X, reset=True)
         device = resolve_device(self.device)
         S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)).to(device)
         random_state = check_random_state(self.random_state)
         self.timings_: dict[str, float] = {}
-        rows = as_tensor(X).to(device)
 
         with self._stage("features"):
-            features = self._feature_map(rows, random_state)
-            K = features.fit_rows(rows)
-        with self._stage("gram"):
-            G = kernel.gram(K)
-        with self._stage("factor"):
-            rounding = len(X) * torch.finfo(K.dtype).eps ** 2
-            if float(G.diagonal().max()) <= 100 * rounding:
-                raise ValueError(
-                    "the kernel features of X do not vary: its rows are all alike, or gamma is far too small"
-                )
-            white = kernel.Whitening.of(G, self.ridge)
-        del G
+            K = self._kernel_features(X, random_state)
+        white = self._whitening(K, self.ridge)
         step = self._f_step(K, white)
         with self._stage("start"):
             packed = self._start(K, white, S, step, random_state)
         self._alternate(S, step, packed)
 
-        self.gamma_ = features.gamma
-        self.anchors_ = features.anchors.cpu().numpy()
-        assert features.mean is not None
-        self.mean_ = features.mean.cpu().numpy()
         self._keep_hash_function(step)
         return self
 
@@ -234,57 +210,16 @@ class DISH(Hasher):
             self.W_, self.intercept_ = np.zeros((0, r), np.float32), np.zeros(r, np.float32)
             self.classifiers_ = step.models
 
-    def _feature_map(self, X: Tensor, random_state: np.random.RandomState) -> kernel.FeatureMap:
-        if self.kernel == "linear":
-            return kernel.FeatureMap("linear", X[:0], 1.0)
-        if isinstance(self.anchors, str):
-            if self.n_anchors > len(X):
-                warnings.warn(
-                    f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X: all rows become anchors",
-                    stacklevel=3,
-                )
-            anchors = kernel.choose_anchors(X, self.n_anchors, self.anchors, random_state)
-        else:
-            anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(X)
-            fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == X.shape[1]
-            if not fits or not bool(anchors.isfinite().all()):
-                raise ValueError(
-                    f"anchors must be finite, of shape (m, {X.shape[1]}) as X has {X.shape[1]} features; "
-                    f"got shape {tuple(anchors.shape)}"
-                )
-        if isinstance(self.gamma, str):
-            gamma = 1.0 / max(kernel.mean_squared_distance(X, anchors), 1e-12)
-        else:
-            gamma = float(self.gamma)
-        return kernel.FeatureMap(self.kernel, anchors, gamma)
-
     def _check_params(self) -> None:
-        self._check_n_bits()
-        check_integer("n_anchors", self.n_anchors, low=1)
+        self._check_kernel_params()
         check_integer("n_iter", self.n_iter, low=0)
         check_number("nu", self.nu, low=0)
         check_number("ridge", self.ridge, low=0)
         check_number("lam", self.lam, low=0)
-        if self.gamma != "auto":
-            if isinstance(self.gamma, str):
-                raise ValueError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
-            check_number("gamma", self.gamma, low=0, strict=True)
-        if not callable(self.kernel):
-            check_option("kernel", self.kernel, ("rbf", "linear"), " or a function (X, A) → (n, m)")
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
             check_option("loss", self.loss, tuple(kernel.LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
-        if isinstance(self.anchors, str):
-            check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
 
     def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
         if self.verbose:
@@ -297,21 +232,11 @@ class DISH(Hasher):
     # --- the hash function ---
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
-        device = resolve_device(self.device)
-        features = kernel.FeatureMap(
-            self.kernel,
-            torch.from_numpy(self.anchors_).to(device),
-            self.gamma_,
-            torch.from_numpy(self.mean_).to(device),
-        )
-        W = torch.from_numpy(self.W_).to(device)
+        if self.classifiers_ is None:
+            return super()._decide(X)
         F = np.empty((len(X), self.n_bits), np.float32)
-        for rows in kernel.row_blocks(len(X)):
-            K = features(as_tensor(X[rows]).to(device, features.anchors.dtype))
-            if self.classifiers_ is None:
-                F[rows] = (K @ W.to(K.dtype)).cpu().numpy() + self.intercept_
-            else:
-                F[rows] = np.stack([kernel.decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
+        for rows, K in self._features_of(X):
+            F[rows] = np.stack([kernel.decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
         return F
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -322,28 +247,6 @@ class DISH(Hasher):
                 "linear classifiers and the built-in losses can"
             )
         super().save(path)
-
-
-def as_tensor(X: NDArray[Any]) -> Tensor:
-    """The same memory as a tensor. A read-only memory-map is fine: rows are never written to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(X)
-
-
-def resolve_device(device: str) -> torch.device:
-    """The torch device of a parameter: "auto" is a GPU if there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
-    return chosen
 
 
 def columns(packed: NDArray[np.uint8], r: int, device: torch.device) -> cbcd.Columns:
