@@ -33,8 +33,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
         X = self._check_X(X, reset=False)
-        packed = np.empty((len(X), codes.n_bytes(self.n_bits)), np.uint8)
-        for i in range(0, len(X), 2**15):  # F is 32 times as large as the codes: never all of it at once
+        n = X.shape[0]  # a hasher may accept sparse rows, which have no len
+        packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
+        for i in range(0, n, 2**15):  # F is 32 times as large as the codes: never all of it at once
             rows = slice(i, i + 2**15)
             packed[rows] = codes.pack(self._decide(X[rows]).astype(np.float32, copy=False))
         return packed

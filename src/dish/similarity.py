@@ -368,23 +368,41 @@ def anchor_graph(
     width the mean distance to the last of them); Λ = diag(Zᵀ1). Z is sparse: O(n · n_neighbors).
     """
     from sklearn.cluster import MiniBatchKMeans
-    from sklearn.neighbors import NearestNeighbors
 
     X = np.asarray(X, np.float64)
-    n_anchors = min(n_anchors, len(X))
-    n_neighbors = min(n_neighbors, n_anchors)
-    anchors = MiniBatchKMeans(n_anchors, n_init=1, random_state=random_state).fit(X).cluster_centers_
-    distance, index = NearestNeighbors(n_neighbors=n_neighbors).fit(anchors).kneighbors(X)  # (n, s)
-    width = max(float((distance[:, -1] ** 2).mean()), 1e-12)
-    weight = np.exp(-((distance**2) - (distance[:, :1] ** 2)) / width)
-    weight /= weight.sum(axis=1, keepdims=True)
-    indptr = np.arange(0, index.size + 1, n_neighbors)
-    Z = sp.csr_array((weight.ravel(), index.ravel(), indptr), shape=(len(X), n_anchors))
+    anchors = MiniBatchKMeans(min(n_anchors, len(X)), n_init=1, random_state=random_state).fit(X).cluster_centers_
+    Z, _ = anchor_weights(X, anchors, n_neighbors)
     mass = np.asarray(Z.sum(axis=0)).ravel()
     Z_scaled = sp.csr_array(Z @ sp.diags_array(1.0 / np.maximum(mass, 1e-12)))  # Z Λ⁻¹
     scale = len(X) if similar_weight is None else similar_weight / float((Z_scaled * Z).sum(axis=1).mean())
     one = sp.csr_array(np.ones((len(X), 1)))
     return LowRank(sp.hstack([scale * Z_scaled, one]), sp.hstack([Z, -one]))
+
+
+def anchor_weights(
+    X: NDArray[Any], anchors: NDArray[Any], n_neighbors: int, width: float | None = None
+) -> tuple[sp.csr_array, float]:
+    """Z (n, m) of the anchor graph, and the width it was made with.
+
+    Z_ij ∝ exp(−‖x_i − a_j‖² / width) for the ``n_neighbors`` nearest anchors of row i, 0 for the others; rows sum
+    to one. ``width=None`` takes the mean squared distance to the last of these anchors.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    s = min(n_neighbors, len(anchors))
+    index = np.empty((len(X), s), np.int64)
+    squared = np.empty((len(X), s))
+    near = NearestNeighbors(n_neighbors=s).fit(np.asarray(anchors, np.float64))
+    for i in range(0, len(X), 2**13):  # in float64, but never all of X
+        rows = slice(i, i + 2**13)
+        squared[rows], index[rows] = near.kneighbors(np.asarray(X[rows], np.float64))
+    squared **= 2
+    if width is None:
+        width = max(float(squared[:, -1].mean()), 1e-12)
+    weight = np.exp(-(squared - squared[:, :1]) / width)
+    weight /= weight.sum(axis=1, keepdims=True)
+    indptr = np.arange(0, index.size + 1, s)
+    return sp.csr_array((weight.ravel(), index.ravel(), indptr), shape=(len(X), len(anchors))), width
 
 
 def _check_length(n_labels: int, n_rows: int | None) -> None:
