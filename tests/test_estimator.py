@@ -17,10 +17,22 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 
 import dish
 from dish import DISH, codes, metrics, similarity
-from dish.baselines import LSH
+from dish.baselines import AGH, CCAITQ, DGH, LSH, PCAITQ, SH, IsoH, MinHash
+
+ESTIMATORS = [
+    DISH(n_bits=12, n_anchors=10),
+    LSH(n_bits=12),
+    MinHash(n_bits=12),
+    SH(n_bits=12),
+    IsoH(n_bits=12),
+    PCAITQ(n_bits=12),
+    CCAITQ(n_bits=12),
+    AGH(n_bits=4, n_anchors=10),
+    DGH(n_bits=4, n_anchors=10),
+]
 
 
-@parametrize_with_checks([DISH(n_bits=12, n_anchors=10), LSH(n_bits=12)])
+@parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="n_anchors=10 is more")  # some checks have very few rows

@@ -10,12 +10,18 @@ from dish import DISH, metrics
 from dish.baselines import REGISTRY
 
 HASHERS = {"dish": DISH, **REGISTRY}
+SMALL = {  # parameters that keep a method quick here
+    "dish": {"n_anchors": 60},
+    "agh": {"n_anchors": 60},
+    "dgh": {"n_anchors": 60},
+}
+DETERMINISTIC = {  # the seed changes nothing
+    "sh",
+}
 
 
 def make(name, **params):
-    if name == "dish":
-        params.setdefault("n_anchors", 60)
-    return HASHERS[name](**params)
+    return HASHERS[name](**{**SMALL.get(name, {}), **params})
 
 
 @pytest.fixture(params=HASHERS)
@@ -40,7 +46,7 @@ def test_same_seed_same_codes(name, digits):
     first, second = (make(name, n_bits=20, random_state=3).fit(X[:300], y[:300]).transform(Xq) for _ in range(2))
     other = make(name, n_bits=20, random_state=4).fit(X[:300], y[:300]).transform(Xq)
     np.testing.assert_array_equal(first, second)
-    assert (first != other).any()
+    assert (first == other).all() == (name in DETERMINISTIC)
 
 
 def test_a_clone_has_the_same_parameters_and_is_not_fitted(name, digits):

@@ -1,0 +1,166 @@
+"""DGH: discrete graph hashing (Liu, Mu, Kumar and Chang, "Discrete graph hashing", NIPS 2014)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dish import codes
+from dish.base import check_integer, check_number, check_option
+from dish.baselines.anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
+from dish.baselines.itq import rotation
+from dish.baselines.pca import Matrix
+
+
+class DGH(AnchorGraphHasher):
+    """Codes B that maximise tr(BᵀAB) + ρ tr(BᵀY) on an anchor graph A, kept ±1 throughout; ignores y.
+
+    Y ranges over the (n, r) matrices with 1ᵀY = 0 and YᵀY = nI: the second term draws the bits towards being
+    balanced and uncorrelated. A new row gets sgn(BᵀZΛ⁻¹ z(x)), the signs its neighbours in the graph vote for.
+    There must be more rows than bits.
+
+    Parameters
+    ----------
+    n_bits : int
+        Code length r.
+    n_anchors, n_neighbors
+        As in ``AGH``.
+    rho : float
+        Weight ρ.
+    init : "rotated" or "spectral"
+        The first Y: graph eigenvectors, rotated as in ITQ (the paper's DGH-R) or as they are (DGH-I). With more
+        bits than eigenvectors, random balanced columns fill up.
+    n_iter : int
+        Most rounds of B-step and Y-step.
+    random_state : int, RandomState or None
+        Of k-means, the rotation, and columns that fill up.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        B of the training rows, packed.
+    objective_ : float64 (n_iter_ + 1,)
+        tr(BᵀAB) + ρ tr(BᵀY) at the start and after every round: it is maximised, and never falls.
+    n_iter_ : int
+        Rounds done; fewer than n_iter if nothing changes any more.
+    anchors_, width_, W_
+        F(x) = W_ᵀ z(x), W_ = Λ⁻¹ZᵀB (m, r).
+    """
+
+    MOST_B_STEPS = 300
+    _state = (*AnchorGraphHasher._state, "W_", "codes_", "objective_", "n_iter_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 300,
+        n_neighbors: int = 3,
+        rho: float = 0.1,
+        init: str = "rotated",
+        n_iter: int = 20,
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.n_neighbors = n_neighbors
+        self.rho = rho
+        self.init = init
+        self.n_iter = n_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d)."""
+        self._check_graph_params()
+        check_number("rho", self.rho, low=0)
+        check_option("init", self.init, ("rotated", "spectral"))
+        check_integer("n_iter", self.n_iter, low=0)
+        X = self._check_X(X, reset=True)
+        if self.n_bits >= len(X):
+            raise ValueError(
+                f"n_bits={self.n_bits} balanced, uncorrelated bits need more than n_samples={len(X)} rows"
+            )
+        random_state = check_random_state(self.random_state)
+        Z = self._graph(X, random_state)
+        B = self._alternate(Graph(Z), self._start(Z, random_state), random_state)
+        self.codes_ = codes.pack(B)
+        self.W_ = (Z.T @ B) / mass(Z)[:, None]  # Λ⁻¹ZᵀB (m, r)
+        return self
+
+    def _start(self, Z: sp.csr_array, random_state: np.random.RandomState) -> Matrix:
+        """The first Y."""
+        n, r = Z.shape[0], self.n_bits
+        Y = Z @ graph_eigenvectors(Z, r)[1]  # (n, p), YᵀY = nI
+        if Y.shape[1] < r:
+            Y = np.hstack([Y, np.sqrt(n) * complement(Y / np.sqrt(n), r - Y.shape[1], random_state)])
+        if self.init == "rotated":
+            Y = Y @ rotation(Y, r, 100, random_state)[0]
+        return Y
+
+    def _alternate(self, A: Graph, Y: Matrix, random_state: np.random.RandomState) -> Matrix:
+        """B-step and Y-step in turn from B = sgn(Y)."""
+        B = np.where(Y >= 0, 1.0, -1.0)
+        value = [A.quadratic(B) + self.rho * float((B * Y).sum())]
+        for _ in range(self.n_iter):
+            B = b_step(A, B, Y, self.rho, self.MOST_B_STEPS)
+            Y = y_step(B, random_state)
+            value.append(A.quadratic(B) + self.rho * float((B * Y).sum()))
+            if value[-1] - value[-2] <= 1e-6 * abs(value[-2]):
+                break
+        self.objective_, self.n_iter_ = np.array(value), len(value) - 1
+        return B
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(self._weights(X) @ self.W_)
+
+
+class Graph:
+    """Products with A = Z Λ⁻¹ Zᵀ that never build it."""
+
+    def __init__(self, Z: sp.csr_array) -> None:
+        self.Z, self.Zt, self.mass = Z, sp.csr_array(Z.T), mass(Z)[:, None]
+
+    def __matmul__(self, B: Matrix) -> Matrix:
+        """A B."""
+        return np.asarray(self.Z @ ((self.Zt @ B) / self.mass))
+
+    def quadratic(self, B: Matrix) -> float:
+        """tr(BᵀAB) = ‖Λ^-½ ZᵀB‖²."""
+        return float(((self.Zt @ B) ** 2 / self.mass).sum())
+
+
+def b_step(A: Graph, B: Matrix, Y: Matrix, rho: float, most: int) -> Matrix:
+    """Raise tr(BᵀAB) + ρ tr(BᵀY) over signs B: follow the gradient's signs until they stand still.
+
+    A is positive semidefinite, so the linear bound at B touches from below and its maximiser is no worse.
+    """
+    for _ in range(most):
+        G = 2 * (A @ B) + rho * Y
+        new = np.where(G > 0, 1.0, np.where(G < 0, -1.0, B))
+        if (new == B).all():
+            break
+        B = new
+    return B
+
+
+def y_step(B: Matrix, random_state: np.random.RandomState) -> Matrix:
+    """The Y with 1ᵀY = 0 and YᵀY = nI nearest to B: √n UVᵀ from the SVD of B with centred columns, JB = UΣVᵀ."""
+    n, r = B.shape
+    JB = B - B.mean(axis=0)
+    square, V = np.linalg.eigh(JB.T @ JB)
+    full = square > 1e-8 * n
+    U = np.empty((n, r))
+    U[:, full] = JB @ (V[:, full] / np.sqrt(square[full]))
+    if not full.all():  # constant or repeated bits: any balanced directions will do
+        U[:, ~full] = complement(U[:, full], int((~full).sum()), random_state)
+    return np.sqrt(n) * U @ V.T
+
+
+def complement(U: Matrix, k: int, random_state: np.random.RandomState) -> Matrix:
+    """k random orthonormal columns (n, k), orthogonal to the columns of U and to 1."""
+    n = len(U)
+    basis = np.hstack([np.full((n, 1), n**-0.5), U, random_state.standard_normal((n, k))])
+    return np.linalg.qr(basis)[0][:, -k:]

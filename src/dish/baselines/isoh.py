@@ -1,0 +1,87 @@
+"""IsoH: isotropic hashing (Kong and Li, "Isotropic hashing", NIPS 2012), by lift and projection."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dish.base import check_integer, check_number
+from dish.baselines.pca import Matrix, PCAHasher, principal
+
+
+class IsoH(PCAHasher):
+    """Principal components, rotated until all have the same variance; ignores y.
+
+    With Λ the variances of the principal components, Q orthogonal is sought such that QΛQᵀ has a constant
+    diagonal a = tr Λ / r. If n_bits exceeds the number of principal components with variance, Λ is filled up with
+    zeros: the variance that there is, is shared by all bits.
+
+    Parameters
+    ----------
+    n_bits : int
+        Code length r.
+    n_iter : int
+        Most rounds of lift and projection.
+    tol : float
+        Stop when no variance differs from a by more than this share of a.
+    random_state : int, RandomState or None
+        Of the first Q.
+
+    Attributes
+    ----------
+    mean_, W_ : float64 (d,), (d, r)
+        F(x) = W_ᵀ(x − mean_), W_ the principal directions times Qᵀ.
+    objective_ : float64 (n_iter_,)
+        ‖T − QΛQᵀ‖², the squared distance between the matrices with diagonal a and those with eigenvalues Λ, as
+        a share of ‖Λ‖² after every round; it never rises.
+    n_iter_ : int
+        Rounds done.
+    """
+
+    _state = (*PCAHasher._state, "objective_", "n_iter_")
+
+    def __init__(self, n_bits: int = 64, n_iter: int = 1000, tol: float = 1e-3, random_state: Any = 0) -> None:
+        self.n_bits = n_bits
+        self.n_iter = n_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d)."""
+        r = self._check_n_bits()
+        check_integer("n_iter", self.n_iter, low=1)
+        check_number("tol", self.tol, low=0)
+        X = self._check_X(X, reset=True)
+        self.mean_, W, variance = principal(X, r)
+        padded = np.zeros(r)
+        padded[: len(variance)] = variance
+        Q, self.objective_ = equalise(padded, self.n_iter, self.tol, check_random_state(self.random_state))
+        self.n_iter_ = len(self.objective_)
+        self.W_ = W @ Q[:, : len(variance)].T  # (d, r)
+        return self
+
+
+def equalise(
+    variance: NDArray[np.float64], n_iter: int, tol: float, random_state: np.random.RandomState
+) -> tuple[Matrix, NDArray[np.float64]]:
+    """Q (r, r) orthogonal with diag(QΛQᵀ) ≈ a, for Λ in falling order, and the distance to it by round.
+
+    Alternate the nearest matrix with eigenvalues Λ (lift: same eigenvectors, eigenvalues by rank) and the
+    nearest matrix with diagonal a (projection).
+    """
+    r = len(variance)
+    lam, a = variance / variance.mean(), 1.0  # rounds do not depend on the unit of X
+    Q = np.linalg.qr(random_state.standard_normal((r, r)))[0]
+    distance = []
+    for _ in range(n_iter):
+        T = (Q * lam) @ Q.T
+        np.fill_diagonal(T, a)
+        Q = np.linalg.eigh(T)[1][:, ::-1]  # eigenvalues in falling order, as Λ
+        lifted = (Q * lam) @ Q.T
+        distance.append(float(((T - lifted) ** 2).sum() / (lam**2).sum()))
+        if np.abs(lifted.diagonal() - a).max() <= tol:
+            break
+    return Q, np.array(distance)

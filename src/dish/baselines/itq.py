@@ -1,0 +1,192 @@
+"""ITQ: rotate projections until their signs lose as little as possible.
+
+Gong and Lazebnik, "Iterative quantization: a Procrustean approach to learning binary codes", CVPR 2011; with
+Gordo and Perronnin, PAMI 2013 (CCA-ITQ).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from dish import kernel as kernels
+from dish.base import check_integer, check_number
+from dish.baselines.pca import Matrix, PCAHasher, principal, project
+from dish.kernelhasher import KernelHasher
+from dish.similarity import Classes, LabelCounts, from_labels
+
+
+class PCAITQ(PCAHasher):
+    """Principal components, rotated to minimise ‖B − VR‖² over signs B and orthogonal R; ignores y.
+
+    V (n, p) are the projections on the first p = min(n_bits, rank) principal directions. If n_bits exceeds p,
+    R (p, n_bits) has orthonormal rows instead, that is, V is rotated after zero columns are added to it.
+
+    Parameters
+    ----------
+    n_bits : int
+        Code length r.
+    n_iter : int
+        Rounds of B-step and R-step.
+    random_state : int, RandomState or None
+        Of the first R.
+
+    Attributes
+    ----------
+    mean_, W_ : float64 (d,), (d, r)
+        F(x) = W_ᵀ(x − mean_), W_ the principal directions times R.
+    objective_ : float64 (n_iter,)
+        ‖B − VR‖² after every round; it never rises.
+    """
+
+    _state = (*PCAHasher._state, "objective_")
+
+    def __init__(self, n_bits: int = 64, n_iter: int = 50, random_state: Any = 0) -> None:
+        self.n_bits = n_bits
+        self.n_iter = n_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d)."""
+        r = self._check_n_bits()
+        check_integer("n_iter", self.n_iter, low=1)
+        X = self._check_X(X, reset=True)
+        self.mean_, W, _ = principal(X, r)
+        R, self.objective_ = rotation(
+            project(X, self.mean_, W), r, self.n_iter, check_random_state(self.random_state)
+        )
+        self.W_ = W @ R  # (d, r)
+        return self
+
+
+class CCAITQ(KernelHasher):
+    """Canonical directions of features and labels, each scaled by its correlation, then rotated as in ITQ.
+
+    The directions w solve C_xy (C_yy + ρ_y I)⁻¹ C_yx w = λ² (C_xx + ρ_x I) w, and direction k is scaled by λ_k.
+    Labels with c classes give c − 1 directions with λ > 0. The others have weight 0: with more bits than
+    directions, R (p, n_bits) has orthonormal rows and spreads the p directions over all bits.
+
+    Parameters
+    ----------
+    n_bits, n_iter, random_state
+        As in ``PCAITQ``.
+    ridge : float
+        ρ_x and ρ_y as shares of the mean diagonal of C_xx and C_yy.
+    kernel : "linear", "rbf" or a function (X, A) → (n, m)
+        The features: the rows themselves as in the paper, or kernel values at anchors as in ``DISH``.
+    n_anchors, gamma, anchors, device
+        As in ``DISH``; the first three have no effect with the linear kernel.
+
+    Attributes
+    ----------
+    correlations_ : float64 (p,)
+        λ, largest first.
+    objective_ : float64 (n_iter,)
+        ‖B − VR‖² after every round; it never rises.
+    gamma_, anchors_, mean_, W_, intercept_
+        The hash function F(x) = Wᵀ k(x) + intercept (which is 0).
+    """
+
+    _state = (*KernelHasher._state, "correlations_", "objective_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_iter: int = 50,
+        ridge: float = 0.1,
+        kernel: Any = "linear",
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        anchors: Any = "random",
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_iter = n_iter
+        self.ridge = ridge
+        self.kernel = kernel
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.anchors = anchors
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        self._check_kernel_params()
+        check_integer("n_iter", self.n_iter, low=1)
+        check_number("ridge", self.ridge, low=0, strict=True)
+        self._require_y(y)
+        X = self._check_X(X, reset=True)
+        S = from_labels(y, n_rows=len(X))
+        if not isinstance(S, Classes | LabelCounts):
+            raise ValueError("CCAITQ learns from labels: y must be (n,) classes or (n, l) labels of 0 and 1")
+        random_state = check_random_state(self.random_state)
+        self.timings_: dict[str, float] = {}
+        with self._stage("features"):
+            K = self._kernel_features(X, random_state)
+        with self._stage("CCA"):
+            S.to(K.device)
+            W, self.correlations_ = self._directions(K, S)
+        with self._stage("rotation"):
+            V = K.double() @ W  # (n, p)
+            R, self.objective_ = rotation(V.cpu().numpy(), self.n_bits, self.n_iter, random_state)
+        self.W_ = (W.cpu().numpy() @ R).astype(self.mean_.dtype)  # (m, r)
+        self.intercept_ = np.zeros(self.n_bits, np.float32)
+        return self
+
+    def _directions(self, K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, NDArray[np.float64]]:
+        """Canonical directions times correlations (m, p), and the correlations (p,), both float64."""
+        n = len(K)
+        C_xx = kernels.gram(K) / n
+        C_xy, C_yy = label_covariances(K, S)
+        for C in (C_xx, C_yy):
+            C.diagonal().add_(self.ridge * C.diagonal().mean())
+        return canonical_directions(C_xx, C_xy, C_yy, self.n_bits)
+
+
+def rotation(
+    V: Matrix, r: int, n_iter: int, random_state: np.random.RandomState
+) -> tuple[Matrix, NDArray[np.float64]]:
+    """R (p, r) with orthonormal rows that lowers ‖B − VR‖² in turn with B = sgn(VR), and that loss by round."""
+    n, p = V.shape
+    R = np.linalg.qr(random_state.standard_normal((r, r)))[0][:p]
+    squared_norm = float((V**2).sum())
+    loss = []
+    for _ in range(n_iter):
+        B = np.where(V @ R >= 0, 1.0, -1.0)  # (n, r)
+        U, s, Wt = np.linalg.svd(V.T @ B, full_matrices=False)
+        R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
+        loss.append(n * r + squared_norm - 2 * float(s.sum()))  # ‖B‖² + ‖VR‖² − 2 tr(BᵀVR)
+    return R, np.array(loss)
+
+
+def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:
+    """C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and the label matrix Y (n, l), float64."""
+    n, size = len(K), S.group_sizes()
+    Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): a row a group
+    KtY = S.project(kernels.blocks_of(K))[1][:-1].T  # R = [Y, −1]
+    mean = Y_g.T @ size / n
+    return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)
+
+
+def canonical_directions(C_xx: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple[Tensor, NDArray[np.float64]]:
+    """W (m, p), column k a canonical direction times its correlation λ_k > 0, and λ (p,); at most r of them.
+
+    With C_xx = L Lᵀ and C_yy = M Mᵀ the singular triplets (u, λ, ·) of L⁻¹ C_xy M⁻ᵀ give w = L⁻ᵀu.
+    """
+    L, M = torch.linalg.cholesky(C_xx), torch.linalg.cholesky(C_yy)
+    T = torch.linalg.solve_triangular(L, C_xy, upper=False)
+    T = torch.linalg.solve_triangular(M, T.T, upper=False).T
+    U, lam, _ = torch.linalg.svd(T, full_matrices=False)
+    keep = (lam > 1e-4 * lam[0].clamp(min=1e-300)).nonzero().ravel()[:r]  # less is rounding if K is float32
+    if len(keep) == 0:
+        raise ValueError("no feature of X varies with y: its rows are all alike, or its classes are")
+    U = U[:, keep]
+    U = U * torch.sign(U.gather(0, U.abs().argmax(0, keepdim=True)))  # of the two signs, one that rounding keeps
+    return torch.linalg.solve_triangular(L.T, U, upper=True) * lam[keep], lam[keep].cpu().numpy()

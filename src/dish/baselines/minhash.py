@@ -1,0 +1,95 @@
+"""MinHash with one bit a hash, for sets.
+
+Broder, "On the resemblance and containment of documents", 1997; Broder, Charikar, Frieze and Mitzenmacher,
+"Min-wise independent permutations", STOC 1998; Li and König, "b-bit minwise hashing", WWW 2010 (b = 1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numba import njit, prange
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from dish.base import Hasher, as_rows
+
+PRIME = 2**31 - 1  # products of two residues fit in uint64
+DEGREE = 3  # polynomials of degree 3 are 4-wise independent: runs of neighbouring members do no harm
+
+
+class MinHash(Hasher):
+    """Bit j is the lowest bit of min π_j(i) over the members i of a row's set; learns nothing, ignores y.
+
+    Feature i is a member where x_i > 0 (X dense or SciPy sparse). π_j is a random polynomial of degree 3 modulo
+    2³¹ − 1. Two sets with Jaccard index J agree on a share of about (1 + J) / 2 of the bits. A row without
+    members has all bits 0: such rows agree with each other, and with any other set on half of the bits.
+    F is +1 or −1: there is no degree of certainty.
+
+    Parameters
+    ----------
+    n_bits : int
+        Code length r.
+    random_state : int, RandomState or None
+        Of the polynomials.
+
+    Attributes
+    ----------
+    coefficients_ : uint64 (4, r)
+        Of the polynomials, the highest power first.
+    """
+
+    _state = ("coefficients_",)
+
+    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the hash functions for rows X (n, d)."""
+        r = self._check_n_bits()
+        self._check_X(X, reset=True)
+        random_state = check_random_state(self.random_state)
+        self.coefficients_ = random_state.randint(1, PRIME, size=(DEGREE + 1, r), dtype=np.int64).astype(np.uint64)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _check_X(self, X: Any, *, reset: bool) -> Any:
+        """Rows as a finite matrix (n, d), dense or CSR."""
+        return validate_data(self, as_rows(X), reset=reset, accept_sparse="csr", dtype=[np.float32, np.float64])
+
+    def _decide(self, X: Any) -> NDArray[Any]:
+        members = sp.csr_array(X > 0)
+        features, place = np.unique(members.indices, return_inverse=True)
+        hashes = permute(features, self.coefficients_)  # of the features that occur only: d may be huge
+        lowest = minima(members.indptr, place.ravel(), hashes)  # (n, r)
+        return np.where(lowest % 2 == 1, np.float32(1), np.float32(-1))  # PRIME + 1, the empty minimum, is even
+
+
+def permute(features: NDArray[Any], coefficients: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """π_j(i) for features i and hash functions j, (len(features), r), by Horner's rule."""
+    i = features.astype(np.uint64)[:, None]
+    value = np.zeros((len(features), coefficients.shape[1]), np.uint64)
+    for c in coefficients:
+        value = (value * i + c) % np.uint64(PRIME)
+    return value.astype(np.uint32)
+
+
+@njit(parallel=True, cache=True)
+def minima(indptr: Any, place: Any, hashes: Any) -> Any:
+    """min over the members of every row, (n, r); PRIME + 1 where there are none."""
+    n, r = len(indptr) - 1, hashes.shape[1]
+    out = np.full((n, r), PRIME + 1, np.uint32)
+    for i in prange(n):
+        for at in range(indptr[i], indptr[i + 1]):
+            for j in range(r):
+                out[i, j] = min(out[i, j], hashes[place[at], j])
+    return out

@@ -1,0 +1,447 @@
+"""Formulas of the methods that learn from rows alone, and of CCA-ITQ, against direct readings of their papers."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+from sklearn.decomposition import PCA
+
+from dish import codes, metrics, similarity
+from dish.baselines import (
+    AGH,
+    CCAITQ,
+    DGH,
+    LSH,
+    PCAITQ,
+    SH,
+    IsoH,
+    MinHash,
+    anchorgraph,
+    dgh,
+    isoh,
+    itq,
+    minhash,
+    sh,
+)
+from dish.baselines.pca import principal
+
+
+@pytest.fixture
+def cloud():
+    """200 rows with very different variances along 5 skew directions, in 7 features of which one is constant."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 5)) * [5, 3, 2, 1, 0.5] @ rng.standard_normal((5, 7))
+    X[:, 2] = 4.0
+    return X
+
+
+def score(hasher, X, y, Xq, yq):
+    return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y)
+
+
+# --- principal components ---
+
+
+def test_principal_directions_are_scikit_learns(cloud):
+    mean, W, variance = principal(cloud.astype(np.float32), 3)
+    pca = PCA(3).fit(cloud)
+    np.testing.assert_allclose(mean, cloud.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(np.abs(W.T @ pca.components_.T), np.eye(3), atol=1e-4)
+    np.testing.assert_allclose(variance, pca.explained_variance_ * 199 / 200, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_directions_without_variance_are_left_out(cloud, dtype):
+    _, W, variance = principal(cloud.astype(dtype), 7)
+    assert W.shape == (7, len(variance)) == (7, 5)
+    with pytest.raises(ValueError, match="all alike"):
+        principal(np.ones((9, 3), dtype), 2)
+
+
+# --- ITQ ---
+
+
+def test_rotation_is_the_best_angle_in_the_plane():
+    """Two clusters pairs off the axes: no rotation of a fine scan quantises better."""
+    rng = np.random.default_rng(0)
+    V = rng.choice([-1.0, 1.0], (300, 2)) + 0.2 * rng.standard_normal((300, 2))
+    V = V @ turn(0.6)
+    R, loss = itq.rotation(V, 2, 50, np.random.RandomState(0))
+
+    def quantisation_loss(R):
+        return ((np.where(V @ R >= 0, 1, -1) - V @ R) ** 2).sum()
+
+    scan = min(quantisation_loss(turn(angle)) for angle in np.linspace(0, np.pi / 2, 2000))
+    np.testing.assert_allclose(R @ R.T, np.eye(2), atol=1e-12)
+    assert quantisation_loss(R) == pytest.approx(loss[-1])
+    assert loss[-1] <= scan * (1 + 1e-9)
+    assert loss[-1] == pytest.approx(scan, rel=1e-3)
+    assert quantisation_loss(turn(0.2)) > 1.5 * scan  # the angle matters
+
+
+def turn(angle):
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+@pytest.mark.parametrize("r", [3, 5, 11])
+def test_itq_loss_never_rises_and_is_the_one_of_its_codes(cloud, r):
+    """With r = 11 bits on rows of rank 5, R has orthonormal rows."""
+    hasher = PCAITQ(n_bits=r, n_iter=30).fit(cloud)
+    assert (np.diff(hasher.objective_) <= 1e-9 * hasher.objective_[0]).all()
+    assert hasher.objective_[-1] < hasher.objective_[0]
+    _, W, _ = principal(cloud, r)
+    R = W.T @ hasher.W_  # (p, r)
+    np.testing.assert_allclose(R @ R.T, np.eye(min(r, 5)), atol=1e-10)
+    V = (cloud - cloud.mean(0)) @ W
+    best = ((codes.unpack(hasher.transform(cloud), r) - V @ R) ** 2).sum()  # B-step of the last R
+    before = PCAITQ(n_bits=r, n_iter=31).fit(cloud).objective_[-1]
+    assert before <= best * (1 + 1e-9) <= hasher.objective_[-1] * (1 + 2e-9)
+
+
+def test_itq_beats_no_rotation_and_random_directions(digits):
+    found = score(PCAITQ(n_bits=32).fit(digits[0]), *digits)
+    assert found > score(LSH(n_bits=32).fit(digits[0]), *digits) + 0.05
+    assert found > score(PCAITQ(n_bits=32, n_iter=1).fit(digits[0]), *digits) + 0.01
+
+
+# --- CCA-ITQ ---
+
+
+def label_data(kind):
+    rng = np.random.default_rng(3)
+    if kind == "classes":
+        y = rng.integers(0, 4, 150)
+        Y = np.eye(4)[y]
+    else:
+        y = Y = (rng.random((150, 4)) < 0.4).astype(float)
+    X = Y @ rng.standard_normal((4, 6)) + rng.standard_normal((150, 6))
+    return X, y, Y
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels"])
+def test_canonical_directions_solve_the_generalised_eigenproblem(kind):
+    """C_xy (C_yy + ρI)⁻¹ C_yx w = λ² (C_xx + ρI) w with dense covariances."""
+    X, y, Y = label_data(kind)
+    ridge, p = 0.1, 3 if kind == "classes" else 4
+    hasher = CCAITQ(n_bits=5, ridge=ridge).fit(X, y)
+    Xc, Yc = X - X.mean(0), Y - Y.mean(0)
+    C_xx, C_xy, C_yy = Xc.T @ Xc / 150, Xc.T @ Yc / 150, Yc.T @ Yc / 150
+    C_xx += ridge * C_xx.diagonal().mean() * np.eye(6)
+    C_yy += ridge * C_yy.diagonal().mean() * np.eye(4)
+    squared, w = scipy.linalg.eigh(C_xy @ np.linalg.solve(C_yy, C_xy.T), C_xx)
+    squared, w = squared[::-1][:p], w[:, ::-1][:, :p]
+    np.testing.assert_allclose(hasher.correlations_, np.sqrt(squared), rtol=1e-9)
+    scaled = w * np.sqrt(squared)  # the directions by their correlations; W_ is them times R, RRᵀ = I
+    np.testing.assert_allclose(hasher.W_ @ hasher.W_.T, scaled @ scaled.T, atol=1e-9)
+    assert (np.diff(hasher.objective_) <= 1e-9 * hasher.objective_[0]).all()
+
+
+def test_with_little_ridge_the_correlations_are_real_ones():
+    """λ is the correlation of the best pair of a projection of X and one of Y."""
+    X, y, Y = label_data("classes")
+    hasher = CCAITQ(n_bits=3, ridge=1e-9).fit(X, y)
+    Q_x, Q_y = (scipy.linalg.orth(A - A.mean(0)) for A in (X, Y))
+    np.testing.assert_allclose(hasher.correlations_, scipy.linalg.svdvals(Q_x.T @ Q_y)[:3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_cca_itq_learns_from_labels(digits, kernel):
+    X, y, _, _ = digits
+    hasher = CCAITQ(n_bits=32, kernel=kernel, n_anchors=200).fit(X, y)
+    assert score(hasher, *digits) > 0.85
+    with pytest.raises(ValueError, match="y is None"):
+        CCAITQ().fit(X)
+    with pytest.raises(ValueError, match="labels"):
+        CCAITQ().fit(X[:50], similarity.LowRank(np.ones((50, 1)), np.ones((50, 1))))
+
+
+# --- SH ---
+
+
+def test_smallest_modes_by_enumeration():
+    side = np.array([7.0, 3.0, 2.9])
+    omega, direction = sh.smallest_modes(side, 9)
+    everything = sorted((k * np.pi / side[j], j) for j in range(3) for k in range(1, 30))
+    np.testing.assert_allclose(omega, [w for w, _ in everything[:9]])
+    np.testing.assert_array_equal(direction, [j for _, j in everything[:9]])
+
+
+def test_bits_cut_a_box_along_its_longest_sides():
+    """Box 4 × 3 × ½, uniform: halves of the long side, halves of the second, then quarters of the long side."""
+    rng = np.random.default_rng(0)
+    X = rng.random((6000, 3)) * [4, 3, 0.5]
+    bits = codes.unpack(SH(n_bits=4).fit(X).transform(X), 4) > 0
+
+    def same(bit, expected):
+        share = (bit == expected).mean()
+        return max(share, 1 - share)
+
+    x, y = X[:, 0], X[:, 1]
+    assert same(bits[:, 0], x < 2) > 0.97
+    assert same(bits[:, 1], y < 1.5) > 0.97
+    assert same(bits[:, 2], (x > 1) & (x < 3)) > 0.95  # cos(2πx/4)
+    assert same(bits[:, 3], (y > 0.75) & (y < 2.25)) > 0.95
+
+
+def test_eigenfunctions_are_one_at_the_corner_of_the_box(cloud):
+    hasher = SH(n_bits=20).fit(cloud)
+    V = (cloud - cloud.mean(0)) @ hasher.W_
+    F = hasher.decision_function(cloud)
+    for j, column in zip(hasher.direction_, F.T, strict=True):
+        assert column[V[:, j].argmin()] == pytest.approx(1, abs=1e-6)
+        assert abs(column[V[:, j].argmax()]) == pytest.approx(1, abs=1e-6)  # whole half-waves fit the side
+
+
+# --- IsoH ---
+
+
+@pytest.mark.parametrize("r", [1, 2, 5, 12])
+def test_variances_are_equal(cloud, r):
+    hasher = IsoH(n_bits=r, tol=1e-4, n_iter=3000).fit(cloud)
+    _, W, variance = principal(cloud, r)
+    F = hasher.decision_function(cloud).astype(float)
+    np.testing.assert_allclose(F.var(axis=0), variance.sum() / r, rtol=1e-3)
+    Q = W.T @ hasher.W_  # (p, r)
+    np.testing.assert_allclose(Q @ Q.T, np.eye(len(variance)), atol=1e-9)
+    assert (np.diff(hasher.objective_) <= 1e-12).all()
+
+
+def test_lift_and_projection_keeps_the_eigenvalues():
+    lam = np.array([9.0, 4.0, 1.0, 0.5, 0.0])
+    Q, distance = isoh.equalise(lam, 5000, 1e-6, np.random.RandomState(0))
+    M = (Q * lam) @ Q.T
+    np.testing.assert_allclose(M.diagonal(), lam.mean(), rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.eigvalsh(M)[::-1], lam, atol=1e-12)
+    assert len(distance) < 5000
+
+
+# --- the anchor graph, AGH ---
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """Rows, a fitted two-layer AGH, its Z and the explicit A (n, n)."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((90, 4)) + 2 * np.repeat(np.eye(3, 4), 30, axis=0)
+    hasher = AGH(n_bits=7, n_anchors=12, n_neighbors=3).fit(X)
+    Z = hasher._weights(X)
+    dense = Z.toarray()
+    return X, hasher, Z, dense @ np.diag(1 / dense.sum(0)) @ dense.T
+
+
+def test_weights_of_the_nearest_anchors(graph):
+    X, hasher, Z, A = graph
+    Z = Z.toarray()
+    assert (Z >= 0).all()
+    assert ((Z > 0).sum(1) == 3).all()
+    np.testing.assert_allclose(Z.sum(1), 1)
+    squared = ((X[:, None] - hasher.anchors_[None]) ** 2).sum(2)
+    for i in range(len(X)):
+        near = np.argsort(squared[i])[:3]
+        weight = np.exp(-squared[i, near] / hasher.width_)
+        np.testing.assert_allclose(Z[i, near], weight / weight.sum(), rtol=1e-9)
+    assert hasher.width_ == pytest.approx(np.sort(squared, 1)[:, 2].mean())
+    np.testing.assert_allclose(A.sum(1), 1)
+
+
+def test_eigenvectors_of_the_explicit_graph(graph):
+    _, hasher, Z, A = graph
+    Y = Z @ hasher.W_
+    assert Y.shape == (90, 4)
+    np.testing.assert_allclose(A @ Y, Y * hasher.eigenvalues_, atol=1e-9)
+    np.testing.assert_allclose(Y.T @ Y, 90 * np.eye(4), atol=1e-7)
+    np.testing.assert_allclose(Y.sum(0), 0, atol=1e-8)
+    np.testing.assert_allclose(hasher.eigenvalues_, np.linalg.eigvalsh(A)[::-1][1:5], atol=1e-10)
+
+
+def test_thresholds_minimise_the_two_layer_objective(graph):
+    """ȳᵀLȳ over b⁺ by a scan, with b⁻ given by 1ᵀȳ = 0 and the explicit L = I − A."""
+    _, hasher, Z, A = graph
+    Y = Z @ hasher.W_
+    for y, upper, lower in zip(Y.T, hasher.upper_, hasher.lower_, strict=False):
+        above = y >= 0
+
+        def objective(b, y=y, above=above):
+            b_below = (b * above.sum() - np.abs(y).sum()) / (~above).sum()  # 1ᵀȳ = 0
+            y_bar = np.where(above, y - b, b_below - y)
+            return y_bar @ y_bar - y_bar @ A @ y_bar, b_below
+
+        value, b_below = objective(upper)
+        assert b_below == pytest.approx(lower)
+        assert value <= min(objective(b)[0] for b in np.linspace(upper - 3, upper + 3, 4001)) + 1e-12
+    assert len(hasher.upper_) == 3  # 7 bits: the fourth eigenvector is cut once
+
+
+def test_agh_bits_are_the_two_layers(graph):
+    X, hasher, Z, _ = graph
+    Y = Z @ hasher.W_
+    bits = codes.unpack(hasher.transform(X), 7)
+    np.testing.assert_array_equal(bits[:, :4], np.where(Y >= 0, 1, -1))
+    for k in range(3):
+        second = [np.sign(v - hasher.upper_[k]) if v >= 0 else np.sign(hasher.lower_[k] - v) for v in Y[:, k]]
+        np.testing.assert_array_equal(bits[:, 4 + k], second)
+
+
+def test_more_bits_than_the_graph_has_are_refused(graph):
+    with pytest.raises(ValueError, match=r"n_bits=40 needs 20 eigenvectors.*n_bits can be at most 22"):
+        AGH(n_bits=40, n_anchors=12).fit(graph[0])
+    with pytest.warns(UserWarning, match="n_anchors=300 is more than the 90 rows"):
+        assert len(AGH(n_bits=4).fit(graph[0]).anchors_) <= 90
+
+
+def test_a_graph_in_two_parts_gives_the_parts():
+    """Eigenvalue 1 twice: the constant vector is left out, the cut between the parts is the first bit."""
+    rng = np.random.default_rng(0)
+    part = np.repeat([0, 1], [30, 50])
+    X = rng.standard_normal((80, 3)) + 100 * part[:, None]
+    hasher = AGH(n_bits=4, n_anchors=16, n_neighbors=2).fit(X)
+    assert hasher.eigenvalues_[0] == pytest.approx(1)
+    first = hasher.transform(X)[:, 0] >> 7
+    assert (first == part).all() or (first != part).all()
+
+
+# --- DGH ---
+
+
+def test_the_graph_is_never_built_but_right(graph):
+    _, _, Z, A = graph
+    B = np.where(np.random.default_rng(0).random((90, 5)) < 0.5, -1.0, 1.0)
+    G = dgh.Graph(Z)
+    np.testing.assert_allclose(G @ B, A @ B, atol=1e-12)
+    assert G.quadratic(B) == pytest.approx(np.trace(B.T @ A @ B))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_y_step_is_balanced_uncorrelated_and_the_best(repeated):
+    rng = np.random.default_rng(0)
+    B = np.where(rng.random((90, 5)) < 0.4, -1.0, 1.0)
+    if repeated:
+        B[:, 3], B[:, 4] = B[:, 0], 1.0
+    Y = dgh.y_step(B, np.random.RandomState(0))
+    np.testing.assert_allclose(Y.sum(0), 0, atol=1e-8)
+    np.testing.assert_allclose(Y.T @ Y, 90 * np.eye(5), atol=1e-7)
+    # max tr(BᵀY) is √n times the sum of the singular values of JB
+    assert (B * Y).sum() == pytest.approx(np.sqrt(90) * scipy.linalg.svdvals(B - B.mean(0)).sum())
+
+
+def test_b_step_rises_to_a_fixed_point(graph):
+    _, _, Z, A = graph
+    rng = np.random.default_rng(0)
+    B = np.where(rng.random((90, 5)) < 0.5, -1.0, 1.0)
+    Y, rho = dgh.y_step(B, np.random.RandomState(0)), 0.3
+
+    def objective(B):
+        return np.trace(B.T @ A @ B) + rho * (B * Y).sum()
+
+    values = [objective(dgh.b_step(dgh.Graph(Z), B, Y, rho, most)) for most in range(30)]
+    assert (np.diff(values) >= -1e-9).all()
+    assert values[-1] > values[0]
+    end = dgh.b_step(dgh.Graph(Z), B, Y, rho, 300)
+    np.testing.assert_array_equal(end, np.sign(2 * A @ end + rho * Y))
+
+
+@pytest.mark.parametrize("init", ["rotated", "spectral"])
+@pytest.mark.parametrize("r", [6, 40])
+def test_dgh_objective_never_falls_and_is_the_one_of_its_codes(digits, init, r):
+    """With 40 bits on 30 anchors, random columns fill the first Y up."""
+    X = digits[0][:400]
+    hasher = DGH(n_bits=r, n_anchors=30, init=init, rho=1.0, n_iter=6).fit(X)
+    assert len(hasher.objective_) == hasher.n_iter_ + 1 >= 3
+    assert (np.diff(hasher.objective_) >= -1e-9 * hasher.objective_[-1]).all()
+    B = codes.unpack(hasher.codes_, r).astype(float)
+    Z = hasher._weights(X)
+    A = Z @ sp.diags_array(1 / anchorgraph.mass(Z)) @ Z.T
+    Y = dgh.y_step(B, np.random.RandomState(0))
+    assert hasher.objective_[-1] == pytest.approx(np.trace(B.T @ (A @ B)) + (B * Y).sum(), rel=1e-9)
+    # a new row gets the vote of its neighbours, b(x) = sgn(Σ A(x, i) b_i)
+    np.testing.assert_allclose(hasher.decision_function(X), A @ B, atol=1e-5)
+
+
+def test_rho_balances_and_decorrelates_the_bits(digits):
+    imbalance, correlation = [], []
+    for rho in (0.0, 0.5, 5.0):
+        B = codes.unpack(DGH(n_bits=48, n_anchors=100, rho=rho).fit(digits[0]).codes_, 48).astype(float)
+        imbalance.append(np.abs(B.mean(0)).mean())
+        correlation.append(np.abs(B.T @ B / len(B) - np.eye(48)).mean())
+    assert imbalance[2] < 0.05 < imbalance[0]
+    assert (np.diff(imbalance) < 0).all()
+    assert (np.diff(correlation) < 0).all()
+
+
+def test_dgh_needs_more_rows_than_bits(graph):
+    with pytest.raises(ValueError, match="n_bits=90"):
+        DGH(n_bits=90, n_anchors=12).fit(graph[0])
+
+
+@pytest.mark.parametrize("kind", [AGH, DGH])
+def test_graph_methods_beat_random_directions(digits, kind):
+    found = score(kind(n_bits=16, n_anchors=100).fit(digits[0]), *digits)
+    assert found > score(LSH(n_bits=16).fit(digits[0]), *digits) + 0.2
+
+
+# --- MinHash ---
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_share_of_equal_bits_is_half_of_one_plus_jaccard(neighbours):
+    """20,000 bits: five standard deviations of the share are 0.0177. Neighbouring features are no exception."""
+    n_bits = 20_000
+    members = np.arange(200) if neighbours else np.random.default_rng(0).choice(1000, 200, replace=False)
+    X = np.zeros((4, 1000))
+    for row, (low, high) in enumerate([(0, 100), (50, 150), (20, 100), (100, 200)]):
+        X[row, members[low:high]] = 1
+    bits = np.unpackbits(MinHash(n_bits=n_bits).fit(X).transform(X), axis=1)
+    sets = [set(np.flatnonzero(x)) for x in X]
+    for a in range(4):
+        for b in range(a):
+            jaccard = len(sets[a] & sets[b]) / len(sets[a] | sets[b])
+            assert (bits[a] == bits[b]).mean() == pytest.approx((1 + jaccard) / 2, abs=0.0177)
+    assert np.abs(bits.mean(1) - 0.5).max() < 0.0177
+
+
+def test_bits_are_of_the_minimum():
+    """One set, with the polynomials evaluated in Python's own integers."""
+    hasher = MinHash(n_bits=50, random_state=2).fit(np.zeros((1, 3000)))
+    x = np.zeros((1, 3000))
+    x[0, [3, 70, 2999]] = [0.5, 2, 1]
+    expected = []
+    for a, b, c, d in hasher.coefficients_.T.tolist():
+        expected.append(min((a * i**3 + b * i**2 + c * i + d) % minhash.PRIME for i in (3, 70, 2999)) % 2)
+    np.testing.assert_array_equal(np.unpackbits(hasher.transform(x), count=50), expected)
+
+
+def test_sparse_rows_and_what_is_a_member():
+    """Explicit zeros and negative values are no members; rows without members have all bits 0."""
+    X = np.array([[0, 1.5, 0, 2], [0, 1, -3, 1], [0, 0, 0, 0], [-1, 0, 0, 0], [1, 1, 0, 1]])
+    sparse = sp.csr_matrix(([1.5, 2, 0.0], [1, 3, 0], [0, 3]), shape=(1, 4))
+    hasher = MinHash(n_bits=32).fit(X)
+    packed = hasher.transform(X)
+    np.testing.assert_array_equal(packed[0], packed[1])
+    np.testing.assert_array_equal(packed[2:4], 0)
+    assert (packed[4] != packed[0]).any()
+    np.testing.assert_array_equal(hasher.transform(sp.csr_array(X)), packed)
+    np.testing.assert_array_equal(MinHash(n_bits=32).fit(sp.csc_matrix(X)).transform(sparse), packed[:1])
+    assert set(np.unique(hasher.decision_function(X))) == {-1.0, 1.0}
+
+
+# --- all of them ---
+
+
+@pytest.mark.parametrize(
+    ("hasher", "name"),
+    [
+        (PCAITQ(n_iter=0), "n_iter"),
+        (CCAITQ(ridge=0), "ridge"),
+        (CCAITQ(kernel="poly"), "kernel"),
+        (IsoH(tol=-1), "tol"),
+        (IsoH(n_iter=0), "n_iter"),
+        (AGH(n_anchors=1), "n_anchors"),
+        (AGH(n_neighbors=0), "n_neighbors"),
+        (DGH(rho=-1), "rho"),
+        (DGH(init="random"), "init"),
+        (DGH(n_iter=-1), "n_iter"),
+    ],
+)
+def test_bad_parameters_are_named(digits, hasher, name):
+    with pytest.raises(ValueError, match=name):
+        hasher.fit(digits[0][:100], digits[1][:100])
