@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 
 from dish.base import Hasher, check_integer
@@ -77,7 +78,7 @@ def graph_eigenvectors(Z: sp.csr_array, k: int) -> tuple[NDArray[np.float64], Ma
     n, root = Z.shape[0], np.sqrt(mass(Z))
     M = (Z.T @ Z).toarray() / np.outer(root, root)
     M -= np.outer(root, root) / n  # ‖Λ^½ 1‖² = 1ᵀZ1 = n
-    sigma, v = np.linalg.eigh(M)
+    sigma, v = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(M)))
     sigma, v = sigma[::-1][:k], v[:, ::-1][:, :k]
     keep = sigma > 1e-8
     sigma, v = sigma[keep], v[:, keep]

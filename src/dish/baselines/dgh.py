@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+import torch
+from numba import njit, prange
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
@@ -93,11 +95,12 @@ class DGH(AnchorGraphHasher):
     def _start(self, Z: sp.csr_array, random_state: np.random.RandomState) -> Matrix:
         """The first Y."""
         n, r = Z.shape[0], self.n_bits
-        Y = Z @ graph_eigenvectors(Z, r)[1]  # (n, p), YᵀY = nI
+        Y: Matrix = Z @ graph_eigenvectors(Z, r)[1]  # (n, p), YᵀY = nI
         if Y.shape[1] < r:
             Y = np.hstack([Y, np.sqrt(n) * complement(Y / np.sqrt(n), r - Y.shape[1], random_state)])
         if self.init == "rotated":
-            Y = Y @ rotation(Y, r, 100, random_state)[0]
+            R, _ = rotation(torch.from_numpy(Y), r, 50, random_state)
+            Y = product(Y, R)
         return Y
 
     def _alternate(self, A: Graph, Y: Matrix, random_state: np.random.RandomState) -> Matrix:
@@ -118,14 +121,12 @@ class DGH(AnchorGraphHasher):
 
 
 class Graph:
-    """Products with A = Z Λ⁻¹ Zᵀ that never build it."""
+    """A = Z Λ⁻¹ Zᵀ, never built."""
 
     def __init__(self, Z: sp.csr_array) -> None:
-        self.Z, self.Zt, self.mass = Z, sp.csr_array(Z.T), mass(Z)[:, None]
-
-    def __matmul__(self, B: Matrix) -> Matrix:
-        """A B."""
-        return np.asarray(self.Z @ ((self.Zt @ B) / self.mass))
+        self.Zt, self.mass = sp.csr_array(Z.T), mass(Z)[:, None]
+        s = np.diff(Z.indptr)[0]  # every row has s weights
+        self.near, self.weight = Z.indices.reshape(-1, s), Z.data.reshape(-1, s)  # (n, s)
 
     def quadratic(self, B: Matrix) -> float:
         """tr(BᵀAB) = ‖Λ^-½ ZᵀB‖²."""
@@ -137,26 +138,56 @@ def b_step(A: Graph, B: Matrix, Y: Matrix, rho: float, most: int) -> Matrix:
 
     A is positive semidefinite, so the linear bound at B touches from below and its maximiser is no worse.
     """
+    B = B.copy()
+    ZtB = A.Zt @ B  # (m, r)
     for _ in range(most):
-        G = 2 * (A @ B) + rho * Y
-        new = np.where(G > 0, 1.0, np.where(G < 0, -1.0, B))
-        if (new == B).all():
+        flips, change = follow_gradient(A.near, A.weight, 2 * ZtB / A.mass, rho, Y, B)
+        if flips == 0:
             break
-        B = new
+        ZtB += change
     return B
+
+
+@njit(parallel=True, cache=True)
+def follow_gradient(near: Any, weight: Any, C: Any, rho: float, Y: Any, B: Any) -> Any:
+    """B ← sgn(ZC + ρY), a bit as it was where that is 0: the number of flips, and Zᵀ(B_new − B_old)."""
+    (n, r), s, chunks = B.shape, near.shape[1], 16
+    size = (n + chunks - 1) // chunks
+    flips = np.zeros(chunks, np.int64)
+    change = np.zeros((chunks, len(C), r))
+    for c in prange(chunks):
+        g = np.empty(r)
+        for i in range(c * size, min(n, (c + 1) * size)):
+            for j in range(r):
+                g[j] = rho * Y[i, j]
+            for k in range(s):
+                for j in range(r):
+                    g[j] += weight[i, k] * C[near[i, k], j]
+            for j in range(r):
+                if g[j] * B[i, j] < 0:
+                    B[i, j] = -B[i, j]
+                    flips[c] += 1
+                    for k in range(s):
+                        change[c, near[i, k], j] += 2 * weight[i, k] * B[i, j]
+    return flips.sum(), change.sum(axis=0)
 
 
 def y_step(B: Matrix, random_state: np.random.RandomState) -> Matrix:
     """The Y with 1ᵀY = 0 and YᵀY = nI nearest to B: √n UVᵀ from the SVD of B with centred columns, JB = UΣVᵀ."""
     n, r = B.shape
     JB = B - B.mean(axis=0)
-    square, V = np.linalg.eigh(JB.T @ JB)
+    square, V = np.linalg.eigh(product(JB.T, JB))
     full = square > 1e-8 * n
     U = np.empty((n, r))
-    U[:, full] = JB @ (V[:, full] / np.sqrt(square[full]))
+    U[:, full] = product(JB, V[:, full] / np.sqrt(square[full]))
     if not full.all():  # constant or repeated bits: any balanced directions will do
         U[:, ~full] = complement(U[:, full], int((~full).sum()), random_state)
-    return np.sqrt(n) * U @ V.T
+    return np.sqrt(n) * product(U, V.T)
+
+
+def product(A: Matrix, B: Matrix) -> Matrix:
+    """A B by torch, whose threads, unlike those of many a NumPy, do not spin on a busy machine."""
+    return (torch.from_numpy(A) @ torch.from_numpy(B)).numpy()
 
 
 def complement(U: Matrix, k: int, random_state: np.random.RandomState) -> Matrix:

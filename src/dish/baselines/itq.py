@@ -57,9 +57,8 @@ class PCAITQ(PCAHasher):
         check_integer("n_iter", self.n_iter, low=1)
         X = self._check_X(X, reset=True)
         self.mean_, W, _ = principal(X, r)
-        R, self.objective_ = rotation(
-            project(X, self.mean_, W), r, self.n_iter, check_random_state(self.random_state)
-        )
+        V = torch.from_numpy(project(X, self.mean_, W))  # (n, p)
+        R, self.objective_ = rotation(V, r, self.n_iter, check_random_state(self.random_state))
         self.W_ = W @ R  # (d, r)
         return self
 
@@ -135,7 +134,7 @@ class CCAITQ(KernelHasher):
             W, self.correlations_ = self._directions(K, S)
         with self._stage("rotation"):
             V = K.double() @ W  # (n, p)
-            R, self.objective_ = rotation(V.cpu().numpy(), self.n_bits, self.n_iter, random_state)
+            R, self.objective_ = rotation(V, self.n_bits, self.n_iter, random_state)
         self.W_ = (W.cpu().numpy() @ R).astype(self.mean_.dtype)  # (m, r)
         self.intercept_ = np.zeros(self.n_bits, np.float32)
         return self
@@ -151,19 +150,21 @@ class CCAITQ(KernelHasher):
 
 
 def rotation(
-    V: Matrix, r: int, n_iter: int, random_state: np.random.RandomState
+    V: Tensor, r: int, n_iter: int, random_state: np.random.RandomState
 ) -> tuple[Matrix, NDArray[np.float64]]:
     """R (p, r) with orthonormal rows that lowers ‖B − VR‖² in turn with B = sgn(VR), and that loss by round."""
     n, p = V.shape
-    R = np.linalg.qr(random_state.standard_normal((r, r)))[0][:p]
-    squared_norm = float((V**2).sum())
+    R = torch.from_numpy(np.linalg.qr(random_state.standard_normal((r, r)))[0][:p]).to(V)
+    squared_norm = float(V.square().sum())
     loss = []
     for _ in range(n_iter):
-        B = np.where(V @ R >= 0, 1.0, -1.0)  # (n, r)
-        U, s, Wt = np.linalg.svd(V.T @ B, full_matrices=False)
+        VtB = V.new_zeros(p, r)
+        for _, v in kernels.blocks_of(V):  # B is never kept
+            VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
+        U, s, Wt = torch.linalg.svd(VtB, full_matrices=False)
         R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
         loss.append(n * r + squared_norm - 2 * float(s.sum()))  # ‖B‖² + ‖VR‖² − 2 tr(BᵀVR)
-    return R, np.array(loss)
+    return R.cpu().numpy(), np.array(loss)
 
 
 def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:

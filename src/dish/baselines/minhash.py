@@ -68,9 +68,11 @@ class MinHash(Hasher):
 
     def _decide(self, X: Any) -> NDArray[Any]:
         members = sp.csr_array(X > 0)
-        features, place = np.unique(members.indices, return_inverse=True)
-        hashes = permute(features, self.coefficients_)  # of the features that occur only: d may be huge
-        lowest = minima(members.indptr, place.ravel(), hashes)  # (n, r)
+        occurs = np.zeros(X.shape[1], bool)
+        occurs[members.indices] = True  # hash the features that occur only: d may be huge
+        hashes = permute(np.flatnonzero(occurs), self.coefficients_)
+        place = (np.cumsum(occurs) - 1)[members.indices]  # rows of ``hashes``
+        lowest = minima(members.indptr, place, hashes)  # (n, r)
         return np.where(lowest % 2 == 1, np.float32(1), np.float32(-1))  # PRIME + 1, the empty minimum, is even
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
@@ -38,12 +39,12 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
     """
     n, d = X.shape
     mean = X.mean(axis=0, dtype=np.float64)
-    C = np.zeros((d, d))
+    C = torch.zeros(d, d, dtype=torch.float64)
     for rows in row_blocks(n, ROWS):
-        centred = X[rows] - mean
+        centred = torch.from_numpy(X[rows] - mean)
         C += centred.T @ centred
     top = min(r, d)
-    variance, W = eigh(C / n, subset_by_index=[d - top, d - 1])
+    variance, W = eigh(C.numpy() / n, subset_by_index=[d - top, d - 1])
     variance, W = variance[::-1], W[:, ::-1]
     p = int((variance > 1e-10 * max(variance[0], 1e-300)).sum())
     if p == 0:
@@ -53,7 +54,7 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
 
 def project(X: NDArray[Any], mean: NDArray[Any], W: NDArray[Any]) -> Matrix:
     """(X − mean) W in float64, by blocks of rows."""
-    V = np.empty((len(X), W.shape[1]))
+    V = torch.empty(len(X), W.shape[1], dtype=torch.float64)
     for rows in row_blocks(len(X), ROWS):
-        V[rows] = (X[rows] - mean) @ W
-    return V
+        V[rows] = torch.from_numpy(X[rows] - mean) @ torch.from_numpy(W)
+    return V.numpy()
