@@ -426,6 +426,12 @@ def test_sparse_rows_and_what_is_a_member():
 # --- all of them ---
 
 
+@pytest.mark.parametrize("kind", [SH, IsoH, PCAITQ, CCAITQ])
+def test_rows_that_are_all_alike_are_refused(kind):
+    with pytest.raises(ValueError, match="all alike"):
+        kind(n_bits=4).fit(np.full((20, 3), 0.1, np.float32), np.arange(20) % 2)
+
+
 @pytest.mark.parametrize(
     ("hasher", "name"),
     [

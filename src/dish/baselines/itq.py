@@ -129,24 +129,19 @@ class CCAITQ(KernelHasher):
         self.timings_: dict[str, float] = {}
         with self._stage("features"):
             K = self._kernel_features(X, random_state)
+        white = self._whitening(K, self.ridge)
         with self._stage("CCA"):
             S.to(K.device)
-            W, self.correlations_ = self._directions(K, S)
+            C_xy, C_yy = label_covariances(K, S)
+            C_yy.diagonal().add_(self.ridge * C_yy.diagonal().mean())
+            L = white.L / len(K) ** 0.5  # LLᵀ = C_xx + ρ_x I
+            W, self.correlations_ = canonical_directions(L, C_xy, C_yy, self.n_bits)
         with self._stage("rotation"):
-            V = K.double() @ W  # (n, p)
+            V = torch.cat([block.double() @ W for _, block in kernels.blocks_of(K)])  # (n, p)
             R, self.objective_ = rotation(V, self.n_bits, self.n_iter, random_state)
         self.W_ = (W.cpu().numpy() @ R).astype(self.mean_.dtype)  # (m, r)
         self.intercept_ = np.zeros(self.n_bits, np.float32)
         return self
-
-    def _directions(self, K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, NDArray[np.float64]]:
-        """Canonical directions times correlations (m, p), and the correlations (p,), both float64."""
-        n = len(K)
-        C_xx = kernels.gram(K) / n
-        C_xy, C_yy = label_covariances(K, S)
-        for C in (C_xx, C_yy):
-            C.diagonal().add_(self.ridge * C.diagonal().mean())
-        return canonical_directions(C_xx, C_xy, C_yy, self.n_bits)
 
 
 def rotation(
@@ -176,18 +171,18 @@ def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tens
     return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)
 
 
-def canonical_directions(C_xx: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple[Tensor, NDArray[np.float64]]:
+def canonical_directions(L: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple[Tensor, NDArray[np.float64]]:
     """W (m, p), column k a canonical direction times its correlation λ_k > 0, and λ (p,); at most r of them.
 
     With C_xx = L Lᵀ and C_yy = M Mᵀ the singular triplets (u, λ, ·) of L⁻¹ C_xy M⁻ᵀ give w = L⁻ᵀu.
     """
-    L, M = torch.linalg.cholesky(C_xx), torch.linalg.cholesky(C_yy)
+    M = torch.linalg.cholesky(C_yy)
     T = torch.linalg.solve_triangular(L, C_xy, upper=False)
     T = torch.linalg.solve_triangular(M, T.T, upper=False).T
     U, lam, _ = torch.linalg.svd(T, full_matrices=False)
     keep = (lam > 1e-4 * lam[0].clamp(min=1e-300)).nonzero().ravel()[:r]  # less is rounding if K is float32
     if len(keep) == 0:
-        raise ValueError("no feature of X varies with y: its rows are all alike, or its classes are")
+        raise ValueError("no feature of X varies with y")
     U = U[:, keep]
     U = U * torch.sign(U.gather(0, U.abs().argmax(0, keepdim=True)))  # of the two signs, one that rounding keeps
     return torch.linalg.solve_triangular(L.T, U, upper=True) * lam[keep], lam[keep].cpu().numpy()

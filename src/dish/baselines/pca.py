@@ -49,7 +49,7 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
     p = int((variance > 1e-10 * max(variance[0], 1e-300)).sum())
     if p == 0:
         raise ValueError(f"the rows of X are all alike (n_samples={n}): there is no direction to cut along")
-    return mean, np.ascontiguousarray(W[:, :p]), variance[:p]
+    return mean, W[:, :p].copy(), variance[:p]
 
 
 def project(X: NDArray[Any], mean: NDArray[Any], W: NDArray[Any]) -> Matrix:
