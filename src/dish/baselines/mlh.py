@@ -119,9 +119,7 @@ class MLH(PairwiseHasher):
         for t in range(self.n_iter):
             eta, bound = self.eta * (1 - t / self.n_iter), 0.0
             for _ in range(n_batches):
-                batch = np.concatenate(
-                    [random_state.choice(kind, size) for kind, size in zip(kinds, sizes, strict=True)]
-                )
+                batch = np.append(random_state.choice(near, self.batch_size - half), random_state.choice(far, half))
                 x, x2 = Z[i[batch]], Z[j[batch]]
                 f, f2 = x @ W, x2 @ W
                 loss = tables[torch.from_numpy(similar[batch].astype(np.int64)).to(Z.device)]  # (batch, r + 1)
