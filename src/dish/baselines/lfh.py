@@ -35,7 +35,7 @@ class LFH(PairwiseHasher):
     n_columns : int or None
         Columns a pass draws; None is ``n_bits``, as in the paper.
     kernel : "rbf" or "linear"
-        Of the hash function that new rows get, a ridge regression on U. The paper's is linear.
+        Of the hash function that new rows get, a ridge regression on the signs of U. The paper's is linear.
 
     Attributes
     ----------
@@ -83,8 +83,9 @@ class LFH(PairwiseHasher):
             for _ in range(self.n_iter):
                 columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
                 update_factors(U, S, columns, self.beta)
-        self.codes_ = codes.pack(U.cpu().numpy())
-        self._regress(K, U, self.ridge)
+        H = torch.where(U >= 0, 1.0, -1.0)
+        self.codes_ = codes.pack(H.cpu().numpy())
+        self._regress(K, H, self.ridge)
         return self
 
 
