@@ -52,10 +52,17 @@ def test_columns_and_pairs_agree_with_the_labels(label_sets):
     np.testing.assert_array_equal(np.bincount(i[~similar], minlength=30), np.minimum(3, (~share).sum(1)))
 
 
+@pytest.mark.parametrize(("y", "kind"), [(np.arange(20), "dissimilar"), (np.ones((20, 2)) * [1, 0], "same labels")])
+def test_labels_without_both_kinds_of_pairs_are_refused(y, kind):
+    with pytest.raises(ValueError, match=kind):
+        bre.BRE(n_anchors=10).fit(np.random.default_rng(0).standard_normal((20, 4)), y)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_separable_groups_are_found(name, groups):
     X, y, Xq, yq = groups
-    hasher = REGISTRY[name](n_bits=24, n_anchors=100).fit(X, y)
+    params = {"n_iter": 4} if name == "mlh" else {}
+    hasher = REGISTRY[name](n_bits=24, n_anchors=100, **params).fit(X, y)
     assert metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y) > 0.95
 
 
@@ -65,6 +72,7 @@ def test_label_sets_and_no_labels(name, groups, label_sets):
     first, second = (
         REGISTRY[name](n_bits=9, n_anchors=20).fit(X, labels).transform(X) for labels in (Y, sp.csr_array(Y))
     )
+    assert len(np.unique(first, axis=0)) > 3
     np.testing.assert_array_equal(first, second)
     with pytest.raises(ValueError, match="requires y"):
         REGISTRY[name](n_anchors=20).fit(X)
@@ -163,9 +171,7 @@ def test_tsh_quadratic_form_is_the_loss_up_to_a_constant(loss):
     problem = tsh_problem(loss, 20, rng)
     H = rng.choice((-1.0, 1.0), (20, 5))
     product = problem.product(H)
-    factor = 2.0 if loss == "ksh" else 1.0  # −2 zᵀ(tS − H'H'ᵀ)z against zᵀA z
-    if loss != "ksh":
-        factor = 0.5  # A_ij + A_ji: every pair is in zᵀA z twice
+    factor = 2.0 if loss == "ksh" else 0.5  # −2 zᵀ(tS − H'H'ᵀ)z; a sampled pair is in zᵀA z as ij and as ji
     offsets = []
     for z in rng.choice((-1.0, 1.0), (8, 20)):
         offsets.append(problem.loss(np.column_stack([H, z])) - factor * (z @ product(z)))

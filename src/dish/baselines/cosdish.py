@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dish import codes
 from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, similar_columns
+from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
 from dish.similarity import Similarity
 
 
@@ -78,7 +78,7 @@ class COSDISH(PairwiseHasher):
         K, S, random_state = self._prepare(X, y)
         n = S.n
         B = torch.from_numpy(np.where(random_state.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(K.device)
-        with self._stage("codes"):
+        with self._stage("codes"), threads_for(n):
             for _ in range(self.n_draws):
                 columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
                 draw = Draw(S, columns)
@@ -104,9 +104,8 @@ class Draw:
     def update_others(self, B: Tensor) -> None:
         """B^Γ = sgn(S^Γ B^Ω), in place; where that is 0 the bit stays."""
         drawn = B[self.columns]
-        votes = self.table @ drawn  # (g, r): all rows of a group see the same columns
-        votes[votes.abs() < 1e-9] = 0
-        B.copy_(torch.where(votes == 0, 0.0, votes.sign())[self.group].where((votes != 0)[self.group], B))
+        votes = (self.table @ drawn)[self.group]  # (n, r): all rows of a group see the same columns
+        B.copy_(torch.where(votes.abs() < 1e-9, B, votes.sign()))
         B[self.columns] = drawn
 
     def update_drawn(self, B: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dish import codes
 from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, one_thread, similar_columns
+from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
 from dish.kernel import row_blocks
 from dish.similarity import Similarity
 
@@ -79,7 +79,7 @@ class LFH(PairwiseHasher):
         K, S, random_state = self._prepare(X, y)
         n = S.n
         U = torch.from_numpy(random_state.standard_normal((n, r))).to(K.device)
-        with self._stage("factors"):
+        with self._stage("factors"), threads_for(n):
             for _ in range(self.n_iter):
                 columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
                 update_factors(U, S, columns, self.beta)
@@ -102,7 +102,7 @@ def update_factors(U: Tensor, S: Similarity, columns: Tensor, beta: float) -> No
         rows = block.start + torch.nonzero(~drawn[block]).ravel()
         s = similar[S.group[rows].long()].to(U)
         U[rows] += newton_step(U[rows], U_c, s, beta)
-    with one_thread():
+    with threads_for(1):
         for k, row in enumerate(columns.tolist()):
             others = torch.arange(len(columns), device=U.device) != k  # a row is no pair with itself
             s = similar[S.group[row].long()][others].to(U)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, one_thread, sample_pairs
+from dish.baselines.pairs import PairwiseHasher, sample_pairs, threads_for
 
 
 class MLH(PairwiseHasher):
@@ -86,12 +86,12 @@ class MLH(PairwiseHasher):
         self.rho_ = -(-r // 8) if self.rho is None else check_integer("rho", self.rho, low=1, high=r)
         K, S, random_state = self._prepare(X, y)
         K = K.double()
-        scale = float(K.norm(dim=1).mean())
+        scale = max(float(K.norm(dim=1).mean()), 1e-12)
         ones = K.new_ones(len(K), 1)
-        Z = torch.cat([K / max(scale, 1e-12), ones], 1)  # (n, d + 1): the last weight is the offset
+        Z = torch.cat([K / scale, ones], 1)  # (n, d + 1): the last weight is the offset
         with self._stage("pairs"):
             pairs = sample_pairs(S, self.pairs_per_row, random_state)
-        with self._stage("steps"), one_thread():
+        with self._stage("steps"), threads_for(self.batch_size):
             W = self._descend(Z, *pairs, random_state)
         self._keep(W[:-1] / scale, W[-1].cpu().numpy())
         return self

@@ -78,14 +78,19 @@ def sample_pairs(
             i_all.append(i + rows.start)
             j_all.append(pool[first[i, place]])
             similar_all.append(np.full(len(i), kind))
-    return np.concatenate(i_all), np.concatenate(j_all).astype(np.int64), np.concatenate(similar_all)
+    similar = np.concatenate(similar_all)
+    if similar.all() or not similar.any():
+        raise ValueError(
+            f"y makes every pair of rows {'similar' if similar.any() else 'dissimilar'}; both kinds are needed"
+        )
+    return np.concatenate(i_all), np.concatenate(j_all).astype(np.int64), similar
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """For many small products in a row: waking torch's threads costs more than they save."""
+def threads_for(n: int) -> Iterator[None]:
+    """Threads of torch for many products over n rows each: waking a thread costs more than it saves on a few rows."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, min(before, n // 16384)))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
@@ -236,7 +236,7 @@ def solve_bit(
         relaxed,
         jac=True,
         method="L-BFGS-B",
-        bounds=[(-1, 1)] * n,
+        bounds=Bounds(-1, 1),
         options={"maxiter": 50},
     ).x
     rounded = [np.where(z >= 0, 1.0, -1.0) for z in (relaxed, boxed)]
