@@ -26,9 +26,9 @@ class BRE(PairwiseHasher):
     n_bits, n_anchors, gamma, device, random_state
         As in ``DISH``.
     anchors_per_bit : int
-        Anchors that a bit draws from the ``n_anchors``; the paper has 50.
+        Anchors that a bit draws from the ``n_anchors``.
     pairs_per_row : int
-        Pairs that every row enters, of each kind (similar, dissimilar); the paper has 5 % of 1,000 rows, 50.
+        Partners drawn for every row, of each kind (similar, dissimilar).
     n_iter : int
         Most sweeps over all weights; fewer once a sweep changes nothing.
 

@@ -31,7 +31,7 @@ class MLH(PairwiseHasher):
     kernel : "linear" or "rbf"
         Its authors hash x itself; "rbf" hashes the kernel features.
     rho : int or None
-        ρ; None is n_bits / 8 rounded up, about where its authors' validation ends.
+        ρ; None is n_bits / 8 rounded up, the value around which its authors' code searches.
     lam : float
         λ, the weight of dissimilar pairs.
     eta, momentum, weight_decay, batch_size : numbers
