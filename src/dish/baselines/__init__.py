@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dish.base import Hasher
 from dish.baselines.agh import AGH
+from dish.baselines.bre import BRE
+from dish.baselines.cosdish import COSDISH
 from dish.baselines.dgh import DGH
 from dish.baselines.isoh import IsoH
 from dish.baselines.itq import CCAITQ, PCAITQ
+from dish.baselines.lfh import LFH
 from dish.baselines.lsh import LSH
 from dish.baselines.minhash import MinHash
+from dish.baselines.mlh import MLH
 from dish.baselines.sh import SH
+from dish.baselines.tsh import TSH
 
 REGISTRY: dict[str, type[Hasher]] = {
     "lsh": LSH,
@@ -20,4 +25,9 @@ REGISTRY: dict[str, type[Hasher]] = {
     "cca_itq": CCAITQ,
     "agh": AGH,
     "dgh": DGH,
+    "bre": BRE,
+    "mlh": MLH,
+    "tsh": TSH,
+    "lfh": LFH,
+    "cosdish": COSDISH,
 }

@@ -1,0 +1,146 @@
+"""COSDISH: column-sampling discrete supervised hashing (Kang, Li, Zhou, "Column sampling based discrete supervised
+hashing", AAAI 2016)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish import codes
+from dish.base import check_integer, check_number
+from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
+from dish.similarity import Similarity
+
+
+class COSDISH(PairwiseHasher):
+    """Codes B (n, r) with B Bᵀ ≈ r S, from a few columns Ω of S at a time: min ‖r S^Ω − B (B^Ω)ᵀ‖².
+
+    With the drawn rows B^Ω fixed, all others take B^Γ = sgn(S^Γ B^Ω), the minimiser in the ℓ₁ norm. With B^Γ fixed,
+    B^Ω changes bit by bit, each a binary quadratic problem over the drawn rows. The dissimilar entries of S are
+    scaled to weigh as much as the similar ones.
+
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, ridge, device, random_state
+        As in ``DISH``.
+    n_draws : int
+        How often columns are drawn.
+    n_alternations : int
+        Alternations between B^Ω and B^Γ for each draw.
+    n_columns : int or None
+        Columns in a draw; None is ``n_bits``, as in the paper.
+    kernel : "rbf" or "linear"
+        Of the hash function that new rows get, a ridge regression on B. The paper's is linear (or boosted trees).
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        B, packed.
+    """
+
+    _state = (*PairwiseHasher._state, "codes_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        n_draws: int = 10,
+        n_alternations: int = 3,
+        n_columns: int | None = None,
+        kernel: str = "rbf",
+        ridge: float = 1e-6,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.n_draws = n_draws
+        self.n_alternations = n_alternations
+        self.n_columns = n_columns
+        self.kernel = kernel
+        self.ridge = ridge
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        r = self._check_n_bits()
+        check_integer("n_draws", self.n_draws, low=1)
+        check_integer("n_alternations", self.n_alternations, low=1)
+        check_number("ridge", self.ridge, low=0)
+        c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
+        K, S, random_state = self._prepare(X, y)
+        n = S.n
+        B = torch.from_numpy(np.where(random_state.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(K.device)
+        with self._stage("codes"), threads_for(n):
+            for _ in range(self.n_draws):
+                columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
+                draw = Draw(S, columns)
+                for _ in range(self.n_alternations):
+                    draw.update_drawn(B)
+                    draw.update_others(B)
+        self.codes_ = codes.pack(B.cpu().numpy())
+        self._regress(K, B, self.ridge)
+        return self
+
+
+class Draw:
+    """Columns Ω of S, as a table over groups of rows: the similar entries 1, the others −(number of 1s)/(number of
+    the others)."""
+
+    def __init__(self, S: Similarity, columns: Tensor) -> None:
+        self.columns, self.group, self.n_groups = columns, S.group.long(), S.n_groups
+        similar = similar_columns(S, columns).double()  # (g, c)
+        ones = float(S.group_sizes() @ similar.sum(1))
+        others = S.n * len(columns) - ones
+        self.table = similar - (ones / max(others, 1.0)) * (1 - similar)
+
+    def update_others(self, B: Tensor) -> None:
+        """B^Γ = sgn(S^Γ B^Ω), in place; where that is 0 the bit stays."""
+        drawn = B[self.columns]
+        votes = (self.table @ drawn)[self.group]  # (n, r): all rows of a group see the same columns
+        B.copy_(torch.where(votes.abs() < 1e-9, B, votes.sign()))
+        B[self.columns] = drawn
+
+    def update_drawn(self, B: Tensor) -> None:
+        """B^Ω bit by bit, in place: min ‖r S^Γ − B^Γ (B^Ω)ᵀ‖² + ‖r S^ΩΩ − B^Ω (B^Ω)ᵀ‖².
+
+        With all bits but k fixed and b = B^Ω_k that is −2 bᵀM b − 2 pᵀb, with M = r S^ΩΩ − Σ_{l≠k} B^Ω_l (B^Ω_l)ᵀ
+        and p = r (S^Γ)ᵀB^Γ_k − Σ_{l≠k} B^Ω_l (B^Γ_l)ᵀB^Γ_k. Only sums over the n rows enter, taken once.
+        """
+        r = B.shape[1]
+        drawn = B[self.columns].cpu().numpy()  # (c, r)
+        others = B.clone()
+        others[self.columns] = 0
+        sums = B.new_zeros(self.n_groups, r).index_add_(0, self.group, others)
+        SB = (self.table.T @ sums).cpu().numpy()  # (c, r): (S^Γ)ᵀ B^Γ
+        gram = (others.T @ others).cpu().numpy()  # (r, r)
+        S_drawn = self.table[self.group[self.columns]].cpu().numpy()  # (c, c)
+        for k in range(r):
+            rest = np.delete(np.arange(r), k)
+            M = r * S_drawn - drawn[:, rest] @ drawn[:, rest].T
+            p = r * SB[:, k] - drawn[:, rest] @ gram[rest, k]
+            drawn[:, k] = local_maximum(M, p / 2, drawn[:, k])
+        B[self.columns] = torch.from_numpy(drawn).to(B)
+
+
+def local_maximum(M: NDArray[np.float64], c: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """b ∈ {−1, 1} that no single flip improves in bᵀM b + 2cᵀb, reached from b by the best flip each time.
+
+    Such a b is also a fixed point of the two-means clustering by which the paper solves this problem.
+    """
+    b, M = b.copy(), (M + M.T) / 2
+    np.fill_diagonal(M, 0)  # b_i² = 1: the diagonal is a constant
+    slope = M @ b + c
+    while True:
+        i = int(np.argmin(b * slope))  # flipping b_i adds −4 b_i slope_i
+        if not b[i] * slope[i] < -1e-9 * (1 + np.abs(c[i])):
+            return b
+        b[i] = -b[i]
+        slope += 2 * b[i] * M[:, i]

@@ -1,0 +1,127 @@
+"""LFH: latent factor hashing (Zhang, Zhang, Li, Guo, "Supervised hashing with latent factor models", SIGIR 2014)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from dish import codes
+from dish.base import check_integer, check_number
+from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
+from dish.kernel import row_blocks
+from dish.similarity import Similarity
+
+
+class LFH(PairwiseHasher):
+    """Real factors U (n, r) that make the labels of pairs likely, then their signs.
+
+    Rows i and j are similar with probability σ(Θ_ij), Θ = ½UUᵀ, and U has a normal prior of variance β:
+
+        L(U) = Σ_ij [s_ij Θ_ij − log(1 + e^Θ_ij)] − ‖U‖²/2β ,   s_ij ∈ {0, 1} .
+
+    A pass draws some columns of S and moves every row of U by a Newton step on those columns alone, with a bound
+    in place of the Hessian, so that no step lowers the likelihood of its row.
+
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, ridge, device, random_state
+        As in ``DISH``.
+    beta : float
+        β, the variance of the prior.
+    n_iter : int
+        Passes.
+    n_columns : int or None
+        Columns a pass draws; None is ``n_bits``, as in the paper.
+    kernel : "rbf" or "linear"
+        Of the hash function that new rows get, a ridge regression on the signs of U. The paper's is linear.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        The signs of U, packed.
+    """
+
+    _state = (*PairwiseHasher._state, "codes_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        beta: float = 30.0,
+        n_iter: int = 50,
+        n_columns: int | None = None,
+        kernel: str = "rbf",
+        ridge: float = 1e-6,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.beta = beta
+        self.n_iter = n_iter
+        self.n_columns = n_columns
+        self.kernel = kernel
+        self.ridge = ridge
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        r = self._check_n_bits()
+        check_number("beta", self.beta, low=0, strict=True)
+        check_number("ridge", self.ridge, low=0)
+        check_integer("n_iter", self.n_iter, low=1)
+        c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
+        K, S, random_state = self._prepare(X, y)
+        n = S.n
+        U = torch.from_numpy(random_state.standard_normal((n, r))).to(K.device)
+        with self._stage("factors"), threads_for(n):
+            for _ in range(self.n_iter):
+                columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
+                update_factors(U, S, columns, self.beta)
+        H = torch.where(U >= 0, 1.0, -1.0)
+        self.codes_ = codes.pack(H.cpu().numpy())
+        self._regress(K, H, self.ridge)
+        return self
+
+
+def update_factors(U: Tensor, S: Similarity, columns: Tensor, beta: float) -> None:
+    """One pass over the rows of U (n, r), in place, with S known in some columns.
+
+    Rows outside the columns do not meet: they move at once. The drawn rows do: they move one after the other.
+    """
+    similar = similar_columns(S, columns)  # (g, c)
+    drawn = torch.zeros(len(U), dtype=torch.bool, device=U.device)
+    drawn[columns] = True
+    U_c = U[columns]
+    for block in row_blocks(len(U), 8192):
+        rows = block.start + torch.nonzero(~drawn[block]).ravel()
+        s = similar[S.group[rows].long()].to(U)
+        U[rows] += newton_step(U[rows], U_c, s, beta)
+    with threads_for(1):
+        for k, row in enumerate(columns.tolist()):
+            others = torch.arange(len(columns), device=U.device) != k  # a row is no pair with itself
+            s = similar[S.group[row].long()][others].to(U)
+            U[row] += newton_step(U[row][None], U[columns[others]], s[None], beta)[0]
+
+
+def newton_step(U: Tensor, V: Tensor, s: Tensor, beta: float) -> Tensor:
+    """Steps of rows U (b, r) against fixed rows V (c, r) with labels s (b, c).
+
+    Each row u has L(u) = 2 Σ_j [s_j θ_j − log(1 + e^θ_j)] − ‖u‖²/2β with θ_j = ½uᵀv_j (a pair counts once for each
+    of its orders). Its Hessian −½ Σ σ(θ_j)(1 − σ(θ_j)) v_j v_jᵀ − I/β is no lower than −⅛ VᵀV − I/β.
+    """
+    gradient = (s - torch.sigmoid(U @ V.T / 2)) @ V - U / beta
+    bound = V.T @ V / 8 + torch.eye(V.shape[1], dtype=V.dtype, device=V.device) / beta
+    return torch.linalg.solve(bound, gradient.T).T
+
+
+def log_posterior(U: Tensor, s: Tensor, beta: float) -> Tensor:
+    """L(U) with S (n, n) given whole, the diagonal left out. For tests and tiny n only."""
+    Theta = U @ U.T / 2
+    terms = s * Theta - torch.nn.functional.softplus(Theta)
+    return terms.sum() - terms.diagonal().sum() - U.square().sum() / (2 * beta)

@@ -1,0 +1,155 @@
+"""MLH: minimal loss hashing (Norouzi, Fleet, "Minimal loss hashing for compact binary codes", ICML 2011)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish.base import check_integer, check_number
+from dish.baselines.pairs import PairwiseHasher, sample_pairs, threads_for
+
+
+class MLH(PairwiseHasher):
+    """A hinge on the Hamming distance of pairs, through the upper bound of latent structural SVMs.
+
+    Similar rows should be within ρ bits of each other, dissimilar ones further apart: with d bits of difference
+    a similar pair costs max(0, d − ρ + 1) and a dissimilar one λ·max(0, ρ − d + 1). The bound on that loss,
+
+        max_{g, g'} [loss(g, g') + gᵀf(x) + g'ᵀf(x')] − |f(x)|₁ − |f(x')|₁ ,   g, g' ∈ {−1, 1}^r ,
+
+    falls by steps W += η [x (h − g)ᵀ + x' (h' − g')ᵀ], where h, h' are the codes now and g, g' the maximisers
+    ("loss-adjusted inference", exact by sorting the bits). Rows are centred and scaled to a mean length of one.
+
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, device, random_state
+        As in ``DISH``; anchors are used with ``kernel="rbf"`` only.
+    kernel : "linear" or "rbf"
+        Its authors hash x itself; "rbf" hashes the kernel features.
+    rho : int or None
+        ρ; None is n_bits / 8 rounded up, the value around which its authors' code searches.
+    lam : float
+        λ, the weight of dissimilar pairs.
+    eta, momentum, weight_decay, batch_size : numbers
+        Of the stochastic steps. Both kinds of loss are divided by their largest value, as in its authors' code.
+    n_iter : int
+        Passes, each over as many pairs as were sampled, at most 100,000.
+    pairs_per_row : int
+        Pairs sampled for every row, of each kind. Every batch is half similar, half dissimilar pairs.
+    """
+
+    _state = (*PairwiseHasher._state, "rho_", "bound_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        kernel: str = "linear",
+        rho: int | None = None,
+        lam: float = 1.0,
+        eta: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-3,
+        batch_size: int = 100,
+        n_iter: int = 20,
+        pairs_per_row: int = 100,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.kernel = kernel
+        self.rho = rho
+        self.lam = lam
+        self.eta = eta
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.pairs_per_row = pairs_per_row
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        r = self._check_n_bits()
+        for name in ("batch_size", "n_iter", "pairs_per_row"):
+            check_integer(name, getattr(self, name), low=1)
+        for name in ("lam", "eta", "momentum", "weight_decay"):
+            check_number(name, getattr(self, name), low=0)
+        self.rho_ = -(-r // 8) if self.rho is None else check_integer("rho", self.rho, low=1, high=r)
+        K, S, random_state = self._prepare(X, y)
+        K = K.double()
+        scale = max(float(K.norm(dim=1).mean()), 1e-12)
+        ones = K.new_ones(len(K), 1)
+        Z = torch.cat([K / scale, ones], 1)  # (n, d + 1): the last weight is the offset
+        with self._stage("pairs"):
+            pairs = sample_pairs(S, self.pairs_per_row, random_state)
+        with self._stage("steps"), threads_for(self.batch_size):
+            W = self._descend(Z, *pairs, random_state)
+        self._keep(W[:-1] / scale, W[-1].cpu().numpy())
+        return self
+
+    def _descend(
+        self,
+        Z: Tensor,
+        i: NDArray[np.int64],
+        j: NDArray[np.int64],
+        similar: NDArray[np.bool_],
+        random_state: np.random.RandomState,
+    ) -> Tensor:
+        """W (d + 1, r) after all steps; keeps the mean bound of every pass."""
+        d, r = Z.shape[1], self.n_bits
+        W = torch.from_numpy(random_state.standard_normal((d, r))).to(Z) * 0.1
+        W[-1] = 0
+        speed = torch.zeros_like(W)
+        decay = torch.full_like(W, self.weight_decay)
+        decay[-1] = 0
+        tables = losses(r, self.rho_, self.lam).to(Z)  # (2, r + 1)
+        near, far = np.flatnonzero(similar), np.flatnonzero(~similar)
+        half = self.batch_size // 2
+        n_batches = -(-min(len(i), 100_000) // self.batch_size)
+        bounds = []
+        for t in range(self.n_iter):
+            eta, bound = self.eta * (1 - t / self.n_iter), 0.0
+            for _ in range(n_batches):
+                batch = np.append(random_state.choice(near, self.batch_size - half), random_state.choice(far, half))
+                x, x2 = Z[i[batch]], Z[j[batch]]
+                f, f2 = x @ W, x2 @ W
+                loss = tables[torch.from_numpy(similar[batch].astype(np.int64)).to(Z.device)]  # (batch, r + 1)
+                g, g2, value = loss_adjusted(f, f2, loss)
+                bound += float((value - f.abs().sum(1) - f2.abs().sum(1)).mean())
+                step = x.T @ (f.sign() - g) + x2.T @ (f2.sign() - g2)
+                speed = self.momentum * speed + eta * (step / len(batch) - decay * W)
+                W += speed
+            bounds.append(bound / n_batches)
+        self.bound_ = np.array(bounds)
+        return W
+
+
+def losses(r: int, rho: int, lam: float) -> Tensor:
+    """The loss of d = 0 … r bits of difference, (2, r + 1): row 0 for dissimilar pairs, row 1 for similar ones."""
+    d = torch.arange(r + 1, dtype=torch.float64)
+    near, far = (d - rho + 1).clamp(min=0), (rho - d + 1).clamp(min=0)
+    return torch.stack([lam * far / (rho + 1), near / (r - rho + 1)])
+
+
+def loss_adjusted(f: Tensor, f2: Tensor, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The codes g, g' in {−1, 1} that maximise loss[d(g, g')] + gᵀf + g'ᵀf', and the maximum; f, f' (b, r).
+
+    A bit is worth |f + f'| if it is equal in g and g', |f − f'| if it differs: for every number of differing
+    bits, those that lose least.
+    """
+    change, order = ((f - f2).abs() - (f + f2).abs()).sort(1, descending=True)
+    totals = torch.nn.functional.pad(change.cumsum(1), (1, 0)) + loss  # (b, r + 1)
+    best, flips = totals.max(1)
+    place = torch.arange(f.shape[1], device=f.device).expand_as(order)
+    equal = torch.empty_like(order).scatter_(1, order, place) >= flips[:, None]
+    g = torch.where(torch.where(equal, f + f2, f - f2) >= 0, 1.0, -1.0).to(f)
+    return g, torch.where(equal, g, -g), best + (f + f2).abs().sum(1)
