@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Public name → module. Loaded on first use, so that `import dish` brings in neither torch nor numba.
-_PUBLIC = {"DISH": "estimator", "load": "base"}
+_PUBLIC = {"DISH": "estimator", "DeepDISH": "deep", "load": "base"}
 
 if TYPE_CHECKING:
-    from dish import baselines, cbcd, codes, datasets, gist, kernel, metrics, modelfile, similarity
+    from dish import baselines, cbcd, codes, datasets, gist, images, kernel, metrics, modelfile, nets, similarity
     from dish.base import load
+    from dish.deep import DeepDISH
     from dish.estimator import DISH
 
 __all__ = [
     "DISH",
+    "DeepDISH",
     "baselines",
     "cbcd",
     "codes",
     "datasets",
     "gist",
+    "images",
     "kernel",
     "load",
     "metrics",
     "modelfile",
+    "nets",
     "similarity",
 ]
 

@@ -97,9 +97,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a hasher saved by ``save``; the right class comes back."""
     from dish.baselines import REGISTRY
+    from dish.deep import DeepDISH
     from dish.estimator import DISH
 
-    classes: list[type[Hasher]] = [DISH, *REGISTRY.values()]
+    classes: list[type[Hasher]] = [DISH, DeepDISH, *REGISTRY.values()]
     kinds = {c.__name__: c for c in classes}
     kind, content, arrays = modelfile.read(path)
     if kind not in kinds:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dish.base import Hasher
 from dish.baselines.agh import AGH
 from dish.baselines.bre import BRE
+from dish.baselines.cnnbh import CNNBH
+from dish.baselines.cnnh import CNNH
 from dish.baselines.cosdish import COSDISH
 from dish.baselines.dgh import DGH
+from dish.baselines.dhn import DHN
+from dish.baselines.ftde import FTDE
 from dish.baselines.isoh import IsoH
 from dish.baselines.itq import CCAITQ, PCAITQ
 from dish.baselines.lfh import LFH
 from dish.baselines.lsh import LSH
 from dish.baselines.minhash import MinHash
 from dish.baselines.mlh import MLH
+from dish.baselines.sfhc import SFHC
 from dish.baselines.sh import SH
 from dish.baselines.tsh import TSH
 
@@ -30,4 +35,9 @@ REGISTRY: dict[str, type[Hasher]] = {
     "tsh": TSH,
     "lfh": LFH,
     "cosdish": COSDISH,
+    "cnnh": CNNH,
+    "sfhc": SFHC,
+    "cnnbh": CNNBH,
+    "dhn": DHN,
+    "ftde": FTDE,
 }

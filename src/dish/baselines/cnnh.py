@@ -1,0 +1,97 @@
+"""CNNH+: codes from the similarity matrix first, then a network that predicts codes and classes.
+
+Xia, Pan, Lai, Liu, Yan, "Supervised hashing for image retrieval via image representation learning", AAAI 2014.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dish import codes
+from dish.deephasher import DeepHasher
+from dish.similarity import Similarity
+
+
+class CNNH(DeepHasher):
+    """Stage one: min ‖S − HHᵀ/r‖² over H in [−1, 1], entry by entry. Stage two: F towards sgn(H), with softmax.
+
+    S is used through its groups (classes or label sets), never as n×n: an entry costs O(r).
+    """
+
+    N_SWEEPS = 5
+
+    def _learn(self, S: Similarity) -> None:
+        done = self._read_checkpoint(S)
+        if done is not None:
+            self.codes_ = done[1]
+            return
+        with self._stage("codes"):
+            H = factorise(S, self.n_bits, np.random.RandomState(self._seed), self.N_SWEEPS)
+        self.codes_ = codes.pack(H)
+        target = torch.from_numpy(codes.unpack(self.codes_, self.n_bits)).to(self._device, torch.float32)
+        head = nn.Linear(self.model_.hash.in_features, self._n_targets).to(self._device)
+
+        def loss(phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
+            return self._classification(head(phi), rows) + (torch.tanh(F) - target[rows]).square().mean()
+
+        self._train(loss, 0, head)
+        self._write_checkpoint(0, self.codes_, S)
+
+
+def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_sweeps: int) -> NDArray[np.float64]:
+    """H (n, r) in [−1, 1] that lowers ‖S − HHᵀ/r‖² by Newton steps on one entry at a time, column after column."""
+    H = random_state.uniform(-1, 1, (S.n, r))
+    group, diag = S.group.numpy(), S.diag.numpy()
+    # S between groups, (g, g): for classes the number of classes squared
+    table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy()
+    for _ in range(n_sweeps):
+        for k in range(r):
+            _newton_column(H, k, group, table, diag)
+    return H
+
+
+@njit(cache=True)
+def _newton_column(H: Any, k: int, group: Any, table: Any, diag: Any) -> None:
+    """One pass over column k: each entry moves to the bounded minimum of its quadratic model if that helps.
+
+    With h = H_·k and R = rS − Σ_{j≠k} H_·j H_·jᵀ (without its diagonal), the entries of column k enter as
+    ‖R − hhᵀ‖²; for one entry that is  2 Σ_{j≠i} (R_ij − h_i h_j)² + (R_ii − h_i²)².
+    """
+    n, r = H.shape
+    u = H.T @ np.ascontiguousarray(H[:, k])  # Hᵀh (r,), kept up to date
+    sums = np.zeros(len(table))  # Eᵀh
+    for i in range(n):
+        sums[group[i]] += H[i, k]
+    for i in range(n):
+        h = H[i, k]
+        Sh, Hu, own = 0.0, 0.0, 0.0
+        for g in range(len(sums)):
+            Sh += table[group[i], g] * sums[g]
+        for j in range(r):
+            if j != k:
+                Hu += H[i, j] * u[j]
+                own += H[i, j] ** 2
+        # Σ_{j≠i} R_ij h_j and Σ_{j≠i} h_j²
+        R_ii = r * diag[group[i]] - own
+        Rh = (r * Sh - Hu) - R_ii * h
+        hh = u[k] - h * h
+        slope = 4 * (hh * h - Rh) + 4 * h * (h * h - R_ii)
+        curve = 4 * hh + 12 * h * h - 4 * R_ii
+        if curve <= 0:
+            curve = 4 * hh + 1e-12
+        new = min(1.0, max(-1.0, h - slope / curve))
+        before = 2 * (hh * h * h - 2 * Rh * h) + (R_ii - h * h) ** 2
+        after = 2 * (hh * new * new - 2 * Rh * new) + (R_ii - new * new) ** 2
+        if after < before:
+            for j in range(r):
+                if j != k:
+                    u[j] += (new - h) * H[i, j]
+            u[k] += new * new - h * h
+            sums[group[i]] += new - h
+            H[i, k] = new
