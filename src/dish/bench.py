@@ -61,7 +61,7 @@ def method_names() -> list[str]:
     """Everything that can be benchmarked: DISH, the registry, and the l2 distance of the raw rows."""
     from dish.baselines import REGISTRY
 
-    return ["dish", *REGISTRY, "l2"]
+    return ["dish", "dish_d", *REGISTRY, "l2"]
 
 
 def run_all(
@@ -104,7 +104,7 @@ def _warm_up(run: Run, data: Any) -> None:
         some = data.split(run.trial, None).train[:: max(1, len(data) // 500)]
         with suppress(Exception), warnings.catch_warnings():  # what is wrong with it, the run itself will say
             warnings.simplefilter("ignore")
-            make_method(run).fit(unit_rows(data.rows(some)), data.y[some])
+            make_method(run).fit(prepared(data, some), data.y[some])
 
 
 def load_data(name: str) -> Any:
@@ -147,14 +147,14 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     split = data.split(run.trial, run.n_train)
     query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
     labels = data.y
-    Xq, yq, yb = unit_rows(data.rows(query)), labels[query], labels[split.database]
+    Xq, yq, yb = prepared(data, query), labels[query], labels[split.database]
     if run.method == "l2":
         start = time.perf_counter()
-        value = metrics.l2_mean_average_precision(Xq, yq, unit_rows(data.rows(split.database)), yb, k=run.cut)
+        value = metrics.l2_mean_average_precision(Xq, yq, prepared(data, split.database), yb, k=run.cut)
         return {"map": value, "score_s": time.perf_counter() - start}
 
     hasher = make_method(run)
-    X = unit_rows(data.rows(split.train))
+    X = prepared(data, split.train)
     peak = PeakMemory()
     start = time.perf_counter()
     hasher.fit(X, labels[split.train])
@@ -180,18 +180,25 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
 def _encode(hasher: Any, data: Any, rows: NDArray[Any], block: int = 50_000) -> NDArray[np.uint8]:
     """Codes of some rows of a dataset, a block at a time."""
     parts = (rows[i : i + block] for i in range(0, len(rows), block))
-    return np.concatenate([hasher.transform(unit_rows(data.rows(part))) for part in parts])
+    return np.concatenate([hasher.transform(prepared(data, part)) for part in parts])
 
 
 def make_method(run: Run) -> Any:
     """The hasher of a definition; the trial is its seed."""
     from dish.baselines import REGISTRY
+    from dish.deep import DeepDISH
     from dish.estimator import DISH
 
-    kinds: dict[str, Any] = {"dish": DISH, **REGISTRY}
+    kinds: dict[str, Any] = {"dish": DISH, "dish_d": DeepDISH, **REGISTRY}
     if run.method not in kinds:
         raise ValueError(f"method must be one of {', '.join(method_names())}; got {run.method!r}")
     return kinds[run.method](n_bits=run.bits, random_state=run.trial, **dict(run.params))
+
+
+def prepared(data: Any, rows: NDArray[Any]) -> NDArray[Any]:
+    """Some rows of a dataset as methods get them: images as they are, features of length one."""
+    X = data.rows(rows)
+    return X if X.ndim == 4 else unit_rows(X)
 
 
 def unit_rows(X: NDArray[Any]) -> NDArray[np.float32]:
@@ -233,8 +240,17 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
+        **_gpu(),
         "commit": commit(),
     }
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU, if there is one and torch is in use."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
 
 
 def commit() -> str:

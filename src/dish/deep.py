@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from dish import cbcd, codes, kernel
 from dish.base import check_integer, check_number
 from dish.deephasher import DeepHasher
-from dish.estimator import columns
 from dish.similarity import Similarity
 
 
@@ -50,6 +49,7 @@ class DeepDISH(DeepHasher):
         lr: float | str = "auto",
         weight_decay: float = 5e-4,
         augment: bool = True,
+        mirror: bool = True,
         image_size: int | None = None,
         checkpoint: Any = None,
         device: str = "auto",
@@ -65,6 +65,7 @@ class DeepDISH(DeepHasher):
             lr=lr,
             weight_decay=weight_decay,
             augment=augment,
+            mirror=mirror,
             image_size=image_size,
             checkpoint=checkpoint,
             device=device,
@@ -94,13 +95,12 @@ class DeepDISH(DeepHasher):
             self._write_checkpoint(first, packed, S)
         else:
             first, packed = resumed
-        S = S.to(self._device)
         self.agreement_: list[float] = []
         for t in range(first, self.n_iter):
             F = self._outputs()
             with self._stage("H-step"):
-                H = columns(packed, self.n_bits, self._device)
-                q = (len(F) * self.nu * kernel.LOSSES["hinge"].half_difference(F)).T.contiguous()
+                H = cbcd.PackedColumns(packed, self.n_bits)
+                q = (len(F) * self.nu * kernel.LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
                 done = cbcd.sweep(H, S, q)
                 packed = H.packed()
             agreement = bit_agreement(F, packed, self.n_bits)

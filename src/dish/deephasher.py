@@ -84,6 +84,8 @@ class DeepHasher(Hasher):
         Of SGD with Nesterov momentum 0.9. ``lr="auto"``: 0.05 from scratch, 0.01 for fine-tuning.
     augment : bool
         Random flips, shifts, small turns, light and cut-outs of the training images.
+    mirror : bool
+        Encode an image as the mean of F over it and its mirror image.
     image_size : int or None
         Side of the network's input; None is the network's own. Images are resized on the device.
     checkpoint : path or None
@@ -104,6 +106,7 @@ class DeepHasher(Hasher):
         lr: float | str = "auto",
         weight_decay: float = 5e-4,
         augment: bool = True,
+        mirror: bool = True,
         image_size: int | None = None,
         checkpoint: Any = None,
         device: str = "auto",
@@ -118,6 +121,7 @@ class DeepHasher(Hasher):
         self.lr = lr
         self.weight_decay = weight_decay
         self.augment = augment
+        self.mirror = mirror
         self.image_size = image_size
         self.checkpoint = checkpoint
         self.device = device
@@ -312,7 +316,7 @@ class DeepHasher(Hasher):
     def _forward(self, model: HashNet, x: Tensor) -> Tensor:
         model.eval()
         with torch.no_grad():
-            return model(model.prepare(x))[1].float()
+            return _Encoder(model, self.mirror)(x)
 
     # --- checkpoints ---
 
@@ -413,7 +417,7 @@ class DeepHasher(Hasher):
         check_is_fitted(self)
         import tempfile
 
-        model = _Exported(self.model_).cpu().eval()
+        model = _Encoder(self.model_, self.mirror).cpu().eval()
         side = self.model_.size or 32
         some = (
             torch.zeros(2, self.n_features_in_) if self.vectors_ else torch.zeros(2, side, side, 3, dtype=torch.uint8)
@@ -441,17 +445,20 @@ class DeepHasher(Hasher):
         self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
 
 
-class _Exported(nn.Module):
-    """Rows → F, for export."""
+class _Encoder(nn.Module):
+    """Raw rows → F, of images as the mean over both mirror images."""
 
-    def __init__(self, model: HashNet) -> None:
+    def __init__(self, model: HashNet, mirror: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.mirror = model, mirror
 
     def forward(self, x: Tensor) -> Tensor:
-        """F of raw rows."""
-        F: Tensor = self.model(self.model.prepare(x))[1]
-        return F
+        """F (n, r)."""
+        x = self.model.prepare(x)
+        F: Tensor = self.model(x)[1]
+        if self.mirror and x.ndim == 4:
+            F = (F + self.model(x.flip(3))[1]) / 2
+        return F.float()
 
 
 def class_targets(y: Any) -> Tensor:
