@@ -145,11 +145,11 @@ def test_the_smoothed_slope_is_the_derivative(problem):
 
 def test_climbing_lowers_the_smoothed_objective(problem):
     K, white, y = problem
-    Q = ksh.Residue(from_labels(y), 8, K)
+    Q, L_inv = ksh.Residue(from_labels(y), 8, K), white.inverse_factor()
     w = torch.ones(6, dtype=torch.float64)
-    values = [ksh.smoothed(Q, ksh.climb(K, white, Q, w, K @ w, n)[1])[0] for n in (0, 1, 5, 50)]
+    values = [ksh.smoothed(Q, ksh.climb(K, L_inv, Q, w, K @ w, n)[1])[0] for n in (0, 1, 5, 50)]
     assert values[0] > values[1] > values[2] > values[3]
-    w_up, F_up = ksh.climb(K, white, Q, w, K @ w, 50)
+    w_up, F_up = ksh.climb(K, L_inv, Q, w, K @ w, 50)
     np.testing.assert_allclose(K @ w_up, F_up, atol=1e-8)
 
 
@@ -181,8 +181,8 @@ def test_one_bit_of_sdh_is_the_best_of_all_columns(descend, monkeypatch):
     """Bit k of n rows: over {−1, 1}ⁿ, no column has a lower ‖Y − BW‖² − 2ν⟨F, B⟩."""
     monkeypatch.setattr(sdh, "MAX_PASSES", 1)
     rng = np.random.default_rng(4)
-    n, r, l, nu = 6, 3, 2, 0.3
-    Y, W, F = np.eye(l)[rng.integers(l, size=n)], rng.standard_normal((r, l)), rng.standard_normal((n, r))
+    n, r, nu = 6, 3, 0.3
+    Y, W, F = np.eye(2)[rng.integers(2, size=n)], rng.standard_normal((r, 2)), rng.standard_normal((n, r))
     B = rng.choice([-1, 1], (n, r)).astype(np.int8)
 
     def loss(B):

@@ -79,7 +79,7 @@ def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int) -> T
     for _ in range(r):
         w = relaxed.best()
         F = K @ w
-        w_up, F_up = climb(K, white, residue, w, F, n_steps)
+        w_up, F_up = climb(K, relaxed.L_inv, residue, w, F, n_steps)
         if residue.quadratic(signs(F_up)) > residue.quadratic(signs(F)):
             w, F = w_up, F_up
         h = signs(F)
@@ -114,13 +114,13 @@ class Residue:
         self.k += 1
 
 
-def climb(K: Tensor, white: Whitening, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
+def climb(K: Tensor, L_inv: Tensor, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
     """A better w and its F = Kw, by Nesterov's accelerated gradient on g = −φᵀQφ.
 
-    Steps are −(KᵀK + ρI)⁻¹∇g / c. The curvature c is doubled until g falls as far as a function of that curvature
-    must; a step that raises g all the same ends the run of the momentum. Two passes over K a step.
+    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI. The curvature c is doubled until g falls as far as a function of
+    that curvature must; a step that raises g all the same ends the run of the momentum. Two passes over K a step.
     """
-    curvature = Q.r * len(K) / 32
+    curvature = Q.r * len(K) / 1024  # too small: the first steps find what it has to be
     w_before, F_before = w, F
     g_before, t = float("inf"), 1.0
     for _ in range(n_steps):
@@ -129,7 +129,7 @@ def climb(K: Tensor, white: Whitening, Q: Residue, w: Tensor, F: Tensor, n_steps
         v, F_v = w + beta * (w - w_before), F + beta * (F - F_before)
         g_v, slope = smoothed(Q, F_v)
         grad = K.T @ slope
-        d = white.solve(grad[:, None])[:, 0].to(K.dtype)
+        d = L_inv.T @ (L_inv @ grad)
         fall, Kd = float(grad.double() @ d.double()), K @ d
         while (g := smoothed(Q, F_v - Kd / curvature)[0]) > g_v - fall / (2 * curvature) + 1e-6 * abs(g_v):
             curvature *= 2
