@@ -143,9 +143,10 @@ def test_the_smoothed_slope_is_the_derivative(problem):
     assert g == pytest.approx(-Q.quadratic(torch.tanh(F / 2)))
 
 
-def test_climbing_lowers_the_smoothed_objective(problem):
+@pytest.mark.parametrize("whiten", [True, False])
+def test_climbing_lowers_the_smoothed_objective(problem, whiten):
     K, white, y = problem
-    Q, L_inv = ksh.Residue(from_labels(y), 8, K), white.inverse_factor()
+    Q, L_inv = ksh.Residue(from_labels(y), 8, K), white.inverse_factor() if whiten else None
     w = torch.ones(6, dtype=torch.float64)
     values = [ksh.smoothed(Q, ksh.climb(K, L_inv, Q, w, K @ w, n)[1])[0] for n in (0, 1, 5, 50)]
     assert values[0] > values[1] > values[2] > values[3]

@@ -27,7 +27,8 @@ class KSH(KernelHasher):
 
     ``y``: (n,) classes, (n, l) labels of 0 and 1 (``multilabel`` as in ``DISH``), or a ``Similarity``. ``n_steps``
     accelerated gradient steps are made for a bit, in the coordinates in which KᵀK + ρI is the identity: there a few
-    go further than its authors' 500 plain ones. ``ridge`` is ρ as a share of the mean of diag(KᵀK).
+    go further than its authors' 500 plain ones, which are ``n_steps=500, whiten=False``. ``ridge`` is ρ as a share of
+    the mean of diag(KᵀK).
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class KSH(KernelHasher):
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         n_steps: int = 20,
+        whiten: bool = True,
         similar_weight: float = 2.0,
         multilabel: str = "count",
         ridge: float = 1e-6,
@@ -46,6 +48,7 @@ class KSH(KernelHasher):
         self.n_anchors = n_anchors
         self.gamma = gamma
         self.n_steps = n_steps
+        self.whiten = whiten
         self.similar_weight = similar_weight
         self.multilabel = multilabel
         self.ridge = ridge
@@ -65,13 +68,13 @@ class KSH(KernelHasher):
             K = self._kernel_features(X, check_random_state(self.random_state))
         white = self._whitening(K, self.ridge)
         with self._stage("bits"):
-            W = learn(K, white, S.to(resolve_device(self.device)), self.n_bits, self.n_steps)
+            W = learn(K, white, S.to(resolve_device(self.device)), self.n_bits, self.n_steps, self.whiten)
         self.W_ = W.cpu().numpy()
         self.intercept_ = K.new_zeros(self.n_bits).cpu().numpy()
         return self
 
 
-def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int) -> Tensor:
+def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     """W (m, r), bit by bit."""
     relaxed = Relaxation(K, white, S, r)
     residue = Residue(S, r, K)
@@ -79,7 +82,7 @@ def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int) -> T
     for _ in range(r):
         w = relaxed.best()
         F = K @ w
-        w_up, F_up = climb(K, relaxed.L_inv, residue, w, F, n_steps)
+        w_up, F_up = climb(K, relaxed.L_inv if whiten else None, residue, w, F, n_steps)
         if residue.quadratic(signs(F_up)) > residue.quadratic(signs(F)):
             w, F = w_up, F_up
         h = signs(F)
@@ -114,11 +117,12 @@ class Residue:
         self.k += 1
 
 
-def climb(K: Tensor, L_inv: Tensor, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
+def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
     """A better w and its F = Kw, by Nesterov's accelerated gradient on g = −φᵀQφ.
 
-    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI. The curvature c is doubled until g falls as far as a function of
-    that curvature must; a step that raises g all the same ends the run of the momentum. Two passes over K a step.
+    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI, or plainly −∇g / c without L⁻¹. The curvature c is doubled until g
+    falls as far as a function of that curvature must; a step that raises g all the same ends the run of the momentum.
+    Two passes over K a step.
     """
     curvature = Q.r * len(K) / 1024  # too small: the first steps find what it has to be
     w_before, F_before = w, F
@@ -129,7 +133,7 @@ def climb(K: Tensor, L_inv: Tensor, Q: Residue, w: Tensor, F: Tensor, n_steps: i
         v, F_v = w + beta * (w - w_before), F + beta * (F - F_before)
         g_v, slope = smoothed(Q, F_v)
         grad = K.T @ slope
-        d = L_inv.T @ (L_inv @ grad)
+        d = grad if L_inv is None else L_inv.T @ (L_inv @ grad)
         fall, Kd = float(grad.double() @ d.double()), K @ d
         while (g := smoothed(Q, F_v - Kd / curvature)[0]) > g_v - fall / (2 * curvature) + 1e-6 * abs(g_v):
             curvature *= 2
