@@ -175,31 +175,49 @@ class Whitening:
 # --- Spectral start ---------------------------------------------------------------------------------------
 
 
-def spectral_start(K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState) -> Tensor:
-    """W (m, r) of the relaxed problem, bit by bit: max (Kw)ᵀ (rS − H_k H_kᵀ) (Kw) with ‖Kw‖² = n.
+class Relaxation:
+    """The relaxed problem of one bit after another: max (Kw)ᵀ (rS − H_k H_kᵀ) (Kw) with ‖Kw‖² = n.
 
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
     in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
-    basis B of that span and solve a problem of its size. KᵀSK is exact; for more than ``START_ROWS`` rows
-    KᵀH_k is estimated from that many random rows, so that a bit costs no pass over K.
+    basis B of that span and solve a problem of its size.
     """
-    n = len(K)
-    L_inv = white.inverse_factor()
-    PtK, RtK = S.project(blocks_of(K))
-    C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
-    B = _range(C_P)  # (m, p)
-    T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
-    T = (T + T.T) / 2
+
+    def __init__(self, K: Tensor, white: Whitening, S: Similarity, r: int) -> None:
+        self.n = len(K)
+        L_inv = white.inverse_factor()
+        PtK, RtK = S.project(blocks_of(K))
+        C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
+        self.B = _range(C_P)  # (m, p)
+        T = r * (self.B.T @ C_P) @ (C_R.T @ self.B)  # (p, p): the problem in the basis B
+        self.T = (T + T.T) / 2
+        self.L_inv = L_inv.to(K.dtype)
+
+    def best(self) -> Tensor:
+        """w (m,) of the next bit."""
+        x = self.B @ _leading_eigenvector(self.T)
+        x *= torch.sign(x[x.abs().argmax()])  # of the two signs, one that does not depend on the basis
+        return (self.n**0.5 * x).to(self.L_inv.dtype) @ self.L_inv  # L⁻ᵀ x
+
+    def subtract(self, Kth: Tensor, weight: float = 1.0) -> None:
+        """Take a bit h into H_k, given Kᵀh up to the factor ``weight``."""
+        v = weight * (self.L_inv @ Kth).double()  # L⁻¹ Kᵀ h
+        self.B, self.T = _deflate(self.B, self.T, v)
+
+
+def spectral_start(K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState) -> Tensor:
+    """W (m, r) of the relaxed problem, bit by bit.
+
+    KᵀSK is exact; for more than ``START_ROWS`` rows KᵀH_k is estimated from that many random rows, so that a bit
+    costs no pass over K.
+    """
+    relaxed = Relaxation(K, white, S, r)
     rows, weight = _sample_rows(K, random_state)
-    L_inv_s = L_inv.to(K.dtype)
     W = []
     for _ in range(r):
-        x = B @ _leading_eigenvector(T)
-        x *= torch.sign(x[x.abs().argmax()])  # of the two signs, one that does not depend on the basis
-        w = (n**0.5 * x).to(K.dtype) @ L_inv_s  # L⁻ᵀ x
+        w = relaxed.best()
         W.append(w)
-        v = weight * (L_inv_s @ signs_product(K, w, rows)).double()  # L⁻¹ Kᵀ h
-        B, T = _deflate(B, T, v)
+        relaxed.subtract(signs_product(K, w, rows), weight)
     return torch.stack(W, 1)
 
 

@@ -10,13 +10,16 @@ from dish.baselines.cnnh import CNNH
 from dish.baselines.cosdish import COSDISH
 from dish.baselines.dgh import DGH
 from dish.baselines.dhn import DHN
+from dish.baselines.fasth import FastH
 from dish.baselines.ftde import FTDE
 from dish.baselines.isoh import IsoH
 from dish.baselines.itq import CCAITQ, PCAITQ
+from dish.baselines.ksh import KSH
 from dish.baselines.lfh import LFH
 from dish.baselines.lsh import LSH
 from dish.baselines.minhash import MinHash
 from dish.baselines.mlh import MLH
+from dish.baselines.sdh import SDH
 from dish.baselines.sfhc import SFHC
 from dish.baselines.sh import SH
 from dish.baselines.tsh import TSH
@@ -32,7 +35,10 @@ REGISTRY: dict[str, type[Hasher]] = {
     "dgh": DGH,
     "bre": BRE,
     "mlh": MLH,
+    "ksh": KSH,
     "tsh": TSH,
+    "fasth": FastH,
+    "sdh": SDH,
     "lfh": LFH,
     "cosdish": COSDISH,
     "cnnh": CNNH,

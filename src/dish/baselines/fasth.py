@@ -1,0 +1,250 @@
+"""FastH: fast supervised hashing (Lin, Shen, Shi, van den Hengel, Suter, CVPR 2014).
+
+Bit after bit in two steps. Step one infers the bit z in {−1, 1}ⁿ that suits the pairs best, given the bits H (n, k)
+before it. With the KSH loss ‖rS − HHᵀ‖² and S = wYYᵀ − 1 that is
+
+    min  −zᵀ (rS − HHᵀ) z = −r (w‖Yᵀz‖² − (1ᵀz)²) + ‖Hᵀz‖² .
+
+Step two trains a classifier on z. What the classifier predicts, not z, joins H: later bits see its mistakes.
+
+Its authors sample pairs and take blocks of similar rows, in which they minimise by graph cut. The form above needs no
+sample: all n² pairs count, in O(n). In place of graph cuts, whole blocks (rows with equal labels) are flipped first,
+then single rows, for as long as a flip lowers the loss. A block of rows whose bits so far are equal too is solved
+exactly by that, since its pairs all want to be alike; other blocks need not be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from dish import codes
+from dish.base import check_integer, check_number, check_option
+from dish.baselines import trees
+from dish.kernel import Whitening
+from dish.kernelhasher import KernelHasher
+from dish.similarity import Classes, LabelCounts, from_labels
+
+N_STARTS = 10  # random signs of the blocks to start from
+MAX_SWEEPS = 100  # over the rows; it stops when none wants to flip, usually after a few
+
+
+class FastH(KernelHasher):
+    """Bits inferred from label pairs, then learned by a classifier each.
+
+    ``loss="kernel"`` learns a bit by ridge regression on the kernel features, as the other kernel methods do;
+    ``loss="trees"`` by AdaBoost on the raw rows with ``n_trees`` decision trees of depth ``depth`` (its authors' own
+    hash function, far slower to train). ``y``: (n,) classes, or (n, l) labels of 0 and 1, dense or CSR.
+
+    ``codes_`` are the inferred bits of the training rows, packed; they know the labels.
+    """
+
+    _state = (*KernelHasher._state, "codes_", "features_", "thresholds_", "leaves_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        loss: str = "kernel",
+        similar_weight: float = 2.0,
+        ridge: float = 1e-6,
+        n_trees: int = 200,
+        depth: int = 4,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.loss = loss
+        self.similar_weight = similar_weight
+        self.ridge = ridge
+        self.n_trees = n_trees
+        self.depth = depth
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y."""
+        self._check_params()
+        self._require_y(y)
+        X = self._check_X(X, reset=True)
+        n, r = len(X), self.n_bits
+        pairs = Pairs(y, n, r, self.similar_weight)
+        random_state = check_random_state(self.random_state)
+        self.timings_ = {}
+        step = self._classifier(X, random_state)
+
+        H, Z = np.zeros((n, r), np.int8), np.zeros((n, r), np.int8)
+        for k in range(r):
+            with self._stage("inference"):
+                Z[:, k] = pairs.infer(H, k, random_state)
+            with self._stage("classifier"):
+                H[:, k] = np.where(step.fit(Z[:, k]) >= 0, 1, -1)
+        self.codes_ = codes.pack(Z)
+        self._keep_hash_function(step)
+        return self
+
+    def _classifier(self, X: NDArray[Any], random_state: np.random.RandomState) -> RidgeStep | TreeStep:
+        if self.loss == "trees":
+            return TreeStep(X.astype(np.float32), self.n_trees, self.depth, random_state)
+        with self._stage("features"):
+            K = self._kernel_features(X, random_state)
+        return RidgeStep(K, self._whitening(K, self.ridge))
+
+    def _keep_hash_function(self, step: RidgeStep | TreeStep) -> None:
+        """F as W and an intercept or as trees; what the other kind would have is left empty."""
+        r, none = self.n_bits, np.empty((self.n_bits, 0, 1))
+        if isinstance(step, RidgeStep):
+            self.W_, self.intercept_ = torch.stack(step.W, 1).cpu().numpy(), np.array(step.intercept, np.float32)
+            self.features_, self.thresholds_, self.leaves_ = none, none, none
+        else:
+            self.gamma_, self.anchors_, self.mean_ = 0.0, np.empty((0, self.n_features_in_)), np.empty(0)
+            self.W_, self.intercept_ = np.empty((0, r), np.float32), np.zeros(r, np.float32)
+            parts = zip(*step.bits, strict=True)
+            self.features_, self.thresholds_, self.leaves_ = (np.stack(part) for part in parts)
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        if self.loss == "trees":
+            return np.asarray(trees.evaluate(X.astype(np.float32), self.features_, self.thresholds_, self.leaves_))
+        return super()._decide(X)
+
+    def _check_params(self) -> None:
+        self._check_kernel_params()
+        check_option("loss", self.loss, ("kernel", "trees"))
+        check_number("ridge", self.ridge, low=0)
+        check_integer("n_trees", self.n_trees, low=1)
+        check_integer("depth", self.depth, low=1, high=16)
+
+
+# --- Step one: inference ----------------------------------------------------------------------------------
+
+
+class Pairs:
+    """The pairs' loss −zᵀ(rS − HHᵀ)z of a bit, through the distinct sets of labels Y_g (g, l) and each row's set."""
+
+    def __init__(self, y: Any, n: int, r: int, similar_weight: float) -> None:
+        S = from_labels(y, similar_weight=similar_weight, n_rows=n)
+        if not isinstance(S, Classes | LabelCounts):
+            raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
+        self.r, self.w, self.g = r, S.w, S.n_groups
+        self.group = S.group.numpy().astype(np.int64)
+        self.size = S.group_sizes().numpy()  # (g,)
+        if isinstance(S, Classes):  # a set of one label each
+            self.start, self.labels, self.n_labels = np.arange(self.g + 1), np.arange(self.g), self.g
+        else:
+            self.start, self.labels = S.Y_g.crow_indices().numpy(), S.Y_g.col_indices().numpy()
+            self.n_labels = S.Y_g.shape[1]
+
+    def infer(self, H: NDArray[np.int8], k: int, random_state: np.random.RandomState) -> NDArray[np.float64]:
+        """z (n,) for the bit after the first k of H: flips of blocks from several starts, then flips of rows."""
+        H_g = np.zeros((self.g, H.shape[1]))  # EᵀH
+        H_g[:, :k] = np.stack([np.bincount(self.group, h, self.g) for h in H[:, :k].T], 1) if k else 0
+        starts = 2.0 * random_state.randint(2, size=(N_STARTS, self.g)) - 1
+        losses = [self.descend(x, self.size, H_g, k, np.arange(self.g)) for x in starts]
+        z = starts[np.argmin(losses)][self.group]
+        self.descend(z, np.ones(len(z)), H, k, self.group)
+        return z
+
+    def descend(
+        self, z: NDArray[np.float64], size: NDArray[np.float64], H: NDArray[Any], k: int, group: NDArray[np.int64]
+    ) -> float:
+        """Flip rows (or blocks of ``size`` rows, H being their sums) in place while the loss falls; the loss."""
+        sums = np.zeros(self.n_labels), np.zeros(1), np.zeros(k)  # Yᵀz, 1ᵀz, Hᵀz
+        args = z, size, H, group, self.start, self.labels, *sums
+        return float(_descend(*args, float(self.r), self.w, MAX_SWEEPS))
+
+
+@njit(cache=True)
+def _descend(
+    z: Any,
+    size: Any,
+    H: Any,
+    group: Any,
+    start: Any,
+    labels: Any,
+    Ytz: Any,
+    one_z: Any,
+    Htz: Any,
+    r: float,
+    w: float,
+    max_sweeps: int,
+) -> Any:
+    """z_i ← sgn((Qz)_i − Q_ii z_i) in turn, Q_ij = r size_i size_j (w Y_i·Y_j − 1) − H_i·H_j; keeps the sums."""
+    for i in range(len(z)):
+        _add(z[i], size[i], labels[start[group[i]] : start[group[i] + 1]], H[i], Ytz, one_z, Htz)
+    for _ in range(max_sweeps):
+        flips = 0
+        for i in range(len(z)):
+            mine = labels[start[group[i]] : start[group[i] + 1]]
+            shared = 0.0
+            for a in mine:
+                shared += Ytz[a]
+            HHtz, HH = _products(H[i], Htz)
+            Qz = r * size[i] * (w * shared - one_z[0]) - HHtz
+            Q_ii = r * size[i] ** 2 * (w * len(mine) - 1) - HH
+            if z[i] * (Qz - Q_ii * z[i]) < 0:
+                _add(-2 * z[i], size[i], mine, H[i], Ytz, one_z, Htz)
+                z[i] = -z[i]
+                flips += 1
+        if flips == 0:
+            break
+    return (Htz**2).sum() - r * (w * (Ytz**2).sum() - one_z[0] ** 2)
+
+
+@njit(cache=True)
+def _add(step: float, size: float, mine: Any, h: Any, Ytz: Any, one_z: Any, Htz: Any) -> None:
+    for a in mine:
+        Ytz[a] += step * size
+    one_z[0] += step * size
+    for j in range(len(Htz)):
+        Htz[j] += step * h[j]
+
+
+@njit(cache=True, fastmath=True)
+def _products(h: Any, Htz: Any) -> Any:
+    """h·Hᵀz and h·h."""
+    HHtz, HH = 0.0, 0.0
+    for j in range(len(Htz)):
+        HHtz += h[j] * Htz[j]
+        HH += h[j] * h[j]
+    return HHtz, HH
+
+
+# --- Step two: classifiers --------------------------------------------------------------------------------
+
+
+class RidgeStep:
+    """f = K w + c by ridge regression; K is centred, so that c is the mean of z."""
+
+    def __init__(self, K: Tensor, white: Whitening) -> None:
+        self.K, self.white = K, white
+        self.W: list[Tensor] = []
+        self.intercept: list[float] = []
+
+    def fit(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Learn z (n,); return f (n,)."""
+        Ktz = self.K.T @ torch.from_numpy(z).to(self.K)
+        self.W.append(self.white.solve(Ktz[:, None])[:, 0].to(self.K.dtype))
+        self.intercept.append(float(z.mean()))
+        return (self.K @ self.W[-1]).cpu().numpy() + np.float32(self.intercept[-1])
+
+
+class TreeStep:
+    """f by boosted trees on the raw rows."""
+
+    def __init__(self, X: NDArray[np.float32], n_trees: int, depth: int, random_state: Any) -> None:
+        self.X, self.n_trees, self.depth, self.random_state = X, n_trees, depth, random_state
+        self.bits: list[trees.Trees] = []
+
+    def fit(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Learn z (n,); return f (n,)."""
+        self.bits.append(trees.boost(self.X, z, self.n_trees, self.depth, self.random_state))
+        return np.asarray(trees.evaluate(self.X, *(part[None] for part in self.bits[-1])))[:, 0]

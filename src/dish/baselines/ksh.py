@@ -1,0 +1,158 @@
+"""KSH: supervised hashing with kernels (Liu, Wang, Ji, Jiang, Chang, CVPR 2012).
+
+Bits h = sgn(Kw) are added one after another, each to bring HHᵀ nearer to rS:
+
+    ‖rS − HHᵀ − hhᵀ‖² = const − 2 hᵀQh ,   Q = rS − HHᵀ .
+
+A bit starts from the relaxed problem (no sgn), then climbs φᵀQφ with φ = 2σ(Kw) − 1 in place of h, and keeps the
+better of the two. Q is never built: S = PRᵀ, so that Qφ costs O(n (k + labels)) and all n rows are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from dish.base import check_integer, check_number
+from dish.kernel import Relaxation, Whitening
+from dish.kernelhasher import KernelHasher, resolve_device
+from dish.similarity import Similarity, from_labels
+
+
+class KSH(KernelHasher):
+    """Kernel hash functions learned greedily from pairs.
+
+    ``y``: (n,) classes, (n, l) labels of 0 and 1 (``multilabel`` as in ``DISH``), or a ``Similarity``. ``n_steps``
+    accelerated gradient steps are made for a bit, in the coordinates in which KᵀK + ρI is the identity: there a few
+    go further than its authors' 500 plain ones, which are ``n_steps=500, whiten=False``. ``ridge`` is ρ as a share of
+    the mean of diag(KᵀK).
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        n_steps: int = 20,
+        whiten: bool = True,
+        similar_weight: float = 2.0,
+        multilabel: str = "count",
+        ridge: float = 1e-6,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.n_steps = n_steps
+        self.whiten = whiten
+        self.similar_weight = similar_weight
+        self.multilabel = multilabel
+        self.ridge = ridge
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y."""
+        self._check_kernel_params()
+        check_integer("n_steps", self.n_steps, low=0)
+        check_number("ridge", self.ridge, low=0)
+        self._require_y(y)
+        X = self._check_X(X, reset=True)
+        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X))
+        self.timings_ = {}
+        with self._stage("features"):
+            K = self._kernel_features(X, check_random_state(self.random_state))
+        white = self._whitening(K, self.ridge)
+        with self._stage("bits"):
+            W = learn(K, white, S.to(resolve_device(self.device)), self.n_bits, self.n_steps, self.whiten)
+        self.W_ = W.cpu().numpy()
+        self.intercept_ = K.new_zeros(self.n_bits).cpu().numpy()
+        return self
+
+
+def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int, whiten: bool = True) -> Tensor:
+    """W (m, r), bit by bit."""
+    relaxed = Relaxation(K, white, S, r)
+    residue = Residue(S, r, K)
+    W = []
+    for _ in range(r):
+        w = relaxed.best()
+        F = K @ w
+        w_up, F_up = climb(K, relaxed.L_inv if whiten else None, residue, w, F, n_steps)
+        if residue.quadratic(signs(F_up)) > residue.quadratic(signs(F)):
+            w, F = w_up, F_up
+        h = signs(F)
+        W.append(w)
+        residue.subtract(h)
+        relaxed.subtract(K.T @ h)
+    return torch.stack(W, 1)
+
+
+class Residue:
+    """Q = rS − HHᵀ (n, n) by its products."""
+
+    def __init__(self, S: Similarity, r: int, K: Tensor) -> None:
+        self.S, self.r, self.group = S, r, S.group.long()
+        self.H = K.new_empty(r, len(K))  # bits by row: the first k are in use
+        self.k = 0
+
+    def __matmul__(self, z: Tensor) -> Tensor:
+        """Q z."""
+        sums = torch.zeros(self.S.n_groups, dtype=torch.float64, device=z.device)
+        Sz = self.S.P(self.S.Rt(sums.index_add_(0, self.group, z.double())))  # by group
+        H = self.H[: self.k]
+        return self.r * Sz.to(z.dtype)[self.group] - (H @ z) @ H
+
+    def quadratic(self, z: Tensor) -> float:
+        """zᵀQz."""
+        return float(z.double() @ (self @ z).double())
+
+    def subtract(self, h: Tensor) -> None:
+        """Take the bit h into H."""
+        self.H[self.k] = h
+        self.k += 1
+
+
+def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
+    """A better w and its F = Kw, by Nesterov's accelerated gradient on g = −φᵀQφ.
+
+    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI, or plainly −∇g / c without L⁻¹. The curvature c is doubled until g
+    falls as far as a function of that curvature must; a step that raises g all the same ends the run of the momentum.
+    Two passes over K a step.
+    """
+    curvature = Q.r * len(K) / 1024  # too small: the first steps find what it has to be
+    w_before, F_before = w, F
+    g_before, t = float("inf"), 1.0
+    for _ in range(n_steps):
+        t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        beta = (t - 1) / t_next
+        v, F_v = w + beta * (w - w_before), F + beta * (F - F_before)
+        g_v, slope = smoothed(Q, F_v)
+        grad = K.T @ slope
+        d = grad if L_inv is None else L_inv.T @ (L_inv @ grad)
+        fall, Kd = float(grad.double() @ d.double()), K @ d
+        while (g := smoothed(Q, F_v - Kd / curvature)[0]) > g_v - fall / (2 * curvature) + 1e-6 * abs(g_v):
+            curvature *= 2
+        w_before, F_before = w, F
+        w, F = v - d / curvature, F_v - Kd / curvature
+        t = t_next
+        if g > g_before:
+            t, w_before, F_before = 1.0, w, F
+        g_before = g
+    return w, F
+
+
+def smoothed(Q: Residue, F: Tensor) -> tuple[float, Tensor]:
+    """g = −φᵀQφ for φ = 2σ(F) − 1, and its slope in F: −Qφ ∘ (1 − φ²)."""
+    phi = torch.tanh(F / 2)
+    Q_phi = Q @ phi
+    return -float(phi.double() @ Q_phi.double()), -Q_phi * (1 - phi * phi)
+
+
+def signs(F: Tensor) -> Tensor:
+    """±1; 0 counts as +1."""
+    return torch.where(F >= 0, 1.0, -1.0).to(F.dtype)
