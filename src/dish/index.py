@@ -128,7 +128,7 @@ class HammingIndex:
             rows = self._rows
             there = self._find(given) >= 0
             if there.any():
-                raise ValueError(f"id {given[there][0]!r} is in the index already; upsert replaces it")
+                raise ValueError(f"id {given[there].tolist()[0]!r} is in the index already; upsert replaces it")
             self._append(rows, words, given, numbers)
 
     def upsert(self, codes: ArrayLike, ids: ArrayLike, labels: ArrayLike | None = None) -> None:
@@ -409,7 +409,7 @@ class HammingIndex:
             ordered = np.sort(given)
             twice = ordered[1:][ordered[1:] == ordered[:-1]]
             if len(twice):
-                raise ValueError(f"id {twice[0]!r} is given twice")
+                raise ValueError(f"id {twice.tolist()[0]!r} is given twice")
         return given
 
     def _find(self, ids: Ids) -> NDArray[np.int64]:
@@ -424,7 +424,7 @@ class HammingIndex:
         with self._lock:
             found = self._find(given)
             if (found < 0).any():
-                raise KeyError(f"id {given[found < 0][0]!r} is not in the index")
+                raise KeyError(f"id {given[found < 0].tolist()[0]!r} is not in the index")
             return self._rows, found
 
     def _among(self, ids: ArrayLike | None) -> tuple[Rows, NDArray[np.int64] | None]:

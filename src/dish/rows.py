@@ -124,6 +124,8 @@ def words_of(n_bits: int) -> tuple[type[np.unsignedinteger[Any]], int]:
 
 def as_ids(ids: Any, n: int | None = None) -> Ids:
     """Ids as int64, or as an array of str objects."""
+    if isinstance(ids, str | bytes) or (np.ndim(ids) == 0 and not hasattr(ids, "__iter__")):
+        raise ValueError(f"ids must be a list of ids, got {ids!r}")
     given = ids if isinstance(ids, np.ndarray) else np.array(list(ids), object)
     if given.ndim != 1:
         raise ValueError(f"ids must be a list of ids, got shape {given.shape}")

@@ -223,9 +223,9 @@ def list_by_bits(B: Any, m: int, t: int) -> Any:
             starts[j, x + 1] += starts[j, x]
         place = starts[j].copy()
         for i in range(len(B)):
-            x = np.int64(B[i, j] & low)
-            order[j, place[x]] = i
-            place[x] += 1
+            bits = np.int64(B[i, j] & low)
+            order[j, place[bits]] = i
+            place[bits] += 1
     return starts, order
 
 
