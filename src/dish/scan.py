@@ -189,12 +189,19 @@ def _scan_within(q: Any, B: Any, radius: int, d: Any, rows: Any, c: int) -> Any:
         if _distances(q, some, C, by_column, out) <= radius:
             if c + BLOCK > len(d):
                 d, rows = _longer(d, c), _longer(rows, c)
-            for t in range(len(some)):
-                if out[t] <= radius:
-                    d[c] = out[t]
-                    rows[c] = j + t
-                    c += 1
+            c = _pick(out[: len(some)], radius, j, d, rows, c)
     return d, rows, c
+
+
+@njit(nogil=True, cache=True)
+def _pick(out: Any, radius: int, j: int, d: Any, rows: Any, c: int) -> int:
+    """Append what is within the radius (a function of its own: arrays that never change are fast)."""
+    for t in range(len(out)):
+        if out[t] <= radius:
+            d[c] = out[t]
+            rows[c] = j + t
+            c += 1
+    return c
 
 
 @njit(nogil=True, cache=True)
@@ -369,8 +376,9 @@ def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
     """Groups by key (n_queries, ≥ k groups or all of them) → the k first rows by key, then by row."""
     keys = np.empty((len(D), k), D.dtype)
     rows = np.empty((len(D), k), np.int64)
+    marks = np.empty(0, np.uint64)
     for i in range(len(D)):
-        _expand(D[i], G[i], starts, members, keys[i], rows[i])
+        marks = _expand(D[i], G[i], starts, members, keys[i], rows[i], marks)
     return keys, rows
 
 
@@ -385,17 +393,18 @@ def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
         c += found[i]
     keys = np.empty(n_rows.sum(), D.dtype)
     rows = np.empty(len(keys), np.int64)
+    marks = np.empty(0, np.uint64)
     c, p = 0, np.int64(0)
     for i in range(len(found)):
         d, g = D[c : c + found[i]], G[c : c + found[i]]
-        _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]])
+        marks = _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]], marks)
         c += found[i]
         p += n_rows[i]
     return n_rows, keys, rows
 
 
 @njit(nogil=True, cache=True)
-def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any) -> None:
+def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, marks: Any) -> Any:
     """Fill keys and rows from groups in ascending order of key; rows of equal key ascend."""
     place, i = 0, 0
     while place < len(rows):
@@ -407,39 +416,52 @@ def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any) -> 
         if j == i + 1:
             s = starts[g[i]]
             rows[place : place + take] = members[s : s + take]
-        elif 8 * take > total:
-            rows[place : place + take] = _merged(g[i:j], starts, members, total)[:take]
-        else:
+        elif 8 * take < total:
             rows[place : place + take] = _first_merged(g[i:j], starts, members, take)
+        elif 256 * total < len(members):
+            rows[place : place + take] = _sorted_members(g[i:j], starts, members, total)[:take]
+        else:
+            if not len(marks):
+                marks = np.zeros((len(members) >> 6) + 1, np.uint64)
+            _read_off(g[i:j], starts, members, marks, rows[place : place + take])
         keys[place : place + take] = d[i]
         place += take
         i = j
+    return marks
 
 
 @njit(nogil=True, cache=True)
-def _merged(g: Any, starts: Any, members: Any, total: int) -> Any:
+def _sorted_members(g: Any, starts: Any, members: Any, total: int) -> Any:
     """All members of some groups, ascending."""
-    n = len(members)
     rows = np.empty(total, np.int64)
     c = 0
-    if 256 * total < n:
-        for x in g:
-            for s in range(starts[x], starts[x + 1]):
-                rows[c] = members[s]
-                c += 1
-        rows.sort()
-        return rows
-    marks = np.zeros((n >> 6) + 1, np.uint64)  # many: a bit a row, read off in order, costs less than sorting
     for x in g:
         for s in range(starts[x], starts[x + 1]):
-            marks[members[s] >> 6] |= np.uint64(1) << np.uint64(members[s] & 63)
+            rows[c] = members[s]
+            c += 1
+    rows.sort()
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _read_off(g: Any, starts: Any, members: Any, marks: Any, rows: Any) -> None:
+    """The first members of some groups, ascending, by a bit a row; with many this costs less than sorting.
+
+    All marks are zero before and after.
+    """
+    one = np.uint64(1)
+    for x in g:
+        for s in range(starts[x], starts[x + 1]):
+            marks[members[s] >> 6] |= one << np.uint64(members[s] & 63)
+    c = 0
     for w in range(len(marks)):
         word = marks[w]
-        while word:
-            rows[c] = 64 * w + popcount((word & (~word + np.uint64(1))) - np.uint64(1))
-            word &= word - np.uint64(1)
-            c += 1
-    return rows
+        if word:
+            marks[w] = 0
+            while word and c < len(rows):
+                rows[c] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
+                word &= word - one
+                c += 1
 
 
 @njit(nogil=True, cache=True)

@@ -153,12 +153,16 @@ def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
 
 
 def _stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
         return np.empty((n, k), np.int32), np.empty((n, k), np.int64)
     return np.concatenate([D for D, _ in parts]), np.concatenate([R for _, R in parts])
 
 
 def _joined(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
     empty = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
     return tuple(np.concatenate(arrays) for arrays in zip(empty, *parts, strict=True))
 
@@ -174,7 +178,7 @@ def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
 
 def merge_within(parts: list[Any], n: int, dead: NDArray[np.int64]) -> Any:
     """(how many, distances, rows) over stretches of rows → (lims, distances, rows), the dead dropped."""
-    found, D, R = parts[0] if len(parts) == 1 else _joined(parts)
+    found, D, R = _joined(parts)
     if len(parts) > 1 or len(dead):
         query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
         alive = ~np.isin(R, dead)
