@@ -87,7 +87,7 @@ def nearest(Q: Any, B: Any, k: int) -> Any:
     bound = np.full(len(Q), n_bits + 1, np.uint16)
     out = np.empty(BLOCK, np.uint16)
     C = np.empty((B.shape[1], BLOCK), B.dtype)
-    by_column = len(Q) > 3 or B.shape[1] == 1
+    by_column = len(Q) > 3 or B.shape[1] < 3
     for j in range(0, len(B), BLOCK):  # blocks outside, queries inside: a block is read from memory once
         some = B[j : j + BLOCK]
         if by_column:
@@ -165,43 +165,52 @@ def _keep_best(d: Any, rows: Any, n: int, k: int) -> None:
 @njit(nogil=True, cache=True)
 def within(Q: Any, B: Any, radius: int) -> Any:
     """Every row of B within the radius: how many a query, distances, rows; ordered by distance, then by row."""
-    found = np.zeros(len(Q), np.int64)
-    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
-    c: Any = 0
-    for i in range(len(Q)):
-        start = c
-        d, rows, c = _scan_within(Q[i], B, radius, d, rows, c)
-        _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
-        found[i] = c - start
-    return found, d[:c].copy(), rows[:c].copy()
-
-
-@njit(nogil=True, cache=True)
-def _scan_within(q: Any, B: Any, radius: int, d: Any, rows: Any, c: int) -> Any:
-    """Append distances and rows within the radius of one query, by row; the arrays, longer if need be."""
+    query, d, rows = np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32)
+    c = 0
     out = np.empty(BLOCK, np.uint16)
-    C = np.empty((1, BLOCK), B.dtype)
-    by_column = B.shape[1] == 1
+    C = np.empty((B.shape[1], BLOCK), B.dtype)
+    by_column = len(Q) > 3 or B.shape[1] < 3
     for j in range(0, len(B), BLOCK):
         some = B[j : j + BLOCK]
         if by_column:
             _columns(some, C)
-        if _distances(q, some, C, by_column, out) <= radius:
-            if c + BLOCK > len(d):
-                d, rows = _longer(d, c), _longer(rows, c)
-            c = _pick(out[: len(some)], radius, j, d, rows, c)
-    return d, rows, c
+        for i in range(len(Q)):
+            if _distances(Q[i], some, C, by_column, out) <= radius:
+                if c + BLOCK > len(d):
+                    query, d, rows = _longer(query, c), _longer(d, c), _longer(rows, c)
+                c = _pick(out[: len(some)], radius, i, j, query, d, rows, c)
+    return _by_query(query[:c], d[:c], rows[:c], len(Q), radius)
 
 
 @njit(nogil=True, cache=True)
-def _pick(out: Any, radius: int, j: int, d: Any, rows: Any, c: int) -> int:
+def _pick(out: Any, radius: int, i: int, j: int, query: Any, d: Any, rows: Any, c: int) -> int:
     """Append what is within the radius (a function of its own: arrays that never change are fast)."""
     for t in range(len(out)):
         if out[t] <= radius:
+            query[c] = i
             d[c] = out[t]
             rows[c] = j + t
             c += 1
     return c
+
+
+@njit(nogil=True, cache=True)
+def _by_query(query: Any, d: Any, rows: Any, n: int, radius: int) -> Any:
+    """Hits in the order of rows → how many a query, distances, rows, by query and distance: a counting sort."""
+    slot = np.zeros(n * (radius + 1) + 1, np.int64)
+    found = np.zeros(n, np.int64)
+    for t in range(len(d)):
+        slot[query[t] * (radius + 1) + d[t] + 1] += 1
+        found[query[t]] += 1
+    for x in range(len(slot) - 1):
+        slot[x + 1] += slot[x]
+    D, R = np.empty(len(d), np.int32), np.empty(len(d), np.int64)
+    for t in range(len(d)):
+        x = query[t] * (radius + 1) + d[t]
+        D[slot[x]] = d[t]
+        R[slot[x]] = rows[t]
+        slot[x] += 1
+    return found, D, R
 
 
 @njit(nogil=True, cache=True)
@@ -245,45 +254,59 @@ def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
 
 
 @njit(nogil=True, cache=True)
+def count_by_bits(Q: Any, starts: Any, patterns: Any) -> Any:
+    """Rows in the buckets of each query."""
+    low = np.uint64(starts.shape[1] - 2)
+    count = np.zeros(len(Q), np.int64)
+    for i in range(len(Q)):
+        for j in range(len(starts)):
+            for x in patterns:
+                bucket = np.int64(Q[i, j] & low) ^ x
+                count[i] += starts[j, bucket + 1] - starts[j, bucket]
+    return count
+
+
+@njit(nogil=True, cache=True)
 def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int) -> Any:
-    """As ``within``, looking into the buckets only; a query whose buckets are too full is scanned for."""
-    m, t_low = len(starts), np.uint64(starts.shape[1] - 2)
+    """As ``within``, looking into the buckets only."""
+    low = np.uint64(starts.shape[1] - 2)
     found = np.zeros(len(Q), np.int64)
-    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
+    d, rows = np.empty(1024, np.int32), np.empty(1024, np.int64)
     c: Any = 0
     for i in range(len(Q)):
         q, start = Q[i], c
-        n_candidates: Any = 0
-        for j in range(m):
+        for j in range(len(starts)):
             for x in patterns:
-                bucket = np.int64(q[j] & t_low) ^ x
-                n_candidates += starts[j, bucket + 1] - starts[j, bucket]
-        if n_candidates > len(B) >> 5:  # reading rows here and there costs some 32 times a scanned row
-            d, rows, c = _scan_within(q, B, radius, d, rows, c)
-        else:
-            while c + n_candidates > len(d):
-                d, rows = _longer(d, c), _longer(rows, c)
-            for j in range(m):
-                for x in patterns:
-                    bucket = np.int64(q[j] & t_low) ^ x
-                    for s in range(starts[j, bucket], starts[j, bucket + 1]):
-                        row = order[j, s]
-                        distance = np.uint64(0)
-                        for w in range(B.shape[1]):
-                            distance += popcount(B[row, w] ^ q[w])
-                        if distance <= radius:
-                            again = False  # seen through an earlier word
-                            for e in range(j):
-                                again |= popcount((B[row, e] ^ q[e]) & t_low) <= flips
-                            if not again:
-                                d[c] = distance
-                                rows[c] = row
-                                c += 1
-            by_row = np.argsort(rows[start:c])
-            d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
+                bucket = np.int64(q[j] & low) ^ x
+                a, z = starts[j, bucket], starts[j, bucket + 1]
+                while c + z - a > len(d):
+                    d, rows = _longer(d, c), _longer(rows, c)
+                c = _pick_near(q, B, radius, order[j, a:z], j, low, flips, d, rows, c)
+        by_row = np.argsort(rows[start:c])
+        d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
         _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
         found[i] = c - start
     return found, d[:c].copy(), rows[:c].copy()
+
+
+@njit(nogil=True, cache=True)
+def _pick_near(
+    q: Any, B: Any, radius: int, some: Any, j: int, low: Any, flips: int, d: Any, rows: Any, c: int
+) -> int:
+    """Append those of some rows that are within the radius and were not seen through a word before j."""
+    for row in some:
+        distance = np.uint64(0)
+        for w in range(B.shape[1]):
+            distance += popcount(B[row, w] ^ q[w])
+        if distance <= radius:
+            again = False
+            for e in range(j):
+                again |= popcount((B[row, e] ^ q[e]) & low) <= flips
+            if not again:
+                d[c] = distance
+                rows[c] = row
+                c += 1
+    return c
 
 
 # --- A hash table of rows by key: `slots` holds rows of `keys` (n, w), −1 where free -----------------------
