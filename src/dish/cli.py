@@ -244,8 +244,7 @@ def search(
     """The nearest rows of each query, exact."""
     from dish.index import HammingIndex
 
-    ix = HammingIndex.load(index, mmap=True)
-    _show_hits(ix, _read_codes(queries), k, radius, json)
+    _show_hits(HammingIndex.load(index), _read_codes(queries), k, radius, json)
 
 
 @store_app.command(epilog="Example: dish store push codes.npy --dsn postgresql://me@localhost/db --table codes")

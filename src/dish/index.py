@@ -359,7 +359,7 @@ class HammingIndex:
         codes, n = arrays["codes"], int(fitted["rows"])
         if codes.shape != (n, self._n_words) or codes.dtype != self._word:
             raise ValueError(f"{n:,} codes of {self.n_bits} bits cannot be {codes.dtype} of shape {codes.shape}")
-        ids = arrays["ids"] if "ids" in arrays else from_text(arrays["id_text"], arrays["id_ends"])
+        ids = np.asarray(arrays["ids"]) if "ids" in arrays else from_text(arrays["id_text"], arrays["id_ends"])
         labels, values = arrays.get("labels"), []
         if len(ids) != n or (labels is not None and len(labels) != n):
             raise ValueError(f"it has {n:,} codes, but not as many ids or labels")

@@ -78,7 +78,7 @@ class Groups:
         """The way to the codes within a radius: by bits of some words, or by a scan if that costs less."""
         u = len(self.codes)
         n_listed = u.bit_length() - 4  # bits by which codes are listed: some 8 to 16 codes a bucket, if they spread
-        if u >= 4096 and self.codes.dtype == np.uint64:
+        if not self.tables and u >= 4096 and self.codes.dtype == np.uint64:
             with self.lock:
                 self.waited.append(n_queries)
                 if not self.tables and sum(self.waited) >= REGROUP:  # making them costs as many scans
