@@ -26,6 +26,7 @@ class Server:
         user = "nobody" if os.geteuid() == 0 else None
         if user:
             shutil.chown(self.folder, user)
+            binaries = self.readable(binaries, user)
         self.dsn = f"host={self.folder} user=postgres dbname=postgres"
         data = self.folder / "data"
         settings = {"cwd": self.folder, "user": user, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -47,6 +48,18 @@ class Server:
                 time.sleep(0.05)
         self.stop()
         raise RuntimeError("the server does not answer")
+
+    def readable(self, binaries, user):
+        """The binaries, or a copy of them if they lie where that user cannot go."""
+        try:
+            subprocess.run([binaries / "postgres", "--version"], check=True, user=user, stdout=subprocess.DEVNULL)
+            return binaries
+        except PermissionError:
+            packages, copy = binaries.parents[2], self.folder / "packages"
+            libraries = f"{binaries.parents[1].name}.libs"
+            shutil.copytree(binaries.parent, copy / binaries.parent.relative_to(packages))
+            shutil.copytree(packages / libraries, copy / libraries)
+            return copy / binaries.relative_to(packages)
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)  # fast shutdown
