@@ -274,14 +274,15 @@ def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, pattern
     d, rows = np.empty(1024, np.int32), np.empty(1024, np.int64)
     c: Any = 0
     for i in range(len(Q)):
-        q, start = Q[i], c
+        start = c
+        room = c
         for j in range(len(starts)):
             for x in patterns:
-                bucket = np.int64(q[j] & low) ^ x
-                a, z = starts[j, bucket], starts[j, bucket + 1]
-                while c + z - a > len(d):
-                    d, rows = _longer(d, c), _longer(rows, c)
-                c = _pick_near(q, B, radius, order[j, a:z], j, low, flips, d, rows, c)
+                bucket = np.int64(Q[i, j] & low) ^ x
+                room += starts[j, bucket + 1] - starts[j, bucket]
+        while room > len(d):
+            d, rows = _longer(d, c), _longer(rows, c)
+        c = _pick_by_bits(Q[i], B, radius, starts, order, patterns, flips, d, rows, c)
         by_row = np.argsort(rows[start:c])
         d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
         _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
@@ -290,22 +291,27 @@ def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, pattern
 
 
 @njit(nogil=True, cache=True)
-def _pick_near(
-    q: Any, B: Any, radius: int, some: Any, j: int, low: Any, flips: int, d: Any, rows: Any, c: int
+def _pick_by_bits(
+    q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int, d: Any, rows: Any, c: int
 ) -> int:
-    """Append those of some rows that are within the radius and were not seen through a word before j."""
-    for row in some:
-        distance = np.uint64(0)
-        for w in range(B.shape[1]):
-            distance += popcount(B[row, w] ^ q[w])
-        if distance <= radius:
-            again = False
-            for e in range(j):
-                again |= popcount((B[row, e] ^ q[e]) & low) <= flips
-            if not again:
-                d[c] = distance
-                rows[c] = row
-                c += 1
+    """Append the rows of one query's buckets that are within the radius, each once."""
+    low = np.uint64(starts.shape[1] - 2)
+    for j in range(len(starts)):
+        for x in patterns:
+            bucket = np.int64(q[j] & low) ^ x
+            for s in range(starts[j, bucket], starts[j, bucket + 1]):
+                row = order[j, s]
+                distance = np.uint64(0)
+                for w in range(B.shape[1]):
+                    distance += popcount(B[row, w] ^ q[w])
+                if distance <= radius:
+                    again = False  # seen through an earlier word
+                    for e in range(j):
+                        again |= popcount((B[row, e] ^ q[e]) & low) <= flips
+                    if not again:
+                        d[c] = distance
+                        rows[c] = row
+                        c += 1
     return c
 
 
