@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Public name → module. Loaded on first use, so that `import dish` brings in neither torch nor numba.
-_PUBLIC = {"DISH": "estimator", "DeepDISH": "deep", "load": "base"}
+_PUBLIC = {"DISH": "estimator", "DeepDISH": "deep", "HammingIndex": "index", "load": "base"}
 
 if TYPE_CHECKING:
     from dish import baselines, cbcd, codes, datasets, gist, images, kernel, metrics, modelfile, nets, similarity
     from dish.base import load
     from dish.deep import DeepDISH
     from dish.estimator import DISH
+    from dish.index import HammingIndex
 
 __all__ = [
     "DISH",
     "DeepDISH",
+    "HammingIndex",
     "baselines",
     "cbcd",
     "codes",
