@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Public name → module. Loaded on first use, so that `import dish` brings in neither torch nor numba.
-_PUBLIC = {"DISH": "estimator", "load": "base"}
+_PUBLIC = {"DISH": "estimator", "HammingIndex": "index", "load": "base"}
 
 if TYPE_CHECKING:
     from dish import baselines, cbcd, codes, datasets, gist, kernel, metrics, modelfile, similarity
     from dish.base import load
     from dish.estimator import DISH
+    from dish.index import HammingIndex
 
 __all__ = [
     "DISH",
+    "HammingIndex",
     "baselines",
     "cbcd",
     "codes",
