@@ -242,12 +242,15 @@ def serve(
     index: Annotated[Path, typer.Option(help="An index of its codes (HammingIndex.save).")],
     images: Annotated[Path | None, typer.Option(help="Folder of pictures, named by the ids of the items.")] = None,
     takes: Annotated[
-        str | None, typer.Option("--input", help="What becomes of an uploaded picture: vector, gist32, digits8, image.")
+        str | None,
+        typer.Option("--input", help="What becomes of an uploaded picture: vector, gist32, digits8, image."),
     ] = None,
     writable: Annotated[bool, typer.Option("--writable", help="Take new items (POST /items).")] = False,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    token: Annotated[str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
+    ] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request, at most.")] = 4 << 20,
     max_k: Annotated[int, typer.Option(min=1, help="Hits of a search, at most.")] = 1000,
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an uploaded picture, at most.")] = 16_000_000,

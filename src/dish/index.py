@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -237,7 +237,7 @@ class HammingIndex:
         rows, Q = self._rows, self._as_words(queries, "queries")
         D, _ = self._best(rows, None, Q, k, search.nearest)
         exact, _ = self._best(replace(rows, view=None), None, Q, k, search.nearest, use_view=False)
-        return float((D <= exact[:, -1:]).mean()) if exact.size else 1.0
+        return float((exact[:, -1:] >= D).mean()) if exact.size else 1.0
 
     def _best(
         self, rows: _Rows, among: NDArray[Any] | None, Q: NDArray[Any], k: int, kernel: Kernel, use_view: bool = True

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import anyio
+import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -130,6 +131,7 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
     """The service over one collection."""
     limits = limits or Limits()
     meters = Meters()
+    bodies = Bodies(collection, limits)
     limiter = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
 
     async def in_thread(function: Callable[..., T], *args: Any) -> T:
@@ -148,19 +150,19 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
     _add_error_handlers(app)
     _add_page(app)
 
-    @app.post("/search", response_model=SearchAnswer, openapi_extra=_bodies(SearchBody, k=True), responses=_NO_ITEM)
+    @app.post("/search", response_model=SearchAnswer, openapi_extra=bodies.search(), responses=_NO_ITEM)
     async def search(request: Request) -> Response:
         """Nearest items of a vector, of an item, or of an uploaded picture."""
         body = await _read_body(request)
         return JSONResponse(await in_thread(_search, collection, limits, body))
 
-    @app.post("/encode", response_model=EncodeAnswer, openapi_extra=_bodies(EncodeBody), responses=_NO_KIND)
+    @app.post("/encode", response_model=EncodeAnswer, openapi_extra=bodies.encode(), responses=_NO_KIND)
     async def encode(request: Request) -> Response:
         """Codes of vectors, or of an uploaded picture."""
         body = await _read_body(request)
         return JSONResponse(await in_thread(_encode, collection, limits, body))
 
-    @app.post("/items", response_model=ItemsAnswer, openapi_extra=_bodies(ItemsBody, picture=False), responses=_NO_KIND)
+    @app.post("/items", response_model=ItemsAnswer, openapi_extra=bodies.items(), responses=_NO_KIND)
     async def items(request: Request) -> Response:
         """Add or replace items; answered when they are safe on the disk. Needs --writable."""
         body = await _read_body(request)
@@ -351,13 +353,48 @@ _NO_KIND: dict[int | str, dict[str, Any]] = {415: {"model": Problem}}
 _NO_ITEM = _NO_KIND | {404: {"model": Problem}}
 
 
-def _bodies(model: type[BaseModel], *, k: bool = False, picture: bool = True) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": model.model_json_schema()}}
-    if picture:
-        fields: dict[str, Any] = {"image": {"type": "string", "format": "binary"}}
-        if k:
-            fields |= {name: {"type": "integer", "minimum": low} for name, low in (("k", 1), ("radius", 0))}
-        form = {"type": "object", "required": ["image"], "properties": fields, "additionalProperties": False}
+FLOAT32 = float(np.finfo(np.float32).max)
+
+
+class Bodies:
+    """What the routes take, with the numbers of this collection in it."""
+
+    def __init__(self, collection: Collection, limits: Limits) -> None:
+        d = collection.n_features or 0
+        number = {"type": "number", "minimum": -FLOAT32, "maximum": FLOAT32}
+        self.row = {"type": "array", "items": number, "minItems": d, "maxItems": d}
+        self.k = {"type": "integer", "minimum": 1, "maximum": limits.max_k, "default": DEFAULT_K}
+        self.radius = {"type": "integer", "minimum": 0, "maximum": collection.n_bits}
+
+    def search(self) -> dict[str, Any]:
+        """A vector or an id or a picture; k or a radius."""
+        schema = SearchBody.model_json_schema()
+        schema["properties"] |= {"vector": self.row, "k": self.k, "radius": self.radius}
+        either = {"oneOf": [{"required": ["vector"]}, {"required": ["id"]}], "not": {"required": ["k", "radius"]}}
+        return _request(schema | either, _form({"k": self.k, "radius": self.radius}))
+
+    def encode(self) -> dict[str, Any]:
+        """Vectors or a picture."""
+        return _request(self._with_rows(EncodeBody), _form({}))
+
+    def items(self) -> dict[str, Any]:
+        """Vectors with ids."""
+        return _request(self._with_rows(ItemsBody), None)
+
+    def _with_rows(self, model: type[BaseModel]) -> dict[str, Any]:
+        schema = model.model_json_schema()
+        schema["properties"]["vectors"]["items"] = self.row
+        return schema
+
+
+def _form(fields: dict[str, Any]) -> dict[str, Any]:
+    image = {"image": {"type": "string", "format": "binary"}}
+    return {"type": "object", "required": ["image"], "properties": image | fields, "additionalProperties": False}
+
+
+def _request(schema: dict[str, Any], form: dict[str, Any] | None) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
+    if form is not None:
         content["multipart/form-data"] = {"schema": form}
     return {"requestBody": {"required": True, "content": content}}
 

@@ -159,7 +159,11 @@ class Collection:
         """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
         if self.journal is None:
             raise Refused(403, "this server does not take items: start it with --writable")
-        record = {"ids": list(ids), "codes": codes.tobytes().hex(), "labels": None if labels is None else list(labels)}
+        record = {
+            "ids": list(ids),
+            "codes": codes.tobytes().hex(),
+            "labels": None if labels is None else list(labels),
+        }
         with self._writing:
             self._check_ids(ids)
             self.journal.append(record)

@@ -137,7 +137,9 @@ class Guard:
             async with asyncio.timeout(self.limits.body_seconds):
                 return await _collect(receive, self.limits.max_body, int(length))
         except TimeoutError:
-            raise Refused(408, f"the body took longer than {self.limits.body_seconds:g} s", {"connection": "close"}) from None
+            raise Refused(
+                408, f"the body took longer than {self.limits.body_seconds:g} s", {"connection": "close"}
+            ) from None
 
 
 async def _collect(receive: Receive, most: int, announced: int) -> bytes:

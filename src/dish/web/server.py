@@ -54,9 +54,7 @@ def open_collection(
     if journal is not None:
         fields = {"records": len(journal.records), "torn_bytes_dropped": journal.dropped}
         log.info("journal", extra={"fields": fields})
-    return Collection(
-        hasher, found, takes=takes, pictures=pictures, title=index.stem, journal=journal, path=path
-    )
+    return Collection(hasher, found, takes=takes, pictures=pictures, title=index.stem, journal=journal, path=path)
 
 
 def serve(collection: Collection, limits: Limits, *, host: str = "127.0.0.1", port: int = 8000) -> None:
