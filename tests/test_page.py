@@ -9,11 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-
-playwright = pytest.importorskip("playwright.sync_api", reason="NO TEST OF THE PAGE: playwright is not installed")
-uvicorn = pytest.importorskip("uvicorn")
-
+import uvicorn
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from dish.index import HammingIndex
 from dish.web import demo
@@ -60,7 +58,7 @@ def url(digits_demo):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as play:
+    with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=BROWSER, args=FLAGS)
         yield chromium
         chromium.close()
@@ -216,7 +214,8 @@ def test_everything_has_a_name_for_screen_readers(browser, url):
         nameless = page.evaluate(
             """[...document.querySelectorAll('button, input, a, svg, img')].filter(e => {
                  if (e.tagName === 'IMG') return !e.hasAttribute('alt');
-                 const own = e.getAttribute('aria-label') || (e.labels && [...e.labels].map(l => l.textContent).join(''));
+                 const labels = [...(e.labels || [])].map(l => l.textContent).join('');
+                 const own = e.getAttribute('aria-label') || labels;
                  return !(own || e.textContent.trim());
                }).map(e => e.outerHTML.slice(0, 80))"""
         )
@@ -235,7 +234,8 @@ def test_everything_has_a_name_for_screen_readers(browser, url):
 
 CONTRAST = """(() => {
   const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
-      .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
+      .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
+      return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
   const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
       if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
   return [...document.querySelectorAll('p, h1, h3, dt, dd, label, legend, output, span, button, a, strong')]

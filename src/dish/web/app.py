@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -172,7 +171,7 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
     async def samples(n: Annotated[int, Query(ge=1, le=SAMPLES)] = 24) -> Response:
         """A few things to search with, drawn at random."""
         drawn = await in_thread(collection.draw, n)
-        return JSONResponse([asdict(sample) for sample in drawn])
+        return JSONResponse([vars(sample) for sample in drawn])
 
     @app.get("/images/{key:path}", responses={200: {"content": {"image/*": {}}}, 404: {"model": Problem}})
     async def image(key: str) -> Response:
@@ -237,7 +236,7 @@ def _search(collection: Collection, limits: Limits, body: Body) -> dict[str, Any
     with watch.stage("search"):
         hits = collection.search(code, k=k, radius=radius, limit=limits.max_k)
     about = {"code": code[0].tobytes().hex(), "n_bits": collection.n_bits, "time_ms": watch.ms}
-    return asdict(hits) | about
+    return vars(hits) | about
 
 
 def _query_code(collection: Collection, limits: Limits, asked: SearchBody, picture: bytes | None) -> Codes:

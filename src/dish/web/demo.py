@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def cifar10(n_train: int = 20_000) -> Collection:
     index = HammingIndex(BITS)
     labels = [names[c] for c in rows.y[split.database]]
     index.add(hasher.transform(rows.rows(split.database)), ids=split.database, labels=labels)
-    return _collection("Photographs", hasher, index, "gist32", photographs.X, split.query, rows.y, names)
+    return _collection("Photographs of CIFAR-10", hasher, index, "gist32", photographs.X, split.query, rows.y, names)
 
 
-DEMOS = {"digits": digits, "cifar10": cifar10}
+DEMOS: dict[str, Callable[[], Collection]] = {"digits": digits, "cifar10": cifar10}
 
 
 def _cached_model(data: datasets.Dataset, train: NDArray[Any], name: str) -> Any:

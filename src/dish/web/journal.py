@@ -85,11 +85,8 @@ class Journal:
 
 def _parse(data: bytes, path: Path) -> tuple[list[dict[str, Any]], int]:
     """The whole records, and where they end."""
-    records: list[dict[str, Any]] = []
-    end = 0
-    for record, end in _whole_records(data, path):
-        records.append(record)
-    return records, end
+    found = list(_whole_records(data, path))
+    return [record for record, _ in found], found[-1][1] if found else 0
 
 
 def _whole_records(data: bytes, path: Path) -> Iterator[tuple[dict[str, Any], int]]:

@@ -48,5 +48,5 @@ class Meters:
             "process_resident_memory_bytes": ("Resident memory.", bench.resident("VmRSS")),
         }
         for name, (about, value) in {**own, **gauges}.items():
-            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:g}"]
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:.15g}"]
         return "\n".join(lines) + "\n"

@@ -34,11 +34,11 @@ def decode(data: bytes, max_pixels: int) -> Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's own, looser limit
-            picture = pillow.open(io.BytesIO(data), formats=list(FORMATS))
-            width, height = picture.size  # from the header: nothing is unpacked yet
+            file = pillow.open(io.BytesIO(data), formats=list(FORMATS))
+            width, height = file.size  # from the header: nothing is unpacked yet
             if width * height > max_pixels:
                 raise Refused(413, f"the picture has {width} × {height} pixels; at most {max_pixels:,} are taken")
-            picture = ImageOps.exif_transpose(picture).convert("RGBA")
+            picture = ImageOps.exif_transpose(file).convert("RGBA")
             page = pillow.new("RGBA", picture.size, "white")  # what is transparent shows the paper
             return np.array(pillow.alpha_composite(page, picture).convert("RGB"))
     except pillow.DecompressionBombError:
@@ -117,14 +117,17 @@ class ArrayPictures:
 
     def read(self, key: str) -> Picture | None:
         """The array as PNG."""
-        from PIL import Image as pillow
-
         image = self.find(key)
-        if image is None:
-            return None
-        buffer = io.BytesIO()
-        pillow.fromarray(image).save(buffer, "PNG")
-        return buffer.getvalue(), FORMATS["PNG"]
+        return None if image is None else (to_png(image), FORMATS["PNG"])
+
+
+def to_png(image: Image) -> bytes:
+    """An array as a PNG file."""
+    from PIL import Image as pillow
+
+    buffer = io.BytesIO()
+    pillow.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 class FolderPictures:

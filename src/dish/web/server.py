@@ -14,8 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import numpy as np
+
 from dish.web.errors import need_extra
 from dish.web.guard import LOOPBACK, Limits
+from dish.web.pictures import to_png
 
 try:
     import uvicorn
@@ -90,9 +93,11 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _warm_up(collection: Collection) -> None:
     """The first call compiles and allocates: not while a client waits."""
-    if collection.n_features is not None:
-        code = collection.encode([[0.0] * collection.n_features])
-        collection.search(code, k=1, radius=None, limit=1)
+    if collection.takes != "vector":
+        code = collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
+    else:
+        code = collection.encode([[0.0] * (collection.n_features or 0)])
+    collection.search(code, k=1, radius=None, limit=1)
 
 
 def _listen(host: str, port: int) -> socket.socket:

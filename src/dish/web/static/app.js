@@ -43,7 +43,7 @@ const pictureAddress = (key) => `/images/${String(key).split("/").map(encodeURIC
 function picture(key, alt) {
   const image = make("img", { alt, loading: "lazy", decoding: "async" });
   image.addEventListener("load", () => {
-    image.classList.toggle("tiny", image.naturalWidth < 48);
+    image.classList.toggle("tiny", image.naturalWidth < 24);
     if (image.src.startsWith("blob:")) URL.revokeObjectURL(image.src);
   });
   image.addEventListener("error", () => { image.hidden = true; }, { once: true });
@@ -229,7 +229,7 @@ function searchByFile(file, label = null, name = file.name || "pasted picture") 
   const shown = () => {
     const image = make("img", { alt: `the query: ${name}` });
     image.addEventListener("load", () => {
-      image.classList.toggle("tiny", image.naturalWidth < 48);
+      image.classList.toggle("tiny", image.naturalWidth < 24);
       URL.revokeObjectURL(image.src);
     });
     image.addEventListener("error", () => { image.hidden = true; });

@@ -1,0 +1,152 @@
+"""A minute of requests at saturation against a real server: throughput, latency, errors, memory.
+
+The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
+digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
+process is the client (httpx, asyncio); the two share the cores. More workers ask than the server takes at a time:
+those it turns away (503) wait a little and ask again. /health is asked meanwhile.
+
+    python benchmarks/load.py             # writes benchmarks/results/load.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from sklearn.datasets import load_digits
+
+from dish import DISH, HammingIndex, bench
+
+N, BITS, K, SEED = 1_000_000, 64, 10, 0
+WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.05
+RESULTS = Path(__file__).parent / "results" / "load.json"
+
+
+def prepare(folder: Path) -> np.ndarray:
+    """Write the model and the index; return the rows to ask with."""
+    X, y = load_digits(return_X_y=True)
+    hasher = DISH(n_bits=BITS, n_anchors=500, random_state=SEED).fit(X[300:], y[300:])
+    rng = np.random.default_rng(SEED)
+    rows = rng.integers(300, len(X), N)
+    flips = np.packbits(rng.random((N, BITS), np.float32) < 0.1, axis=1)
+    index = HammingIndex(BITS)
+    index.add(hasher.transform(X)[rows] ^ flips, labels=[str(label) for label in y[rows]])
+    hasher.save(folder / "m.dish")
+    index.save(folder / "ix.dish")
+    return X[:300]
+
+
+class Load:
+    """What the workers saw."""
+
+    def __init__(self, url: str, queries: np.ndarray, seconds: float) -> None:
+        extents = [{"radius": 4} if i % 5 == 0 else {"k": K} for i in range(len(queries))]
+        asked = [{"vector": x.tolist(), **extent} for x, extent in zip(queries, extents, strict=True)]
+        self.bodies = [json.dumps(body).encode() for body in asked]  # made before the clock starts
+        self.url, self.end = url, time.perf_counter() + seconds
+        self.statuses: Counter[str] = Counter()
+        self.seconds: list[float] = []
+        self.health: list[float] = []
+
+    async def work(self, client: httpx.AsyncClient, number: int) -> None:
+        """Ask again and again: vectors, mostly by k, some by radius."""
+        i = number
+        headers = {"content-type": "application/json"}
+        while time.perf_counter() < self.end:
+            i += WORKERS
+            body = self.bodies[i % len(self.bodies)]
+            start = time.perf_counter()
+            try:
+                status = str((await client.post(self.url + "/search", content=body, headers=headers)).status_code)
+            except httpx.HTTPError as error:
+                status = type(error).__name__
+            self.statuses[status] += 1
+            if status == "200":
+                self.seconds.append(time.perf_counter() - start)
+            elif status in ("429", "503"):
+                await asyncio.sleep(PAUSE_S)
+
+    async def watch(self, client: httpx.AsyncClient) -> None:
+        """/health, four times a second."""
+        while time.perf_counter() < self.end:
+            start = time.perf_counter()
+            (await client.get(self.url + "/health")).raise_for_status()
+            self.health.append(time.perf_counter() - start)
+            await asyncio.sleep(0.25)
+
+
+async def saturate(url: str, queries: np.ndarray, seconds: float) -> Load:
+    """All workers for some seconds."""
+    load = Load(url, queries, seconds)
+    limits = httpx.Limits(max_connections=WORKERS + 2, max_keepalive_connections=WORKERS + 2)
+    async with httpx.AsyncClient(timeout=30, limits=limits) as client:
+        await asyncio.gather(load.watch(client), *(load.work(client, i) for i in range(WORKERS)))
+    return load
+
+
+def resident(url: str) -> int:
+    """The server's resident bytes, by its own account."""
+    return int(float(re.search(r"^process_resident_memory_bytes (\S+)", httpx.get(url + "/metrics").text, re.M)[1]))
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """In milliseconds."""
+    return {f"p{q}": round(1000 * float(np.percentile(seconds, q)), 2) for q in (50, 90, 99, 100)}
+
+
+def measure(url: str, queries: np.ndarray, seconds: float) -> dict[str, Any]:
+    """Warm up, then load; what was seen."""
+    asyncio.run(saturate(url, queries, min(10.0, seconds / 2)))
+    before = resident(url)
+    load = asyncio.run(saturate(url, queries, seconds))
+    return {
+        "seconds": seconds,
+        "workers": WORKERS,
+        "server_concurrency": CONCURRENCY,
+        "answers": dict(load.statuses),
+        "answers_per_second": round(len(load.seconds) / seconds, 1),
+        "latency_ms": quantiles(load.seconds),
+        "health_ms": quantiles(load.health),
+        "server_resident_bytes": {"start": before, "end": resident(url)},
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        queries = prepare(folder)
+        call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
+        call += ["--port", "0", "--concurrency", str(CONCURRENCY)]
+        with open(folder / "log", "wb") as log:
+            server = subprocess.Popen([*map(str, call)], stdout=subprocess.PIPE, stderr=log, text=True)
+            try:
+                url = re.search(r"http://[^/]+", server.stdout.readline())[0]
+                found = measure(url, queries, given.seconds)
+            finally:
+                server.send_signal(signal.SIGTERM)
+                found_end = server.wait(30)
+    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1); 4 in 5 by k={K}, else radius 4"
+    content = {"what": what, **found, "exit_code": found_end, "environment": bench.environment()}
+    bench.write_json(given.output, content)
+    print({name: value for name, value in content.items() if name != "environment"})
+
+
+if __name__ == "__main__":
+    main()
