@@ -182,7 +182,8 @@ class Collection:
 
     def _compact(self) -> None:
         """A crash between the two steps replays the journal over an index that has it: the same items."""
-        assert self.journal is not None and self.path is not None
+        assert self.journal is not None
+        assert self.path is not None
         self.index.save(self.path)
         sync_folder(self.path)  # the new file must not be lost once the journal is
         self.journal.clear()

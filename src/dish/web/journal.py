@@ -1,8 +1,8 @@
 """An append-only, checksummed journal: what it has taken is on the disk, and comes back after a crash.
 
-A record is a header (mark, length, checksum of the length, checksum of the content) and JSON. A crash can only cut off
-the last record, which nobody was told about: that tail is dropped. Anything else that is wrong is damage, and an
-error.
+A record is a header (mark, length, checksum of the length, checksum of the content) and JSON. A crash can only
+cut off the last record, which nobody was told about: that tail is dropped. Anything else that is wrong is damage,
+and an error.
 """
 
 from __future__ import annotations
