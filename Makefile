@@ -3,7 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-paper bench-multilabel bench-load clean
+.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: bench-multilabel clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -36,6 +37,9 @@ bench-scaling: $(VENV)/.ready   ## time and memory for n = 25k … 400k
 
 bench-scoring: $(VENV)/.ready   ## scoring a million codes beside NumPy
 	$(BIN)/python benchmarks/scoring.py
+
+bench-index: $(VENV)/.ready     ## the index beside faiss: a million learned and a million random codes
+	$(BIN)/python benchmarks/index.py
 
 bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs first
 	$(BIN)/dish reproduce all --output report

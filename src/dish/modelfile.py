@@ -44,8 +44,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[Any]) 
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
-            for piece in [data] if isinstance(data, bytes) else data:
-                file.write(piece)
+            pieces: Iterable[Any] = [data] if isinstance(data, bytes) else data
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
             if path.exists():
@@ -136,7 +136,7 @@ def _mapped(path: Path) -> Arrays:
     return arrays
 
 
-def _raw(a: NDArray[Any]) -> NDArray[np.uint8]:
+def _raw(a: NDArray[Any]) -> Any:
     return a.reshape(-1).view(np.uint8)
 
 

@@ -1,6 +1,6 @@
 """Kernels of the index: scans over packed codes, groups of equal codes, and answers put in a stated order.
 
-Codes are words here, (n, w) unsigned integers. Every kernel runs on one thread without Python's lock;
+Codes are words here, (n, w) unsigned integers. Every kernel runs on one thread and without Python's lock;
 ``in_threads`` shares the queries out. Of equal keys (distances, negated scores) the lower row comes first.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import numba
@@ -20,14 +22,17 @@ from dish.codes import byte_table, popcount
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
 
-BLOCK = 1024  # codes whose distances are taken at a time: they stay in the first-level cache
+BLOCK = 512  # codes whose distances are taken at a time: they stay in the first-level cache
 QUERIES = 128  # queries a task
 
 
-def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any) -> list[Any]:
-    """``kernel(some of Q, *args)`` for all of Q, on as many threads as numba may use; results in order."""
+def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int = 1) -> list[Any]:
+    """``kernel(some of Q, *args)`` for all of Q, on as many threads as numba may use; results in order.
+
+    With a large k, fewer queries at a time: each needs room for some k candidates.
+    """
     n_threads = numba.get_num_threads()
-    size = max(1, min(QUERIES, -(-len(Q) // n_threads)))
+    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // n_threads)))
     parts = [Q[i : i + size] for i in range(0, len(Q), size)]
     if n_threads == 1 or len(parts) == 1:
         return [kernel(part, *args) for part in parts]
@@ -36,13 +41,31 @@ def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any) -> list[
 
 
 @njit(nogil=True, cache=True)
-def _distances(q: Any, B: Any, out: Any) -> Any:
-    """out[t] = Hamming distance of q and B[t]; the smallest of them."""
-    for t in range(len(B)):
-        out[t] = popcount(np.uint64(B[t, 0] ^ q[0]))
-    for w in range(1, B.shape[1]):
+def _columns(B: Any, C: Any) -> Any:
+    """B (m, w) transposed into the first m columns of C: words of different codes side by side."""
+    for w in range(B.shape[1]):
         for t in range(len(B)):
-            out[t] += popcount(np.uint64(B[t, w] ^ q[w]))
+            C[w, t] = B[t, w]
+
+
+@njit(nogil=True, cache=True)
+def _distances(q: Any, B: Any, C: Any, by_column: bool, out: Any) -> Any:
+    """out[t] = Hamming distance of q and B[t]; the smallest of them. C holds the columns of B.
+
+    By column the loops become vector instructions; with few queries the transposing would cost more than that.
+    """
+    if by_column:
+        for t in range(len(B)):
+            out[t] = popcount(np.uint64(C[0, t] ^ q[0]))
+        for w in range(1, B.shape[1]):
+            for t in range(len(B)):
+                out[t] += popcount(np.uint64(C[w, t] ^ q[w]))
+    else:
+        for t in range(len(B)):
+            d = np.uint64(0)
+            for w in range(B.shape[1]):
+                d += popcount(np.uint64(B[t, w] ^ q[w]))
+            out[t] = d
     low = out[0]
     for t in range(len(B)):
         low = min(low, out[t])
@@ -61,12 +84,16 @@ def nearest(Q: Any, B: Any, k: int) -> Any:
     d = np.empty((len(Q), full + BLOCK), np.int32)
     rows = np.empty((len(Q), full + BLOCK), np.int64)
     count = np.zeros(len(Q), np.int64)
-    bound = np.full(len(Q), n_bits + 1, np.int32)
-    out = np.empty(BLOCK, np.int32)
+    bound = np.full(len(Q), n_bits + 1, np.uint16)
+    out = np.empty(BLOCK, np.uint16)
+    C = np.empty((B.shape[1], BLOCK), B.dtype)
+    by_column = len(Q) > 3 or B.shape[1] == 1
     for j in range(0, len(B), BLOCK):  # blocks outside, queries inside: a block is read from memory once
         some = B[j : j + BLOCK]
+        if by_column:
+            _columns(some, C)
         for i in range(len(Q)):
-            if _distances(Q[i], some, out) < bound[i]:
+            if _distances(Q[i], some, C, by_column, out) < bound[i]:
                 c = count[i]
                 for t in range(len(some)):
                     if out[t] < bound[i]:
@@ -137,26 +164,37 @@ def _keep_best(d: Any, rows: Any, n: int, k: int) -> None:
 
 @njit(nogil=True, cache=True)
 def within(Q: Any, B: Any, radius: int) -> Any:
-    """Every row of B within the radius, by row: how many a query, their distances, the rows."""
+    """Every row of B within the radius: how many a query, distances, rows; ordered by distance, then by row."""
     found = np.zeros(len(Q), np.int64)
-    d = np.empty(1024 + BLOCK, np.int32)
-    rows = np.empty(1024 + BLOCK, np.int64)
-    out = np.empty(BLOCK, np.int32)
-    c = 0
+    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
+    c: Any = 0
     for i in range(len(Q)):
         start = c
-        for j in range(0, len(B), BLOCK):
-            some = B[j : j + BLOCK]
-            if _distances(Q[i], some, out) <= radius:
-                for t in range(len(some)):
-                    if out[t] <= radius:
-                        d[c] = out[t]
-                        rows[c] = j + t
-                        c += 1
-                if c + BLOCK > len(d):
-                    d, rows = _longer(d, c), _longer(rows, c)
+        d, rows, c = _scan_within(Q[i], B, radius, d, rows, c)
+        _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
         found[i] = c - start
     return found, d[:c].copy(), rows[:c].copy()
+
+
+@njit(nogil=True, cache=True)
+def _scan_within(q: Any, B: Any, radius: int, d: Any, rows: Any, c: int) -> Any:
+    """Append distances and rows within the radius of one query, by row; the arrays, longer if need be."""
+    out = np.empty(BLOCK, np.uint16)
+    C = np.empty((1, BLOCK), B.dtype)
+    by_column = B.shape[1] == 1
+    for j in range(0, len(B), BLOCK):
+        some = B[j : j + BLOCK]
+        if by_column:
+            _columns(some, C)
+        if _distances(q, some, C, by_column, out) <= radius:
+            if c + BLOCK > len(d):
+                d, rows = _longer(d, c), _longer(rows, c)
+            for t in range(len(some)):
+                if out[t] <= radius:
+                    d[c] = out[t]
+                    rows[c] = j + t
+                    c += 1
+    return d, rows, c
 
 
 @njit(nogil=True, cache=True)
@@ -164,6 +202,81 @@ def _longer(a: Any, n: int) -> Any:
     longer = np.empty(2 * len(a), a.dtype)
     longer[:n] = a[:n]
     return longer
+
+
+# --- Multi-index hashing: rows listed by a few bits of each of m words -----------------------------------------
+#
+# Of two codes at distance ≤ R, one of m words differs in at most R // m bits, and so do its lowest t bits: all
+# rows within R lie in the buckets of those t bits that are that near.
+
+
+@njit(nogil=True, cache=True)
+def list_by_bits(B: Any, m: int, t: int) -> Any:
+    """(starts (m, 2^t + 1), order (m, n)): the rows whose word j ends in the bits x are order[j, starts[j, x]:…]."""
+    low = np.uint64((1 << t) - 1)
+    starts = np.zeros((m, (1 << t) + 1), np.int32)
+    order = np.empty((m, len(B)), np.int32)
+    for j in range(m):
+        for i in range(len(B)):
+            starts[j, np.int64(B[i, j] & low) + 1] += 1
+        for x in range(1 << t):
+            starts[j, x + 1] += starts[j, x]
+        place = starts[j].copy()
+        for i in range(len(B)):
+            bits = np.int64(B[i, j] & low)
+            order[j, place[bits]] = i
+            place[bits] += 1
+    return starts, order
+
+
+def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
+    """All t-bit patterns of at most so many ones; None if there are more than ``most``."""
+    if sum(comb(t, i) for i in range(flips + 1)) > most:
+        return None
+    ones = [sum(1 << b for b in bits) for i in range(flips + 1) for bits in combinations(range(t), i)]
+    return np.array(ones, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int) -> Any:
+    """As ``within``, looking into the buckets only; a query whose buckets are too full is scanned for."""
+    m, t_low = len(starts), np.uint64(starts.shape[1] - 2)
+    found = np.zeros(len(Q), np.int64)
+    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
+    c: Any = 0
+    for i in range(len(Q)):
+        q, start = Q[i], c
+        n_candidates: Any = 0
+        for j in range(m):
+            for x in patterns:
+                bucket = np.int64(q[j] & t_low) ^ x
+                n_candidates += starts[j, bucket + 1] - starts[j, bucket]
+        if n_candidates > len(B) >> 5:  # reading rows here and there costs some 32 times a scanned row
+            d, rows, c = _scan_within(q, B, radius, d, rows, c)
+        else:
+            while c + n_candidates > len(d):
+                d, rows = _longer(d, c), _longer(rows, c)
+            for j in range(m):
+                for x in patterns:
+                    bucket = np.int64(q[j] & t_low) ^ x
+                    for s in range(starts[j, bucket], starts[j, bucket + 1]):
+                        row = order[j, s]
+                        distance = np.uint64(0)
+                        for w in range(B.shape[1]):
+                            distance += popcount(B[row, w] ^ q[w])
+                        if distance <= radius:
+                            again = False  # seen through an earlier word
+                            for e in range(j):
+                                again |= popcount((B[row, e] ^ q[e]) & t_low) <= flips
+                            if not again:
+                                d[c] = distance
+                                rows[c] = row
+                                c += 1
+            by_row = np.argsort(rows[start:c])
+            d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
+        _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
+        found[i] = c - start
+    return found, d[:c].copy(), rows[:c].copy()
 
 
 # --- A hash table of rows by key: `slots` holds rows of `keys` (n, w), −1 where free -----------------------
@@ -262,8 +375,8 @@ def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any, n_bits: int) -> Any:
-    """All rows of the groups of each query, as ``within`` has them but ordered by distance, then by row."""
+def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
+    """Groups within the radius, as ``within`` has them → all of their rows in the same form."""
     n_rows = np.zeros(len(found), np.int64)
     c = 0
     for i in range(len(found)):
@@ -272,10 +385,9 @@ def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any, n_bits: in
         c += found[i]
     keys = np.empty(n_rows.sum(), D.dtype)
     rows = np.empty(len(keys), np.int64)
-    c, p = 0, 0
+    c, p = 0, np.int64(0)
     for i in range(len(found)):
         d, g = D[c : c + found[i]], G[c : c + found[i]]
-        _keep_nearest(d, g, len(d), len(d), n_bits)
         _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]])
         c += found[i]
         p += n_rows[i]
