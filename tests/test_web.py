@@ -480,16 +480,21 @@ def api_schema(learned, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
-@pytest.mark.parametrize("path", ["/search", "/encode", "/items", "/samples", "/images/{key}"])
+FITTING, UNFIT = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+MADE_UP = [(path, mode) for path in ("/search", "/encode", "/items", "/samples") for mode in (FITTING, UNFIT)]
+MADE_UP += [("/images/{key}", FITTING)]  # any text fits
+
+
+@pytest.mark.parametrize(("path", "mode"), MADE_UP)
 def test_no_request_of_the_schema_breaks_the_server(api_schema, path, mode):
     """Requests made up from the schema, fitting it and not."""
-    if (path, mode.name) == ("/images/{key}", "NEGATIVE"):
-        return  # any text fits
     operation = next(iter(api_schema[path].values()))
     statuses = set()
 
-    @hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+    # what is slow here is the first request of all, not what is made up
+    @hypothesis.settings(
+        suppress_health_check=list(hypothesis.HealthCheck), max_examples=25, deadline=None, database=None
+    )
     @hypothesis.seed(0)
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
     def check(case):
@@ -500,7 +505,7 @@ def test_no_request_of_the_schema_breaks_the_server(api_schema, path, mode):
         statuses.add(answer.status_code)
 
     check()
-    if mode.name == "NEGATIVE":
+    if mode is UNFIT:
         assert statuses & {400, 422}
 
 
@@ -525,8 +530,9 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
         assert "dish_journal_bytes" in client.get("/metrics").text
         assert (tmp_path / "ix.dish.journal").stat().st_size > 0
     assert (tmp_path / "ix.dish.journal").stat().st_size == 0  # a graceful end writes the index
-    with pytest.raises(JournalError, match="closed"):
-        found.upsert([2], hasher.transform(X[:1]), None)
+    late = client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()})
+    assert late.status_code == 503
+    assert "none was saved" in late.json()["error"]
     index = HammingIndex.load(tmp_path / "ix.dish")
     assert len(index) == 601
     assert index.get([1000]).tobytes().hex() == code
@@ -571,6 +577,21 @@ def test_a_full_journal_goes_into_the_index(learned, tmp_path, monkeypatch):
     again = writable(learned, tmp_path)
     assert len(again) == 620
     again.journal.close()
+
+
+def test_of_an_item_written_twice_the_last_counts(learned, tmp_path):
+    hasher, X, _, _ = learned
+    found = writable(learned, tmp_path)
+    for ids, labels in (([1, 2], ["a", "b"]), ([2, 3], None), ([1], ["c"]), ([4, 5], [7, "x"])):
+        found.upsert(ids, hasher.transform(X[: len(ids)]), labels)
+    found.journal.close()  # as a crash would leave it
+    again = writable(learned, tmp_path)
+    assert list(again.index.labels_of([1, 2, 3])) == ["c", None, None]
+    assert again.index.labels_of([4]).tolist() == [7]  # a number stays one
+    assert again.index.labels_of([5]).tolist() == ["x"]
+    np.testing.assert_array_equal(again.index.get([1, 2, 3]), hasher.transform(X[[0, 0, 1]]))
+    np.testing.assert_array_equal(again.index.ids, found.index.ids)  # so ties are in the same order
+    again.close()
 
 
 def test_the_journal_gives_back_what_it_took(tmp_path):
@@ -816,3 +837,49 @@ def test_a_missing_package_is_named():
     program = "import sys; sys.modules['fastapi'] = None\nfrom dish.web import server"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install 'dish[serve]'" in done.stderr
+
+
+# --- the demonstrations ---
+
+
+def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tmp_path):
+    from dish import datasets
+    from dish.gist import gist
+    from dish.web import demo
+
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 30)
+    stripes = np.sin(np.arange(32) * (1 + y[:, None]) / 2)[:, None, :, None]  # (120, 1, 32, 1)
+    noise = rng.normal(0, 20, (120, 32, 32, 3))
+    images = np.clip(128 + 60 * stripes + noise, 0, 255).astype(np.uint8)
+    names = ("one", "two", "three", "four")
+    photographs = datasets.Dataset("p", images, y, queries=5, label_names=names)
+    rows = datasets.Dataset("g", gist(images, normalize=True), y, queries=5, label_names=names)
+    monkeypatch.setattr(datasets, "load_cifar10", lambda: photographs)
+    monkeypatch.setattr(datasets, "cifar10_gist", lambda: rows)
+    monkeypatch.setenv("DISH_CACHE", str(tmp_path))
+    found = demo.cifar10(n_train=80)
+    assert len(found) == 100
+    client = TestClient(create_app(found))
+    right = 0
+    for sample in client.get("/samples?n=20").json():
+        picture = client.get(f"/images/{sample['picture']}").content
+        right += upload(client, picture, k="5").json()["labels"].count(sample["label"])
+    assert right >= 80  # of 100: stripes of four widths are easy
+    monkeypatch.setattr(DISH, "fit", lambda *_: 1 / 0)
+    assert len(demo.cifar10(n_train=80)) == 100  # the model comes from the cache
+    for key in ("120", "sample-999", "sample-", "x", "-1", "²", "9" * 30):
+        assert client.get(f"/images/{key}").status_code == 404, key
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [(["--serve", "--data", "cats"], "digits, cifar10"), (["--data", "cifar10"], "--serve")]
+)
+def test_a_demo_that_is_not_there(options, says, monkeypatch, capsys):
+    from dish.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["dish", "demo", *options])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert says in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from dish.base import Hasher
 from dish.codes import n_bytes
 from dish.index import HammingIndex
 from dish.web.errors import Refused
-from dish.web.journal import Journal, sync_folder
+from dish.web.journal import Journal, JournalError, sync_folder
 from dish.web.pictures import PREPARE, Pictures, decode
 
 Id = int | str
 Label = int | str
 Codes = NDArray[np.uint8]
+
+log = logging.getLogger("dish.web")
 
 JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index itself is written again
 
@@ -80,8 +84,7 @@ class Collection:
         self._kind_of_ids: str | None = None
         self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
         if journal is not None:
-            for record in journal.records:
-                self._apply(record)
+            self._apply(journal.records)
             journal.records.clear()
 
     def __len__(self) -> int:
@@ -166,19 +169,28 @@ class Collection:
         }
         with self._writing:
             self._check_ids(ids)
-            self.journal.append(record)
-            self._apply(record)
+            try:
+                self.journal.append(record)
+            except (OSError, JournalError) as error:
+                log.exception("items could not be written")
+                raise Refused(503, "the items could not be written to the disk; none was saved") from error
+            self._apply([record])
             if self.journal.size > JOURNAL_LIMIT:
-                self._compact()
+                try:
+                    self._compact()
+                except OSError:  # the items are safe in the journal
+                    log.exception("the index could not be written")
             return len(self.index)
 
     def close(self) -> None:
         """Write what the journal holds into the index file."""
         if self.journal is not None:
             with self._writing:
-                if self.journal.size:
-                    self._compact()
-                self.journal.close()
+                try:
+                    if self.journal.size:
+                        self._compact()
+                finally:
+                    self.journal.close()
 
     def _compact(self) -> None:
         """A crash between the two steps replays the journal over an index that has it: the same items."""
@@ -188,9 +200,20 @@ class Collection:
         sync_folder(self.path)  # the new file must not be lost once the journal is
         self.journal.clear()
 
-    def _apply(self, record: dict[str, Any]) -> None:
-        codes = np.frombuffer(bytes.fromhex(record["codes"]), np.uint8).reshape(-1, n_bytes(self.n_bits))
-        self.index.upsert(codes, record["ids"], labels=record["labels"])
+    def _apply(self, records: Iterable[dict[str, Any]]) -> None:
+        """Put records into the index, the last of an id winning, as one upsert a stretch of them."""
+        width = n_bytes(self.n_bits)
+        last: dict[Id, tuple[bytes, Label | None]] = {}
+        for record in records:
+            codes = bytes.fromhex(record["codes"])
+            for i, id in enumerate(record["ids"]):
+                last.pop(id, None)  # an item replaced counts as new: it goes to the end
+                last[id] = codes[i * width : (i + 1) * width], record["labels"] and record["labels"][i]
+        for kind, group in groupby(last.items(), key=lambda item: type(item[1][1])):  # 1 must not become "1"
+            items = list(group)
+            codes_of = np.frombuffer(b"".join(code for _, (code, _) in items), np.uint8).reshape(-1, width)
+            labels: Any = None if kind is type(None) else [label for _, (_, label) in items]
+            self.index.upsert(codes_of, [id for id, _ in items], labels=labels)
 
     def _check_ids(self, ids: Sequence[Id]) -> None:
         if len(set(ids)) < len(ids):

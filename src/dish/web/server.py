@@ -98,6 +98,7 @@ def _warm_up(collection: Collection) -> None:
     else:
         code = collection.encode([[0.0] * (collection.n_features or 0)])
     collection.search(code, k=1, radius=None, limit=1)
+    collection.search(code, k=None, radius=0, limit=1)
 
 
 def _listen(host: str, port: int) -> socket.socket:
