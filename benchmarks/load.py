@@ -2,7 +2,7 @@
 
 The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
-process is the client (httpx, asyncio); the two share the cores. More workers ask than the server takes at a time:
+process is the client (httpx, a thread a worker); the two share the cores. More workers ask than the server takes at a time:
 those it turns away (503) wait a little and ask again. /health is asked meanwhile.
 
     python benchmarks/load.py             # writes benchmarks/results/load.json
@@ -11,7 +11,6 @@ those it turns away (503) wait a little and ask again. /health is asked meanwhil
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import re
@@ -19,9 +18,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from sklearn.datasets import load_digits
 from dish import DISH, HammingIndex, bench
 
 N, BITS, K, SEED = 1_000_000, 64, 10, 0
-WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.05
+WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.25
+LOCK = threading.Lock()
 RESULTS = Path(__file__).parent / "results" / "load.json"
 
 
@@ -54,7 +55,7 @@ class Load:
     """What the workers saw."""
 
     def __init__(self, url: str, queries: np.ndarray, seconds: float) -> None:
-        extents = [{"radius": 4} if i % 5 == 0 else {"k": K} for i in range(len(queries))]
+        extents = [{"radius": 2} if i % 5 == 0 else {"k": K} for i in range(len(queries))]
         asked = [{"vector": x.tolist(), **extent} for x, extent in zip(queries, extents, strict=True)]
         self.bodies = [json.dumps(body).encode() for body in asked]  # made before the clock starts
         self.url, self.end = url, time.perf_counter() + seconds
@@ -62,23 +63,26 @@ class Load:
         self.seconds: list[float] = []
         self.health: list[float] = []
 
-    async def work(self, client: httpx.AsyncClient, number: int) -> None:
+    def work(self, number: int) -> None:
         """Ask again and again: vectors, mostly by k, some by radius."""
-        i = number
-        headers = {"content-type": "application/json"}
-        while time.perf_counter() < self.end:
-            i += WORKERS
-            body = self.bodies[i % len(self.bodies)]
-            start = time.perf_counter()
-            try:
-                status = str((await client.post(self.url + "/search", content=body, headers=headers)).status_code)
-            except httpx.HTTPError as error:
-                status = type(error).__name__
-            self.statuses[status] += 1
-            if status == "200":
-                self.seconds.append(time.perf_counter() - start)
-            elif status in ("429", "503"):
-                await asyncio.sleep(PAUSE_S)
+        i, headers = number, {"content-type": "application/json"}
+        with httpx.Client(timeout=30) as client:
+            while time.perf_counter() < self.end:
+                i += WORKERS
+                start = time.perf_counter()
+                try:
+                    answer = client.post(
+                        self.url + "/search", content=self.bodies[i % len(self.bodies)], headers=headers
+                    )
+                    status = str(answer.status_code)
+                except httpx.HTTPError as error:
+                    status = type(error).__name__
+                with LOCK:
+                    self.statuses[status] += 1
+                    if status == "200":
+                        self.seconds.append(time.perf_counter() - start)
+                if status in ("429", "503"):
+                    time.sleep(PAUSE_S)
 
 
 def watch_health(url: str, seconds: float) -> list[float]:
@@ -93,14 +97,13 @@ def watch_health(url: str, seconds: float) -> list[float]:
     return found
 
 
-async def saturate(url: str, queries: np.ndarray, seconds: float) -> Load:
+def saturate(url: str, queries: np.ndarray, seconds: float) -> Load:
     """All workers for some seconds."""
-    load = Load(url, queries, seconds)
-    limits = httpx.Limits(max_connections=WORKERS, max_keepalive_connections=WORKERS)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as watcher:
         watched = watcher.submit(watch_health, url, seconds)
-        async with httpx.AsyncClient(timeout=30, limits=limits) as client:
-            await asyncio.gather(*(load.work(client, i) for i in range(WORKERS)))
+        load = Load(url, queries, seconds)
+        with ThreadPoolExecutor(WORKERS) as workers:
+            list(workers.map(load.work, range(WORKERS)))
         load.health = watched.result()
     return load
 
@@ -117,9 +120,9 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 def measure(url: str, queries: np.ndarray, seconds: float) -> dict[str, Any]:
     """Warm up, then load; what was seen."""
-    asyncio.run(saturate(url, queries, min(10.0, seconds / 2)))
+    saturate(url, queries, min(10.0, seconds / 2))  # warm up
     before = resident(url)
-    load = asyncio.run(saturate(url, queries, seconds))
+    load = saturate(url, queries, seconds)
     return {
         "seconds": seconds,
         "workers": WORKERS,
@@ -151,7 +154,7 @@ def main() -> None:
             finally:
                 server.send_signal(signal.SIGTERM)
                 found_end = server.wait(30)
-    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1); 4 in 5 by k={K}, else radius 4"
+    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1); 4 in 5 by k={K}, else radius 2"
     content = {"what": what, **found, "exit_code": found_end, "environment": bench.environment()}
     bench.write_json(given.output, content)
     print({name: value for name, value in content.items() if name != "environment"})

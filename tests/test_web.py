@@ -371,6 +371,7 @@ def test_too_many_at_once_get_503_and_health_answers_meanwhile(learned):
         busy = client.post("/search", json={"vector": [0.0] * 64})
         assert busy.status_code == 503
         assert busy.headers["retry-after"] == "1"
+        assert 'route="/search",status="503"} 1' in client.get("/metrics").text
         assert client.get("/health").json()["status"] == "ok"
         assert "dish_in_flight 3" in client.get("/metrics").text  # two searches and this
         slow.go.set()

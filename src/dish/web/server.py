@@ -21,6 +21,8 @@ from dish.web.guard import LOOPBACK, Limits
 from dish.web.pictures import to_png
 
 try:
+    import PIL  # noqa: F401 (said now, not at the first upload)
+    import python_multipart  # noqa: F401
     import uvicorn
 
     from dish.web.app import create_app
