@@ -2,8 +2,8 @@
 
 The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
-process is the client (httpx, a thread a worker); the two share the cores. More workers ask than the server takes at a time:
-those it turns away (503) wait a little and ask again. /health is asked meanwhile.
+process is the client (httpx, a thread a worker); the two share the cores. More workers ask than the server takes
+at a time: those it turns away (503) wait a little and ask again. /health is asked meanwhile.
 
     python benchmarks/load.py             # writes benchmarks/results/load.json
 """
