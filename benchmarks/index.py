@@ -3,8 +3,8 @@
 Codes of four kinds, of 64 and of 128 bits:
 
 - random: uniform.
-- jittered: DISH learned on the 59,000 database rows of CIFAR-10 (GIST, real images); those rows and copies of them with
-  noise of 5 % of each feature's standard deviation, encoded.
+- jittered: DISH learned on the 59,000 database rows of CIFAR-10 (GIST, real images); those rows and copies of them
+  with noise of 5 % of each feature's standard deviation, encoded.
 - tiled: the codes of the 59,000 rows, repeated.
 - learned: the codes that DISH learned for the training rows (``codes_``), repeated.
 

@@ -112,7 +112,7 @@ def test_radius_search_by_bits_of_words(kind, n_bits):
 def test_the_buckets_are_used_and_not_only_the_scan(monkeypatch):
     from dish import scan
 
-    ix = settled(make("random", 20_000, 64), 64)
+    ix = settled(make("random", 60_000, 64), 64)
     Q = queries_of(ix.get(ix.ids), 10, 64)
     want = ix.radius_search(Q, 2)
     monkeypatch.setattr(scan, "within", None)
@@ -574,11 +574,15 @@ def test_an_index_of_strings_needs_ids():
         ix.add(make("random", 4, 12))
 
 
-@pytest.mark.parametrize("kind", ["random", "duplicates"])
+@pytest.mark.parametrize("kind", ["random", "duplicates", "a fifth distinct"])
 @pytest.mark.parametrize("n_bits", [64, 128])
 def test_memory_is_at_most_twice_the_codes_and_the_ids(kind, n_bits):
     n = 50_000
-    ix = settled(make(kind, n, n_bits), n_bits)
+    B = make(kind, n, n_bits)
+    if kind == "a fifth distinct":  # about as many as are still grouped
+        B = B[np.random.default_rng(0).integers(0, n * 23 // 100, n)]
+    ix = settled(B, n_bits)
+    assert (ix._rows.view.members is None) == (kind == "random")
     held = ix.nbytes()
     assert held["search"] > 0
     assert held["codes"] + held["search"] <= 2 * n * n_bits // 8
@@ -596,3 +600,51 @@ def test_small_adds_do_not_group_again():
     assert ix._rows.view is view
     ix.search(B[:6000], 1)  # by now scanning the new rows has cost more than grouping
     assert ix._rows.view.n == 20_200
+
+
+# --- the command line -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    from test_cli import run
+
+    return lambda *args: run(capsys, monkeypatch, *args)
+
+
+def test_index_and_search_from_the_command_line(cli, tmp_path):
+    import json
+
+    B = make("clustered", 300, 24)
+    names = np.array([f"n{i}" for i in range(300)])
+    for name, array in {"B": B, "ids": names, "y": np.arange(300) % 4, "Q": B[:3]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    made = cli(
+        "index", tmp_path / "B.npy", "-o", tmp_path / "ix.dish", "--ids", tmp_path / "ids.npy",
+        "--labels", tmp_path / "y.npy",
+    )  # fmt: skip
+    assert made == (0, f"{tmp_path / 'ix.dish'}: 300 codes of 24 bits\n", "")
+    code, out, _ = cli("search", tmp_path / "ix.dish", "--codes", tmp_path / "Q.npy", "--k", 4, "--json")
+    assert code == 0
+    D, rows = brute_nearest(B[:3], B, 4)
+    for i, line in enumerate(out.splitlines()):
+        hits = json.loads(line)["hits"]
+        assert [hit["id"] for hit in hits] == names[rows[i]].tolist()
+        assert [hit["distance"] for hit in hits] == D[i].tolist()
+        assert [hit["label"] for hit in hits] == (rows[i] % 4).tolist()
+    code, out, _ = cli("search", tmp_path / "ix.dish", "--codes", tmp_path / "Q.npy", "--radius", 0)
+    assert out.splitlines()[0].startswith("query 0: n0 (0, 0)")
+    code, out, _ = cli("info", tmp_path / "ix.dish")
+    assert "HammingIndex" in out
+    np.save(tmp_path / "floats.npy", np.ones((2, 3)))
+    for message, call in {
+        "packed codes are uint8": ("index", tmp_path / "floats.npy", "-o", tmp_path / "no.dish"),
+        "3 bytes a row": ("index", tmp_path / "B.npy", "-o", tmp_path / "no.dish", "--bits", 64),
+        "one of the inputs": ("index", tmp_path / "B.npy", "-o", tmp_path / "B.npy"),
+        "no model file": ("search", tmp_path / "none.dish", "--codes", tmp_path / "Q.npy"),
+        "k must be": ("search", tmp_path / "ix.dish", "--codes", tmp_path / "Q.npy", "--k", 0),
+    }.items():
+        code, _, err = cli(*call)
+        assert (code, len(err.strip().splitlines())) == (2, 1)
+        assert message in err
+    assert not (tmp_path / "no.dish").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from rich.table import Table
 from dish import __version__
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dish.base import Hasher
 
 app = typer.Typer(
@@ -27,11 +30,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+store_app = typer.Typer(help="Codes in PostgreSQL with pgvector.", no_args_is_help=True)
+app.add_typer(store_app, name="store")
 console = Console()
 RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
 RowsPath = Annotated[Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv.")]
+CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes made by `dish encode`.")]
+QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
+IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids, whole numbers or strings; without: 0, 1, 2, …")]
+LabelsPath = Annotated[Path | None, typer.Option("--labels", help="Labels, one a row.")]
+Nearest = Annotated[int, typer.Option("--k", "-k", help="How many nearest rows.")]
+Radius = Annotated[int | None, typer.Option(help="All rows within that distance instead of the k nearest.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a line a query.")]
+Dsn = Annotated[str, typer.Option(envvar="DISH_DSN", help="Of the server: postgresql://user@host/database.")]
+TableName = Annotated[str, typer.Option("--table", help="Table of the codes.")]
 Host = Annotated[str, typer.Option(help="Address to listen on; others than loopback are open to the network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 
@@ -202,6 +216,81 @@ def info(model: ModelPath) -> None:
     console.print(table)
 
 
+@app.command(epilog="Example: dish index codes.npy -o ix.dish --labels y.npy")
+def index(
+    codes: CodesPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the index goes.")],
+    ids: IdsPath = None,
+    labels: LabelsPath = None,
+    bits: Annotated[int | None, typer.Option(help="Code length, if not eight times the bytes.")] = None,
+) -> None:
+    """Make a searchable index of packed codes."""
+    _check_writable(output, codes, *(path for path in (ids, labels) if path))
+    from dish.index import HammingIndex
+
+    B, given, y = _read_coded(codes, ids, labels)
+    ix = HammingIndex(8 * B.shape[1] if bits is None else bits)
+    ix.add(B, given, y)
+    ix.save(output)
+    print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits")
+
+
+@app.command(epilog="Example: dish search ix.dish --codes q.npy --k 10")
+def search(
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index made by `dish index`.")],
+    queries: QueriesPath,
+    k: Nearest = 10,
+    radius: Radius = None,
+    json: AsJson = False,
+) -> None:
+    """The nearest rows of each query, exact."""
+    from dish.index import HammingIndex
+
+    _show_hits(HammingIndex.load(index), _read_codes(queries), k, radius, json)
+
+
+@store_app.command(epilog="Example: dish store push codes.npy --dsn postgresql://me@localhost/db --table codes")
+def push(
+    codes: CodesPath,
+    dsn: Dsn,
+    table: TableName,
+    ids: IdsPath = None,
+    labels: LabelsPath = None,
+    bits: Annotated[int | None, typer.Option(help="Code length, if not eight times the bytes.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows a transaction.")] = 10_000,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an upload that broke off.")] = False,
+) -> None:
+    """Upload packed codes; makes the table if there is none."""
+    from dish.stores import PostgresStore
+
+    B, given, y = _read_coded(codes, ids, labels)
+    kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
+    with PostgresStore(dsn, table, 8 * B.shape[1] if bits is None else bits, ids=kind) as store:
+        store.create()
+        written = store.push(B, given, y, batch=batch, resume=resume)
+        print(f"{table}: {written:,} rows written, {len(store):,} there")
+
+
+@store_app.command(name="search", epilog="Example: dish store search --dsn … --table codes --codes q.npy --k 10")
+def search_store(
+    dsn: Dsn,
+    table: TableName,
+    queries: QueriesPath,
+    k: Nearest = 10,
+    radius: Radius = None,
+    bits: Annotated[int | None, typer.Option(help="Code length, if not eight times the bytes.")] = None,
+    strings: Annotated[bool, typer.Option("--string-ids", help="The table's ids are strings.")] = False,
+    json: AsJson = False,
+) -> None:
+    """The nearest rows of each query, exact."""
+    from dish.stores import PostgresStore
+
+    Q = _read_codes(queries)
+    kind = "string" if strings else "integer"
+    with PostgresStore(dsn, table, 8 * Q.shape[1] if bits is None else bits, ids=kind) as store:
+        _show_hits(store, Q, k, radius, json)
+
+
 @app.command(epilog="Example: dish demo --output demo; dish demo --serve")
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path("demo"),
@@ -239,7 +328,7 @@ def demo(
 @app.command(epilog="Example: dish serve --model m.dish --index ix.dish --images photos --writable")
 def serve(
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
-    index: Annotated[Path, typer.Option(help="An index of its codes (HammingIndex.save).")],
+    index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
     images: Annotated[Path | None, typer.Option(help="Folder of pictures, named by the ids of the items.")] = None,
     takes: Annotated[
         str | None,
@@ -339,6 +428,44 @@ def reproduce(
 
     page = report.reproduce(what, results, output, trials=trials, data=data, say=_status)
     print(f"written: {page}")
+
+
+def _read_codes(path: Path) -> NDArray[Any]:
+    from dish import tables
+
+    codes = tables.read_rows(path)
+    if codes.dtype != "uint8":
+        raise ValueError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
+    return codes
+
+
+def _read_coded(codes: Path, ids: Path | None, labels: Path | None) -> tuple[NDArray[Any], Any, Any]:
+    """Codes, ids and labels from files."""
+    from dish import tables
+
+    given, y = (None if path is None else tables.read_labels(path) for path in (ids, labels))
+    return _read_codes(codes), given, y
+
+
+def _show_hits(where: Any, Q: NDArray[Any], k: int, radius: int | None, as_json: bool) -> None:
+    """A line a query: ids with distances, and labels where rows have them."""
+    if radius is None:
+        D, found = where.search(Q, k)
+        hits = [list(zip(ids.tolist(), d.tolist(), strict=True)) for ids, d in zip(found, D, strict=True)]
+    else:
+        lims, D, found = where.radius_search(Q, radius)
+        flat = list(zip(found.tolist(), D.tolist(), strict=True))
+        hits = [flat[a:b] for a, b in pairwise(lims)]
+    for i, line in enumerate(hits):
+        labels = where.labels_of([one for one, _ in line]).tolist()
+        if as_json:
+            import json
+
+            rows = [{"id": one, "distance": d, "label": y} for (one, d), y in zip(line, labels, strict=True)]
+            print(json.dumps({"query": i, "hits": rows}))
+        else:
+            parts = [f"{one} ({d}{'' if y is None else f', {y}'})" for (one, d), y in zip(line, labels, strict=True)]
+            print(f"query {i}: " + (", ".join(parts) or "nothing"))
 
 
 def _status(line: str) -> None:

@@ -220,7 +220,7 @@ class HammingIndex:
         rows, among = self._among(ids)
         if mode == "hamming":
             D, R = self._best(rows, among, self._as_words(queries, "queries"), k, scan.nearest)
-            return D, rows.ids[R]
+            return D, self._ids_of(rows, R)
         F = self._as_outputs(queries)
         if mode == "asymmetric":
             D, R = self._best(rows, among, F, k, scan.best_scores)
@@ -228,7 +228,7 @@ class HammingIndex:
             n_short = check_integer("shortlist", max(100, 10 * k) if shortlist is None else shortlist, low=k)
             _, R = self._best(rows, among, self._as_words(pack(F), "queries"), n_short, scan.nearest)
             D, R = rerank(F, rows.codes, R, k)
-        return (-D).astype(np.float32), rows.ids[R]
+        return (-D).astype(np.float32), self._ids_of(rows, R)
 
     def radius_search(
         self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None
@@ -241,7 +241,7 @@ class HammingIndex:
         rows, among = self._among(ids)
         Q = self._as_words(queries, "queries")
         lims, D, R = self._within(rows, among, Q, min(radius, self.n_bits))
-        return lims, D, rows.ids[R]
+        return lims, D, self._ids_of(rows, R)
 
     def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
         """The share of the k nearest that ``search`` finds, against an exact scan; ties count as found."""
@@ -311,6 +311,13 @@ class HammingIndex:
             return Groups.of(rows, self.n_bits)
         return Lists.of(rows, self.n_lists, self.n_probe)
 
+    def _ids_of(self, rows: Rows, R: NDArray[np.int64]) -> Ids:
+        """The ids of rows; n growing whole numbers from 0 to n − 1 are the row numbers themselves."""
+        growing = isinstance(self._lookup, IntegerLookup) and self._lookup.slots is None
+        if growing and rows.n and rows.ids[0] == 0 and rows.ids[rows.n - 1] == rows.n - 1:
+            return R
+        return rows.ids[R]
+
     # --- files ---
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -352,7 +359,7 @@ class HammingIndex:
         codes, n = arrays["codes"], int(fitted["rows"])
         if codes.shape != (n, self._n_words) or codes.dtype != self._word:
             raise ValueError(f"{n:,} codes of {self.n_bits} bits cannot be {codes.dtype} of shape {codes.shape}")
-        ids = arrays["ids"] if "ids" in arrays else from_text(arrays["id_text"], arrays["id_ends"])
+        ids = np.asarray(arrays["ids"]) if "ids" in arrays else from_text(arrays["id_text"], arrays["id_ends"])
         labels, values = arrays.get("labels"), []
         if len(ids) != n or (labels is not None and len(labels) != n):
             raise ValueError(f"it has {n:,} codes, but not as many ids or labels")

@@ -90,8 +90,8 @@ def read(
 ) -> tuple[str, dict[str, Any], Arrays]:
     """Read a model file: (class name, parameters, arrays).
 
-    With ``mmap`` the arrays are mapped, not read. ``verify=False`` leaves the checksum unchecked: checking it
-    reads all of the file once.
+    With ``mmap`` the arrays are mapped, not read; writing to them leaves the file as it is. ``verify=False`` leaves
+    the checksum unchecked: checking it reads all of the file once.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -132,7 +132,7 @@ def _mapped(path: Path) -> Arrays:
         if name != "__metadata__":
             start, shape, kind = 8 + length + entry["data_offsets"][0], tuple(entry["shape"]), kinds[entry["dtype"]]
             empty = 0 in shape  # of nothing there is no map
-            arrays[name] = np.empty(shape, kind) if empty else np.memmap(path, kind, "r", start, shape)
+            arrays[name] = np.empty(shape, kind) if empty else np.memmap(path, kind, "c", start, shape)
     return arrays
 
 

@@ -44,7 +44,7 @@ class Rows:
 
 def appended(a: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
     """The first n rows of ``a`` and then more; in place where there is room, else with room for an eighth."""
-    if n + len(more) > len(a) or not a.flags.writeable:
+    if n + len(more) > len(a):
         room = max(n + len(more), n + n // 8 + 64 if n else 0)
         longer = np.empty((room, *a.shape[1:]), a.dtype)
         longer[:n] = a[:n]

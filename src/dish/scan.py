@@ -87,7 +87,7 @@ def nearest(Q: Any, B: Any, k: int) -> Any:
     bound = np.full(len(Q), n_bits + 1, np.uint16)
     out = np.empty(BLOCK, np.uint16)
     C = np.empty((B.shape[1], BLOCK), B.dtype)
-    by_column = len(Q) > 3 or B.shape[1] == 1
+    by_column = len(Q) > 3 or B.shape[1] < 3
     for j in range(0, len(B), BLOCK):  # blocks outside, queries inside: a block is read from memory once
         some = B[j : j + BLOCK]
         if by_column:
@@ -165,36 +165,52 @@ def _keep_best(d: Any, rows: Any, n: int, k: int) -> None:
 @njit(nogil=True, cache=True)
 def within(Q: Any, B: Any, radius: int) -> Any:
     """Every row of B within the radius: how many a query, distances, rows; ordered by distance, then by row."""
-    found = np.zeros(len(Q), np.int64)
-    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
-    c: Any = 0
-    for i in range(len(Q)):
-        start = c
-        d, rows, c = _scan_within(Q[i], B, radius, d, rows, c)
-        _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
-        found[i] = c - start
-    return found, d[:c].copy(), rows[:c].copy()
-
-
-@njit(nogil=True, cache=True)
-def _scan_within(q: Any, B: Any, radius: int, d: Any, rows: Any, c: int) -> Any:
-    """Append distances and rows within the radius of one query, by row; the arrays, longer if need be."""
+    query, d, rows = np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32)
+    c = 0
     out = np.empty(BLOCK, np.uint16)
-    C = np.empty((1, BLOCK), B.dtype)
-    by_column = B.shape[1] == 1
+    C = np.empty((B.shape[1], BLOCK), B.dtype)
+    by_column = len(Q) > 3 or B.shape[1] < 3
     for j in range(0, len(B), BLOCK):
         some = B[j : j + BLOCK]
         if by_column:
             _columns(some, C)
-        if _distances(q, some, C, by_column, out) <= radius:
-            if c + BLOCK > len(d):
-                d, rows = _longer(d, c), _longer(rows, c)
-            for t in range(len(some)):
-                if out[t] <= radius:
-                    d[c] = out[t]
-                    rows[c] = j + t
-                    c += 1
-    return d, rows, c
+        for i in range(len(Q)):
+            if _distances(Q[i], some, C, by_column, out) <= radius:
+                if c + BLOCK > len(d):
+                    query, d, rows = _longer(query, c), _longer(d, c), _longer(rows, c)
+                c = _pick(out[: len(some)], radius, i, j, query, d, rows, c)
+    return _by_query(query[:c], d[:c], rows[:c], len(Q), radius)
+
+
+@njit(nogil=True, cache=True)
+def _pick(out: Any, radius: int, i: int, j: int, query: Any, d: Any, rows: Any, c: int) -> int:
+    """Append what is within the radius (a function of its own: arrays that never change are fast)."""
+    for t in range(len(out)):
+        if out[t] <= radius:
+            query[c] = i
+            d[c] = out[t]
+            rows[c] = j + t
+            c += 1
+    return c
+
+
+@njit(nogil=True, cache=True)
+def _by_query(query: Any, d: Any, rows: Any, n: int, radius: int) -> Any:
+    """Hits in the order of rows → how many a query, distances, rows, by query and distance: a counting sort."""
+    slot = np.zeros(n * (radius + 1) + 1, np.int64)
+    found = np.zeros(n, np.int64)
+    for t in range(len(d)):
+        slot[query[t] * (radius + 1) + d[t] + 1] += 1
+        found[query[t]] += 1
+    for x in range(len(slot) - 1):
+        slot[x + 1] += slot[x]
+    D, R = np.empty(len(d), np.int32), np.empty(len(d), np.int64)
+    for t in range(len(d)):
+        x = query[t] * (radius + 1) + d[t]
+        D[slot[x]] = d[t]
+        R[slot[x]] = rows[t]
+        slot[x] += 1
+    return found, D, R
 
 
 @njit(nogil=True, cache=True)
@@ -238,45 +254,59 @@ def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
 
 
 @njit(nogil=True, cache=True)
+def count_by_bits(Q: Any, starts: Any, patterns: Any) -> Any:
+    """Rows in the buckets of each query."""
+    low = np.uint64(starts.shape[1] - 2)
+    count = np.zeros(len(Q), np.int64)
+    for i in range(len(Q)):
+        for j in range(len(starts)):
+            for x in patterns:
+                bucket = np.int64(Q[i, j] & low) ^ x
+                count[i] += starts[j, bucket + 1] - starts[j, bucket]
+    return count
+
+
+@njit(nogil=True, cache=True)
 def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int) -> Any:
-    """As ``within``, looking into the buckets only; a query whose buckets are too full is scanned for."""
-    m, t_low = len(starts), np.uint64(starts.shape[1] - 2)
+    """As ``within``, looking into the buckets only."""
+    low = np.uint64(starts.shape[1] - 2)
     found = np.zeros(len(Q), np.int64)
-    d, rows = np.empty(1024 + BLOCK, np.int32), np.empty(1024 + BLOCK, np.int64)
+    d, rows = np.empty(1024, np.int32), np.empty(1024, np.int64)
     c: Any = 0
     for i in range(len(Q)):
         q, start = Q[i], c
-        n_candidates: Any = 0
-        for j in range(m):
+        for j in range(len(starts)):
             for x in patterns:
-                bucket = np.int64(q[j] & t_low) ^ x
-                n_candidates += starts[j, bucket + 1] - starts[j, bucket]
-        if n_candidates > len(B) >> 5:  # reading rows here and there costs some 32 times a scanned row
-            d, rows, c = _scan_within(q, B, radius, d, rows, c)
-        else:
-            while c + n_candidates > len(d):
-                d, rows = _longer(d, c), _longer(rows, c)
-            for j in range(m):
-                for x in patterns:
-                    bucket = np.int64(q[j] & t_low) ^ x
-                    for s in range(starts[j, bucket], starts[j, bucket + 1]):
-                        row = order[j, s]
-                        distance = np.uint64(0)
-                        for w in range(B.shape[1]):
-                            distance += popcount(B[row, w] ^ q[w])
-                        if distance <= radius:
-                            again = False  # seen through an earlier word
-                            for e in range(j):
-                                again |= popcount((B[row, e] ^ q[e]) & t_low) <= flips
-                            if not again:
-                                d[c] = distance
-                                rows[c] = row
-                                c += 1
-            by_row = np.argsort(rows[start:c])
-            d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
+                bucket = np.int64(q[j] & low) ^ x
+                a, z = starts[j, bucket], starts[j, bucket + 1]
+                while c + z - a > len(d):
+                    d, rows = _longer(d, c), _longer(rows, c)
+                c = _pick_near(q, B, radius, order[j, a:z], j, low, flips, d, rows, c)
+        by_row = np.argsort(rows[start:c])
+        d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
         _keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
         found[i] = c - start
     return found, d[:c].copy(), rows[:c].copy()
+
+
+@njit(nogil=True, cache=True)
+def _pick_near(
+    q: Any, B: Any, radius: int, some: Any, j: int, low: Any, flips: int, d: Any, rows: Any, c: int
+) -> int:
+    """Append those of some rows that are within the radius and were not seen through a word before j."""
+    for row in some:
+        distance = np.uint64(0)
+        for w in range(B.shape[1]):
+            distance += popcount(B[row, w] ^ q[w])
+        if distance <= radius:
+            again = False
+            for e in range(j):
+                again |= popcount((B[row, e] ^ q[e]) & low) <= flips
+            if not again:
+                d[c] = distance
+                rows[c] = row
+                c += 1
+    return c
 
 
 # --- A hash table of rows by key: `slots` holds rows of `keys` (n, w), −1 where free -----------------------
@@ -369,8 +399,9 @@ def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
     """Groups by key (n_queries, ≥ k groups or all of them) → the k first rows by key, then by row."""
     keys = np.empty((len(D), k), D.dtype)
     rows = np.empty((len(D), k), np.int64)
+    marks = np.empty(0, np.uint64)
     for i in range(len(D)):
-        _expand(D[i], G[i], starts, members, keys[i], rows[i])
+        marks = _expand(D[i], G[i], starts, members, keys[i], rows[i], marks)
     return keys, rows
 
 
@@ -385,17 +416,18 @@ def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
         c += found[i]
     keys = np.empty(n_rows.sum(), D.dtype)
     rows = np.empty(len(keys), np.int64)
+    marks = np.empty(0, np.uint64)
     c, p = 0, np.int64(0)
     for i in range(len(found)):
         d, g = D[c : c + found[i]], G[c : c + found[i]]
-        _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]])
+        marks = _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]], marks)
         c += found[i]
         p += n_rows[i]
     return n_rows, keys, rows
 
 
 @njit(nogil=True, cache=True)
-def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any) -> None:
+def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, marks: Any) -> Any:
     """Fill keys and rows from groups in ascending order of key; rows of equal key ascend."""
     place, i = 0, 0
     while place < len(rows):
@@ -407,39 +439,52 @@ def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any) -> 
         if j == i + 1:
             s = starts[g[i]]
             rows[place : place + take] = members[s : s + take]
-        elif 8 * take > total:
-            rows[place : place + take] = _merged(g[i:j], starts, members, total)[:take]
-        else:
+        elif 8 * take < total:
             rows[place : place + take] = _first_merged(g[i:j], starts, members, take)
+        elif 256 * total < len(members):
+            rows[place : place + take] = _sorted_members(g[i:j], starts, members, total)[:take]
+        else:
+            if not len(marks):
+                marks = np.zeros((len(members) >> 6) + 1, np.uint64)
+            _read_off(g[i:j], starts, members, marks, rows[place : place + take])
         keys[place : place + take] = d[i]
         place += take
         i = j
+    return marks
 
 
 @njit(nogil=True, cache=True)
-def _merged(g: Any, starts: Any, members: Any, total: int) -> Any:
+def _sorted_members(g: Any, starts: Any, members: Any, total: int) -> Any:
     """All members of some groups, ascending."""
-    n = len(members)
     rows = np.empty(total, np.int64)
     c = 0
-    if 256 * total < n:
-        for x in g:
-            for s in range(starts[x], starts[x + 1]):
-                rows[c] = members[s]
-                c += 1
-        rows.sort()
-        return rows
-    marks = np.zeros((n >> 6) + 1, np.uint64)  # many: a bit a row, read off in order, costs less than sorting
     for x in g:
         for s in range(starts[x], starts[x + 1]):
-            marks[members[s] >> 6] |= np.uint64(1) << np.uint64(members[s] & 63)
+            rows[c] = members[s]
+            c += 1
+    rows.sort()
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _read_off(g: Any, starts: Any, members: Any, marks: Any, rows: Any) -> None:
+    """The first members of some groups, ascending, by a bit a row; with many this costs less than sorting.
+
+    All marks are zero before and after.
+    """
+    one = np.uint64(1)
+    for x in g:
+        for s in range(starts[x], starts[x + 1]):
+            marks[members[s] >> 6] |= one << np.uint64(members[s] & 63)
+    c = 0
     for w in range(len(marks)):
         word = marks[w]
-        while word:
-            rows[c] = 64 * w + popcount((word & (~word + np.uint64(1))) - np.uint64(1))
-            word &= word - np.uint64(1)
-            c += 1
-    return rows
+        if word:
+            marks[w] = 0
+            while word and c < len(rows):
+                rows[c] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
+                word &= word - one
+                c += 1
 
 
 @njit(nogil=True, cache=True)

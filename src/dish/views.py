@@ -32,8 +32,11 @@ class Groups:
 
     @classmethod
     def of(cls, rows: Rows, n_bits: int) -> Groups:
-        """Group the rows, unless more than a fifth of the codes are distinct."""
-        B, most, m = rows.codes[: rows.n], rows.n // 5, max(1, min(4, n_bits // 64))
+        """Group the rows, unless so many codes are distinct that the groups would take more room than the codes."""
+        B, m = rows.codes[: rows.n], max(1, min(4, n_bits // 64))
+        width = B.itemsize * B.shape[1]
+        share = (width - 4) / (width + 4 + 4.5 * m) if width > 4 else 0.2  # 4 bytes a row, the rest a group
+        most = int(share * rows.n)
         first, member_of = scan.group(scan.empty_slots(most + 1), B, most)
         if not len(first):
             return cls(B, rows.n, m, None)
@@ -74,18 +77,33 @@ class Groups:
     def _looking(self, radius: int, n_queries: int) -> Callable[[NDArray[Any]], Any]:
         """The way to the codes within a radius: by bits of some words, or by a scan if that costs less."""
         u = len(self.codes)
-        if u >= 4096 and self.codes.dtype == np.uint64:
+        n_listed = u.bit_length() - 4  # bits by which codes are listed: some 8 to 16 codes a bucket, if they spread
+        if not self.tables and u >= 4096 and self.codes.dtype == np.uint64:
             with self.lock:
                 self.waited.append(n_queries)
                 if not self.tables and sum(self.waited) >= REGROUP:  # making them costs as many scans
-                    self.tables.append(scan.list_by_bits(self.codes, self.m, u.bit_length() - 4))
-        if self.tables:
-            starts, order = self.tables[0]
-            flips = radius // len(starts)
-            patterns = scan.near_patterns(u.bit_length() - 4, flips, most=u >> 5)
-            if patterns is not None:
-                return lambda Q: scan.within_by_bits(Q, self.codes, radius, starts, order, patterns, flips)
-        return lambda Q: scan.within(Q, self.codes, radius)
+                    self.tables.append(scan.list_by_bits(self.codes, self.m, n_listed))
+        patterns = scan.near_patterns(n_listed, radius // self.m, most=u >> 5) if self.tables else None
+        if patterns is None:
+            return lambda Q: scan.within(Q, self.codes, radius)
+        return lambda Q: self._look_by_bits(Q, radius, patterns)
+
+    def _look_by_bits(self, Q: NDArray[Any], radius: int, patterns: NDArray[np.int64]) -> Any:
+        """Buckets for the queries whose buckets hold few codes, a scan for the others."""
+        starts, order = self.tables[0]
+        full = scan.count_by_bits(Q, starts, patterns) > len(self.codes) >> 5  # a row here and there costs 32 in line
+        if full.all():
+            return scan.within(Q, self.codes, radius)
+        rest = (radius, starts, order, patterns, radius // self.m)
+        if not full.any():
+            return scan.within_by_bits(Q, self.codes, *rest)
+        a, b = scan.within(Q[full], self.codes, radius), scan.within_by_bits(Q[~full], self.codes, *rest)
+        queries = np.concatenate(
+            [np.repeat(np.flatnonzero(which), part[0]) for which, part in ((full, a), (~full, b))]
+        )
+        by_query = np.argsort(queries, kind="stable")
+        D, R = (np.concatenate([a[i], b[i]])[by_query] for i in (1, 2))
+        return np.bincount(queries, minlength=len(Q)), D, R
 
 
 @dataclass(frozen=True)
@@ -153,12 +171,16 @@ def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
 
 
 def _stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
         return np.empty((n, k), np.int32), np.empty((n, k), np.int64)
     return np.concatenate([D for D, _ in parts]), np.concatenate([R for _, R in parts])
 
 
 def _joined(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
     empty = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
     return tuple(np.concatenate(arrays) for arrays in zip(empty, *parts, strict=True))
 
@@ -174,7 +196,7 @@ def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
 
 def merge_within(parts: list[Any], n: int, dead: NDArray[np.int64]) -> Any:
     """(how many, distances, rows) over stretches of rows → (lims, distances, rows), the dead dropped."""
-    found, D, R = parts[0] if len(parts) == 1 else _joined(parts)
+    found, D, R = _joined(parts)
     if len(parts) > 1 or len(dead):
         query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
         alive = ~np.isin(R, dead)

