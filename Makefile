@@ -3,7 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-paper bench-multilabel clean
+.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: bench-multilabel clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -18,6 +19,7 @@ bench-digits: $(VENV)/.ready    ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
 test: lint                      ## lint, types, tests
+	sh tests/install_chromium.sh
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.ready
@@ -44,6 +46,9 @@ bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs 
 
 bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/multilabel.py $(FEATURES)
+
+bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
+	$(BIN)/python benchmarks/load.py
 
 clean:
 	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -46,6 +46,8 @@ Radius = Annotated[int | None, typer.Option(help="All rows within that distance 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a line a query.")]
 Dsn = Annotated[str, typer.Option(envvar="DISH_DSN", help="Of the server: postgresql://user@host/database.")]
 TableName = Annotated[str, typer.Option("--table", help="Table of the codes.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; others than loopback are open to the network.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 
 
 def main() -> None:
@@ -289,11 +291,20 @@ def search_store(
         _show_hits(store, Q, k, radius, json)
 
 
-@app.command(epilog="Example: dish demo --output demo")
+@app.command(epilog="Example: dish demo --output demo; dish demo --serve")
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path("demo"),
+    serve: Annotated[bool, typer.Option("--serve", help="Serve a page to search on instead.")] = False,
+    data: Annotated[str, typer.Option(help="With --serve: digits or cifar10.")] = "digits",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
 ) -> None:
     """Train on real handwritten digits, compare with l2 and LSH, search, and draw the neighbours."""
+    if serve:
+        _serve_demo(data, host, port)
+        return
+    if data != "digits":
+        raise ValueError(f"--data {data} needs --serve")
     from dish import demo as demonstration
 
     output.mkdir(parents=True, exist_ok=True)
@@ -312,6 +323,49 @@ def demo(
     demonstration.write_page(result, output / "digits.html")
     demonstration.write_table(result, output / "digits.json")
     print(f"written to {output}: digits.html (the picture), digits.dish (the model), digits.json (the figures)")
+
+
+@app.command(epilog="Example: dish serve --model m.dish --index ix.dish --images photos --writable")
+def serve(
+    model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
+    index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
+    images: Annotated[Path | None, typer.Option(help="Folder of pictures, named by the ids of the items.")] = None,
+    takes: Annotated[
+        str | None,
+        typer.Option("--input", help="What becomes of an uploaded picture: vector, gist32, digits8, image."),
+    ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="Take new items (POST /items).")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request, at most.")] = 4 << 20,
+    max_k: Annotated[int, typer.Option(min=1, help="Hits of a search, at most.")] = 1000,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an uploaded picture, at most.")] = 16_000_000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests under way; the next ones get 503.")] = 32,
+) -> None:
+    """Serve search over HTTP, with a page. Needs the extra: pip install 'dish[serve]'."""
+    if token is not None and not token.strip():
+        raise ValueError("--token must not be empty")
+    from dish.web import server
+    from dish.web.guard import Limits
+
+    limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
+    server.start_log()
+    found = server.open_collection(model, index, images=images, takes=takes, writable=writable)
+    server.serve(found, limits, host=host, port=port)
+
+
+def _serve_demo(data: str, host: str, port: int) -> None:
+    from dish.web import server
+    from dish.web.demo import DEMOS
+    from dish.web.guard import Limits
+
+    if data not in DEMOS:
+        raise ValueError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")
+    print(f"dish: learning codes of {data} …", flush=True)
+    server.serve(DEMOS[data](), Limits(), host=host, port=port)
 
 
 @app.command(epilog="Example: dish bench --data cifar10 --methods all --bits 16,32,64,96 --trials 5")
