@@ -138,7 +138,7 @@ class DeepHasher(Hasher):
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from uint8 images (n, H, W, 3), a torch Dataset, a folder with a sub-folder a label, or rows (n, d)."""
+        """Learn from uint8 images (n, H, W, 3), a torch Dataset, a folder with a sub-folder a label, or rows."""
         self._check_params()
         X, y = images.with_labels(X, y, self._side())
         self._require_y(y)

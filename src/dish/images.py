@@ -1,8 +1,8 @@
 """Images in: arrays, torch Datasets and folders → uint8 (n, H, W, 3), with a stated rule for odd ones.
 
 Grey becomes RGB, transparent parts become white, CMYK and palettes are converted, EXIF rotation is applied. What
-cannot be read (truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a folder
-in which a whole class, or more than half of the files, cannot be read is refused.
+cannot be read (truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a
+folder in which a whole class, or more than half of the files, cannot be read is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Networks for images (and one for vectors): 6conv, NIN, AlexNet, VGG-16, EfficientNet-Lite0, or any ``nn.Module``.
 
 ``build(name, num_classes=1000)`` makes the whole classifier; ``num_classes=None`` leaves out its last layer, so that
-the output is the last hidden layer Φ(x). AlexNet and VGG-16 name their weights as torchvision does, EfficientNet-Lite0
-as its public weight file does: those files load unchanged.
+the output is the last hidden layer Φ(x). AlexNet and VGG-16 name their weights as torchvision does,
+EfficientNet-Lite0 as its public weight file does: those files load unchanged.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ For a user's own ``LowRank(P, R)`` every row is a group of its own.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -71,6 +72,18 @@ class Similarity(ABC):
             if isinstance(value, Tensor):
                 setattr(self, name, value.to(device))
         return self
+
+    def times(self, Z: Tensor) -> Tensor:
+        """S Z (n, k) for a dense Z (n, k)."""
+        group = self.group.long()
+        sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, group, Z)
+        return self.P(self.Rt(sums.double())).to(Z.dtype)[group]
+
+    def rows(self, picked: Tensor) -> Similarity:
+        """S between some of the rows."""
+        part = copy.copy(self)
+        part.group = self.group[picked]
+        return part
 
     def group_sizes(self) -> Tensor:
         """(g,) float64: rows in each group."""

@@ -22,7 +22,7 @@ TRIPLETS = 30  # an anchor
 
 
 class FTDE(DeepHasher):
-    """Stage one: min Σ max(0, r/2 − d(h_i, h_k) + d(h_i, h_j)) over triplets (i, similar j, dissimilar k), bit by bit.
+    """Stage one: min Σ max(0, r/2 − d(h_i, h_k) + d(h_i, h_j)) over triplets (i, similar j, dissimilar k), by bits.
 
     Given the other bits, a triplet's loss depends on b_i b_j and b_i b_k only, hence is a quadratic form in b. It is
     lowered by flips of single entries (the authors cut graphs of blocks). Stage two: a network with r logistic

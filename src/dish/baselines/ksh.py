@@ -26,9 +26,9 @@ class KSH(KernelHasher):
     """Kernel hash functions learned greedily from pairs.
 
     ``y``: (n,) classes, (n, l) labels of 0 and 1 (``multilabel`` as in ``DISH``), or a ``Similarity``. ``n_steps``
-    accelerated gradient steps are made for a bit, in the coordinates in which KᵀK + ρI is the identity: there a few
-    go further than its authors' 500 plain ones, which are ``n_steps=500, whiten=False``. ``ridge`` is ρ as a share of
-    the mean of diag(KᵀK).
+    accelerated gradient steps are made for a bit (its authors make up to 500). ``whiten`` takes them in coordinates
+    in which KᵀK + ρI is the identity: not the published method, but 20 such steps go further than 500 plain ones.
+    ``ridge`` is ρ as a share of the mean of diag(KᵀK).
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class KSH(KernelHasher):
         n_bits: int = 64,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
-        n_steps: int = 20,
-        whiten: bool = True,
+        n_steps: int = 50,
+        whiten: bool = False,
         similar_weight: float = 2.0,
         multilabel: str = "count",
         ridge: float = 1e-6,
