@@ -100,7 +100,7 @@ def finished(runs: Iterable[Run], folder: Path) -> dict[Run, dict[str, Any]]:
 
 def _warm_up(run: Run, data: Any) -> None:
     """A method's first fit compiles its kernels: do that on a few rows, so that no run's time has it in it."""
-    if run.method != "l2":
+    if run.method != "l2" and data.X.ndim == 2:  # networks compile nothing
         some = data.split(run.trial, None).train[:: max(1, len(data) // 500)]
         with suppress(Exception), warnings.catch_warnings():  # what is wrong with it, the run itself will say
             warnings.simplefilter("ignore")
@@ -108,10 +108,10 @@ def _warm_up(run: Run, data: Any) -> None:
 
 
 def load_data(name: str) -> Any:
-    """A dataset by registry name ("cifar10" means its GIST), or features by path."""
+    """A dataset by registry name ("cifar10" means its GIST, "cifar10_images" the images), or features by path."""
     from dish import datasets
 
-    name = {"cifar10": "cifar10_gist"}.get(name, name)
+    name = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}.get(name, name)
     if name == "synthetic_imagenet":  # 21 GB: made once, then memory-mapped
         return datasets.synthetic_imagenet(path=datasets.cache_folder() / "synthetic_imagenet.npy")
     if name in datasets.DATASETS:
@@ -254,7 +254,7 @@ def _gpu() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the checkout this code runs from; "+" if code differs from it; "" outside a checkout."""
+    """The commit of the checkout this code runs from; "+" if code differs from it; $DISH_COMMIT outside a checkout."""
 
     def git(*args: str) -> str:
         folder = Path(__file__).parent
@@ -264,7 +264,7 @@ def commit() -> str:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("DISH_COMMIT", "")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

