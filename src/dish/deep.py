@@ -47,7 +47,7 @@ class DeepDISH(DeepHasher):
         stop_agreement: float = 0.9999,
         batch_size: int = 128,
         lr: float | str = "auto",
-        weight_decay: float = 5e-4,
+        weight_decay: float | str = "auto",
         augment: bool = True,
         mirror: bool = True,
         image_size: int | None = None,

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from dish import codes, images, modelfile, nets
 from dish.augment import augment
-from dish.base import Hasher, check_integer, check_number
+from dish.base import Hasher, check_integer, check_number, check_option
 from dish.cache import progress
 from dish.kernelhasher import resolve_device
 from dish.similarity import Similarity, from_labels
@@ -81,7 +81,8 @@ class DeepHasher(Hasher):
     epochs : int
         Passes over the training images in each round.
     batch_size, lr, weight_decay
-        Of SGD with Nesterov momentum 0.9. ``lr="auto"``: 0.05 from scratch, 0.01 for fine-tuning.
+        Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 and a decay of 0.002 from scratch, 0.01 and 0.0005
+        (the paper's) for fine-tuning.
     augment : bool
         Random flips, shifts, small turns, light and cut-outs of the training images.
     mirror : bool
@@ -104,7 +105,7 @@ class DeepHasher(Hasher):
         epochs: int = 60,
         batch_size: int = 128,
         lr: float | str = "auto",
-        weight_decay: float = 5e-4,
+        weight_decay: float | str = "auto",
         augment: bool = True,
         mirror: bool = True,
         image_size: int | None = None,
@@ -166,12 +167,12 @@ class DeepHasher(Hasher):
         self._check_n_bits()
         check_integer("epochs", self.epochs, low=1)
         check_integer("batch_size", self.batch_size, low=2)
-        check_number("weight_decay", self.weight_decay, low=0)
-        if isinstance(self.lr, str):
-            if self.lr != "auto":
-                raise ValueError(f"lr must be 'auto' or a number above 0, got {self.lr!r}")
-        else:
-            check_number("lr", self.lr, low=0, strict=True)
+        for name in ("lr", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                check_option(name, value, ("auto",), " or a number")
+            else:
+                check_number(name, value, low=0, strict=name == "lr")
         if self.image_size is not None:
             check_integer("image_size", self.image_size, low=8)
         if not isinstance(self.net, nn.Module):
@@ -282,14 +283,15 @@ class DeepHasher(Hasher):
     def _optimiser(self, heads: nn.Module | None, scale: float) -> torch.optim.Optimizer:
         """SGD; when fine-tuning, layers that came with weights learn at a tenth of the rate."""
         tuning = self.weights is not None
-        lr = scale * ((0.01 if tuning else 0.05) if isinstance(self.lr, str) else float(self.lr))
+        lr = scale * ((0.01 if tuning else 0.1) if isinstance(self.lr, str) else float(self.lr))
+        decay = (5e-4 if tuning else 2e-3) if isinstance(self.weight_decay, str) else float(self.weight_decay)
         new = [*self.model_.hash.parameters(), *(heads.parameters() if heads is not None else ())]
         fresh = set(self.fresh_)
         old: list[nn.Parameter] = []
         for name, p in self.model_.body.named_parameters():
             (new if tuning and name in fresh else old).append(p)
         groups = [{"params": old, "lr": 0.1 * lr if tuning else lr}, {"params": new, "lr": lr}]
-        return torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
+        return torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay)
 
     def _autocast(self) -> Any:
         """Half precision where it is fast."""
