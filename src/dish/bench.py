@@ -254,7 +254,7 @@ def _gpu() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the checkout this code runs from; "+" if code differs from it; $DISH_COMMIT outside a checkout."""
+    """The commit of the checkout this code runs from; "+" if code differs; $DISH_COMMIT outside a checkout."""
 
     def git(*args: str) -> str:
         folder = Path(__file__).parent

@@ -149,7 +149,7 @@ class DeepHasher(Hasher):
         self._device = resolve_device(self.device)
         self.timings_: dict[str, float] = {}
         self.history_: list[dict[str, float]] = []
-        self._data = torch.from_numpy(data).to(self._device)
+        self._data = torch.tensor(data, device=self._device)  # a copy: a memory-map may be read-only
         self._targets = class_targets(y).to(self._device)
         with _seeded(self._seed):
             self.model_ = self._make_model(self._data[:2]).to(self._device)
