@@ -34,7 +34,7 @@ class Run:
     """One definition: what is trained on what, and how. Its file name says all of it.
 
     ``data`` is a name of the registry or a path of features; ``params`` are parameters of the method beyond
-    its defaults; ``cut`` cuts the MAP at that many places.
+    its defaults; ``cut`` cuts the MAP at that many places; ``n_queries`` and ``n_database`` take some of the rows.
     """
 
     data: str
@@ -45,6 +45,7 @@ class Run:
     params: tuple[tuple[str, Any], ...] = ()
     cut: int | None = None
     n_queries: int | None = None
+    n_database: int | None = None
 
     def path(self, folder: Path) -> Path:
         """Where its result goes."""
@@ -54,6 +55,7 @@ class Run:
         ]
         parts += [f"cut{self.cut}"] if self.cut else []
         parts += [f"queries{self.n_queries}"] if self.n_queries else []
+        parts += [f"database{self.n_database}"] if self.n_database else []
         return folder / Path(self.data).stem / ("_".join(parts) + ".json")
 
 
@@ -132,6 +134,7 @@ def _attempt(run: Run, data: Any) -> dict[str, Any]:
         "params": dict(run.params),
         "cut": run.cut,
         "n_queries": run.n_queries,
+        "n_database": run.n_database,
     }
     try:
         measured = execute(run, data)
@@ -146,11 +149,13 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
 
     split = data.split(run.trial, run.n_train)
     query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
-    labels = data.y
-    Xq, yq, yb = prepared(data, query), labels[query], labels[split.database]
+    labels, database = data.y, split.database
+    if run.n_database is not None:
+        database = np.sort(np.random.default_rng(run.trial).choice(database, run.n_database, replace=False))
+    Xq, yq, yb = prepared(data, query), labels[query], labels[database]
     if run.method == "l2":
         start = time.perf_counter()
-        value = metrics.l2_mean_average_precision(Xq, yq, prepared(data, split.database), yb, k=run.cut)
+        value = metrics.l2_mean_average_precision(Xq, yq, prepared(data, database), yb, k=run.cut)
         return {"map": value, "score_s": time.perf_counter() - start}
 
     hasher = make_method(run)
@@ -163,7 +168,7 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
 
     start = time.perf_counter()
     F = hasher.decision_function(Xq)
-    q, base = np.packbits(F >= 0, axis=1), _encode(hasher, data, split.database)
+    q, base = np.packbits(F >= 0, axis=1), _encode(hasher, data, database)
     encode_s = time.perf_counter() - start
     start = time.perf_counter()
     score = metrics.evaluate(q, yq, base, yb, n_bits=run.bits, k=run.cut, at=PRECISION_AT)
