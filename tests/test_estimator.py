@@ -277,3 +277,27 @@ def test_verbose_reports_every_iteration(digits, capsys):
     assert capsys.readouterr().err.count("objective") == hasher.n_iter_
     DISH(n_bits=8, n_anchors=20).fit(X[:200], y[:200])
     assert capsys.readouterr() == ("", "")
+
+
+def test_polish_changes_the_hash_function_and_leaves_the_learned_codes(digits):
+    X, y, Xq, yq = digits
+    plain, polished = (DISH(16, n_anchors=100, polish=steps).fit(X, y) for steps in (0, 10))
+    np.testing.assert_array_equal(plain.codes_, polished.codes_)
+    assert "polish" in polished.timings_
+    assert "polish" not in plain.timings_
+    S = similarity.from_labels(y)
+    losses = []
+    for hasher in (plain, polished):
+        H = torch.from_numpy(codes.unpack(hasher.transform(X), 16).astype(np.float64))
+        losses.append(float((16 * torch.from_numpy(S.dense()) - H @ H.T).square().sum()))
+    assert losses[1] < losses[0]  # what it is for: codes whose products are nearer to rS
+
+
+def test_polish_is_for_linear_hash_functions(blobs):
+    from sklearn.tree import DecisionTreeClassifier
+
+    X, y = blobs
+    with pytest.raises(ValueError, match="polish needs"):
+        DISH(4, loss=DecisionTreeClassifier(), polish=5).fit(X, y)
+    with pytest.raises(ValueError, match="polish must be"):
+        DISH(4, polish=-1).fit(X, y)

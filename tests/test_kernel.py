@@ -219,3 +219,49 @@ def test_every_similarity_kind_gives_a_start():
         W = kernel.spectral_start(K, white, S, 9, np.random.RandomState(0))
         assert W.shape == (4, 9)
         assert torch.isfinite(W).all()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_smooth_loss_is_the_distance_to_S_and_its_slope_is_right(name):
+    S, dense = KINDS[name]
+    r = 5
+    F = torch.from_numpy(RNG.standard_normal((12, r))).requires_grad_()
+    phi = torch.tanh(F)
+    direct = (r * torch.from_numpy(dense) - phi @ phi.T).square().sum()
+    direct.backward()
+    loss, slope = kernel.smooth_loss(F.detach(), S)
+    assert loss + r * r * (dense**2).sum() == pytest.approx(direct.item())
+    np.testing.assert_allclose(slope, F.grad, atol=1e-9)
+
+
+def polished(n=200, n_steps=15):
+    X = torch.from_numpy(RNG.standard_normal((n, 6)))
+    y = (X[:, 0] * X[:, 1] > 0).numpy().astype(int)
+    S = from_labels(y)
+    K = kernel.FeatureMap("rbf", X[:20], 0.3).fit_rows(X)
+    W = torch.from_numpy(RNG.standard_normal((20, 4)))
+    G = kernel.gram(K)
+    return K, S, W, kernel.polish(K, G, S, W, n_steps, np.random.RandomState(0))
+
+
+def unit(F):
+    return F / F.square().mean().sqrt()
+
+
+def test_polish_lowers_the_smooth_loss():
+    K, S, W, after = polished()
+    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(unit(K @ W), S)[0]
+    few = kernel.polish(K, kernel.gram(K), S, W, 3, np.random.RandomState(0))
+    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(K @ few, S)[0]
+
+
+def test_polish_of_a_sample_of_the_rows_helps_all_rows(monkeypatch):
+    monkeypatch.setattr(kernel, "POLISH_ROWS", 120)
+    K, S, W, after = polished(n=400, n_steps=3)  # few: more of them would learn 120 rows by heart
+    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(unit(K @ W), S)[0]
+
+
+def test_a_gram_matrix_comes_back_from_its_factor():
+    K = torch.from_numpy(RNG.standard_normal((30, 5)))
+    G = kernel.gram(K)
+    np.testing.assert_allclose(kernel.Whitening.of(G.clone(), 1e-3).gram(), G, atol=1e-9)

@@ -166,3 +166,12 @@ def test_anchor_graph_links_rows_of_one_cluster(blobs):
     assert S[same].mean() > 1.5  # n A averages 3 within one of three clusters
     weighted = similarity.anchor_graph(X, n_anchors=12, similar_weight=2.0).dense()
     assert np.diag(weighted).mean() == pytest.approx(1.0)  # w·1 − 1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_products_with_a_matrix_and_parts_of_the_rows(name):
+    S, dense = KINDS[name]
+    Z = torch.from_numpy(RNG.standard_normal((12, 3)))
+    np.testing.assert_allclose(S.times(Z), dense @ Z.numpy(), atol=1e-12)
+    picked = torch.tensor([1, 4, 5, 9])
+    np.testing.assert_allclose(S.rows(picked).dense(), dense[np.ix_(picked, picked)], atol=1e-12)

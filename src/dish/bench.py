@@ -59,11 +59,21 @@ class Run:
         return folder / Path(self.data).stem / ("_".join(parts) + ".json")
 
 
-def method_names() -> list[str]:
-    """Everything that can be benchmarked: DISH, the registry, and the l2 distance of the raw rows."""
+def method_names(images: bool = False) -> list[str]:
+    """What can be benchmarked: DISH, the registry and the l2 distance of raw rows; or the networks, on images."""
     from dish.baselines import REGISTRY
+    from dish.deephasher import DeepHasher
 
-    return ["dish", "dish_d", *REGISTRY, "l2"]
+    names = [name for name, kind in REGISTRY.items() if issubclass(kind, DeepHasher) == images]
+    return ["dish_d", *names] if images else ["dish", *names, "l2"]
+
+
+def paper_sizes(data: str, method: str) -> list[int | None]:
+    """Training rows of a method in the paper's table of that data; the whole database where it has none."""
+    from dish.paper import TABLES
+
+    lines = [line for table in TABLES.values() if table.data == data for line in table.lines if line.method == method]
+    return list(dict.fromkeys(line.n_train for line in lines)) or [None]
 
 
 def run_all(

@@ -373,7 +373,9 @@ def bench(
     data: Annotated[str, typer.Option(help="A dataset's name or a path of features.")] = "digits",
     methods: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
     bits: Annotated[str, typer.Option(help="Code lengths with commas between them.")] = "16,32,64",
-    train: Annotated[str, typer.Option(help="Training rows with commas between them; all: the database.")] = "all",
+    train: Annotated[
+        str, typer.Option(help="Rows with commas; all: the database; paper: what the paper trained on.")
+    ] = "all",
     trials: Annotated[int, typer.Option(help="Random splits.")] = 1,
     cut: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
@@ -382,16 +384,21 @@ def bench(
     """Run methods on a dataset; one JSON a run. Finished runs are skipped, failing ones recorded."""
     from dish import bench as benchmark
 
-    known = benchmark.method_names()
-    wanted = known if methods == "all" else methods.split(",")
+    known = benchmark.method_names() + benchmark.method_names(images=True)
+    wanted = benchmark.method_names(images=data == "cifar10_images") if methods == "all" else methods.split(",")
     if unknown := set(wanted) - set(known):
         raise ValueError(f"--methods must be of {', '.join(known)}; got {', '.join(sorted(unknown))}")
-    sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
+    sizes = {
+        method: benchmark.paper_sizes(data, method)
+        if train == "paper"
+        else [None if size == "all" else _whole("--train", size) for size in train.split(",")]
+        for method in wanted
+    }
     lengths = [_whole("--bits", text) for text in bits.split(",")]
     runs = [
         benchmark.Run(data, method, r, n_train, trial, cut=cut)
         for method in wanted
-        for n_train in sizes
+        for n_train in sizes[method]
         for r in lengths
         for trial in range(trials)
     ]
@@ -400,7 +407,7 @@ def bench(
     for name in ("method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for method in wanted:
-        for n_train in sizes:
+        for n_train in sizes[method]:
             cells = [
                 [found[run] for run in runs if (run.method, run.n_train, run.bits) == (method, n_train, r)]
                 for r in lengths
@@ -415,7 +422,7 @@ def bench(
 
 @app.command(epilog="Example: dish reproduce table1 --trials 5 --output report")
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table1, table2, table7, figures, sensitivity or all.")],
+    what: Annotated[str, typer.Argument(help="table1, 2, 4, 6, 7, 8 (as table1), figures, sensitivity or all.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for tables, figures and the page.")] = Path(
         "report"
     ),

@@ -37,6 +37,7 @@ class Table:
     n_queries: int | None = None
     n_database: int | None = None
     note: str = ""
+    deep: bool = False  # networks: hours without a GPU
 
     def runs(self, methods: list[str], trials: int, data: str | None = None) -> list[Run]:
         """The definitions behind it, for the methods the library has."""
@@ -126,8 +127,8 @@ TABLES = {
         ),
         n_queries=1000,
         n_database=100_000,
-        note="On the synthetic stand-in unless --data names real features (l2 MAP of the paper's: 0.306). 1,000 of the "
-        "queries and 100,000 of the database rows.",
+        note="On the synthetic stand-in unless --data names real features (l2 MAP of the paper's: 0.306). 1,000 of "
+        "the queries and 100,000 of the database rows.",
     ),
 }
 
@@ -161,6 +162,7 @@ TABLES["table4"] = Table(
     note="1,000 queries, 59,000 database images. 6conv has batch norm and starts from random weights; AlexNet and "
     "VGG-16 start from ImageNet convolutions with fresh fully connected layers. Runs shared a GPU: times are upper "
     "bounds.",
+    deep=True,
 )
 TABLES["table6"] = Table(
     "Table 6. Training time on CIFAR-10, VGG-16",
@@ -169,6 +171,7 @@ TABLES["table6"] = Table(
     48,
     (Line("DISH-D, VGG-16", "dish_d", 5000, (0.857,), 4 * 3600, params=TUNED["vgg16"]),),
     note="The paper's hours are of a GeForce GTX TITAN X (SFHC 174 h, FTDE 15 h, DISH-D 4 h).",
+    deep=True,
 )
 TABLES["table8"] = Table(
     "Table 8. DisturbBinaryCodes: the share α of flipped bits, 6conv",
@@ -179,6 +182,7 @@ TABLES["table8"] = Table(
         Line(f"DISH-D, α = {alpha}", "dish_d", 5000, (value,), params=(("alpha", alpha),))
         for alpha, value in ((0.0, 0.687), (0.1, 0.681), (0.2, 0.699), (0.3, 0.699), (0.4, 0.706), (0.5, 0.326))
     ),
+    deep=True,
 )
 
 SENSITIVITY_DATA, SENSITIVITY_TRAIN, SENSITIVITY_BITS = "cifar10", 5000, 64

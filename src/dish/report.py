@@ -35,16 +35,20 @@ def reproduce(
     if what not in WHAT:
         raise ValueError(f"what must be one of {', '.join(WHAT)}; got {what!r}")
     tables = [name for name in paper.TABLES if what in (name, "all")]
-    methods, datasets = bench.method_names(), {}  # type: ignore[var-annotated]
+    methods, datasets = bench.method_names() + bench.method_names(images=True), {}  # type: ignore[var-annotated]
     results: Results = {}
     for name in tables:
         runs = paper.TABLES[name].runs(methods, trials, data)
-        results |= bench.run_all(runs, folder, datasets=datasets, report=say)
+        if paper.TABLES[name].deep and not _has_gpu():
+            say(f"{name}: no GPU here, so only finished runs are shown (benchmarks/deep.py makes the others)")
+            results |= bench.finished(runs, folder)
+        else:
+            results |= bench.run_all(runs, folder, datasets=datasets, report=say)
     drawn = []  # figures of methods come from finished runs: a table's own command makes them
     for name, table in paper.TABLES.items() if what in ("figures", "all") else ():
         finished = bench.finished(table.runs(methods, trials, data), folder)
         results |= finished
-        drawn += [name] if finished else []
+        drawn += [name] if finished and len(table.bits) > 1 else []
         if not finished:
             say(f"no runs of {name} yet: dish reproduce {name} makes them")
     if what in ("sensitivity", "figures", "all"):
@@ -65,6 +69,12 @@ def reproduce(
     page = output / f"{what}.html"
     write_atomically(page, _PAGE.format(body="\n".join(parts), environment=_environments(results)).encode())
     return page
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
