@@ -280,7 +280,7 @@ def test_verbose_reports_every_iteration(digits, capsys):
 
 
 def test_polish_changes_the_hash_function_and_leaves_the_learned_codes(digits):
-    X, y, Xq, yq = digits
+    X, y, _, _ = digits
     plain, polished = (DISH(16, n_anchors=100, polish=steps).fit(X, y) for steps in (0, 10))
     np.testing.assert_array_equal(plain.codes_, polished.codes_)
     assert "polish" in polished.timings_

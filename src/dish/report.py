@@ -127,7 +127,7 @@ def markdown(table: paper.Table, results: Results, trials: int, data: str | None
     names = header(table)
     lines = [f"**{title(table, results)}**", "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(row) + " |" for row in table_rows(table, results, trials, data)]
-    lines += ["", f"{_trials(trials)}; in brackets the paper's figure; – not in this library yet. {table.note}"]
+    lines += ["", f"{_trials(trials)}; in brackets the paper's figure; – not run. {table.note}"]
     lines += [f"- {text}" for text in extras(table, results, trials, data)]
     return "\n".join(lines) + "\n"
 
@@ -153,7 +153,7 @@ def extras(table: paper.Table, results: Results, trials: int, data: str | None) 
 
 
 def _trials(trials: int) -> str:
-    return f"Mean ± standard deviation of {trials} trials" if trials > 1 else "One trial"
+    return f"Mean ± standard deviation of up to {trials} trials" if trials > 1 else "One trial"
 
 
 # --- figures ----------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ def _html_table(table: paper.Table, results: Results, trials: int, data: str | N
     return (
         f"<h2>{html.escape(title(table, results))}</h2>"
         f"<div class='scroll'><table><thead>{row(header(table), 'th')}</thead>"
-        f"<tbody>{body}</tbody></table></div><p>{_trials(trials)}; in brackets the paper's figure; – not in this "
-        f"library yet. {html.escape(table.note)}</p><ul>{notes}</ul>"
+        f"<tbody>{body}</tbody></table></div><p>{_trials(trials)}; in brackets the paper's figure; – not run. "
+        f"{html.escape(table.note)}</p><ul>{notes}</ul>"
     )
 
 
