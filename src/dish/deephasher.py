@@ -142,7 +142,9 @@ class DeepHasher(Hasher):
         """Learn from uint8 images (n, H, W, 3), a torch Dataset, a folder with a sub-folder a label, or rows."""
         self._check_params()
         X, y = images.with_labels(X, y, self._side())
-        self._require_y(y)
+        self._require_y(y, "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder a label")
+        if isinstance(y, Similarity):
+            raise ValueError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
         data = self._check_rows(X, reset=True)
         S = from_labels(y, n_rows=len(data))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -186,7 +188,7 @@ class DeepHasher(Hasher):
 
     def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
-        if np.ndim(X) == 2 or not images.looks_like_images(X):
+        if not images.looks_like_images(X):
             return self._check_X(X, reset=reset).astype(np.float32, copy=False)
         data = images.check_images(X)
         if reset:
@@ -215,15 +217,15 @@ class DeepHasher(Hasher):
         else:
             spec = nets.spec(self.net)
             body, size, normal = spec.make(None), self.image_size or spec.size, spec.normal
-        self.fresh_: list[str] = []
-        if self.weights is not None:
-            named = self.net if isinstance(self.net, str) else ""
-            self.fresh_ = nets.load_weights(body, self.weights, named)
         probe = HashNet(nn.Identity(), 1, 1, size, normal)
         with torch.no_grad():
             phi = body.eval()(probe.prepare(some.cpu()))
         if phi.ndim != 2:
             raise ValueError(f"net must give a feature vector a row, (n, D); it gave shape {tuple(phi.shape)}")
+        self.fresh_: list[str] = []
+        if self.weights is not None:  # after the first pass: lazy layers have their widths
+            named = self.net if isinstance(self.net, str) else ""
+            self.fresh_ = nets.load_weights(body, self.weights, named)
         return HashNet(body, phi.shape[1], self.n_bits, size, normal)
 
     # --- training ---
@@ -324,10 +326,11 @@ class DeepHasher(Hasher):
 
     def _fingerprint(self, S: Similarity) -> str:
         """Of parameters and data: a checkpoint of something else is not taken up."""
-        params = {k: repr(v) for k, v in self.get_params().items() if k not in ("checkpoint", "verbose", "device")}
-        digest = hashlib.sha256(json.dumps(params, sort_keys=True).encode())
-        digest.update(self._data.cpu().numpy().tobytes())
-        digest.update(S.group.cpu().numpy().tobytes())
+        left_out = ("checkpoint", "verbose", "device", "random_state")
+        params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
+        digest = hashlib.sha256(json.dumps({**params, "seed": self._seed}, sort_keys=True).encode())
+        for tensor in (self._data, self._targets):
+            digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def _write_checkpoint(self, round_: int, H: NDArray[np.uint8], S: Similarity) -> None:
