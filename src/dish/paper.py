@@ -126,8 +126,8 @@ TABLES = {
         ),
         n_queries=1000,
         n_database=100_000,
-        note="On the synthetic stand-in unless --data names real features (l2 MAP of the paper's: 0.306). 1,000 of the "
-        "queries and 100,000 of the database rows.",
+        note="On the synthetic stand-in unless --data names real features (l2 MAP of the paper's: 0.306). 1,000 of "
+        "the queries and 100,000 of the database rows.",
     ),
 }
 
