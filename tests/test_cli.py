@@ -180,6 +180,7 @@ def bad_calls(files):
         "k must be": ("eval", m, "--db", X, y, "--queries", X, y, "--top", 0),
         "3 features": ("encode", m, files / "narrow.npy", "-o", out),
         "labels Y are missing": ("fit", X, "-o", out),
+        "needs a folder of images": ("fit", X, y, "-o", out, "--net", "6conv"),
         "net must be": ("fit", files / "folder", "-o", out, "--net", "resnet"),
         "has no images": ("fit", files / "folder", "-o", out),
         "is a folder, but this DISH": ("encode", m, files / "folder", "-o", out),

@@ -115,7 +115,9 @@ def fit(
     multilabel: Annotated[str, typer.Option(help="For (n, l) labels: count, share_one or jaccard.")] = "count",
     init: Annotated[str, typer.Option(help="spectral or random.")] = "spectral",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    net: Annotated[str, typer.Option(help="For images: 6conv, nin, alexnet, vgg16, efficientnet_lite0.")] = "6conv",
+    net: Annotated[
+        str | None, typer.Option(help="For images: 6conv (default), nin, alexnet, vgg16 or efficientnet_lite0.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="For images: imagenet, or a .pth or .safetensors file.")] = None,
     epochs: Annotated[int, typer.Option(help="For images: passes over them in each round.")] = 60,
     rounds: Annotated[int, typer.Option(help="For images: rounds of H-step and training.")] = 3,
@@ -135,7 +137,7 @@ def fit(
     if rows.is_dir():
         deep = DeepDISH(
             n_bits=bits,
-            net=net,
+            net=net or "6conv",
             weights=weights,
             n_iter=rounds,
             epochs=epochs,
@@ -149,6 +151,8 @@ def fit(
         deep.fit(rows, y)
         _keep(deep, output, len(deep.codes_), "images", quiet)
         return
+    if net is not None:
+        raise ValueError(f"--net {net} needs a folder of images, and {rows} is none")
     if y is None:
         raise ValueError(f"labels Y are missing: {rows} is not a folder with a sub-folder of images a label")
     X = tables.read_rows(rows)
