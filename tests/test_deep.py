@@ -311,9 +311,14 @@ def test_rivals_retrieve(name, data):
 
 
 def test_sfhc_retrieves(digits):
-    """On digits: on the patches all its bits come to tell the two colours, and none the direction."""
+    """On digits, over three seeds: bits may come to copy each other.
+
+    On the patches all of them tell the two colours and none the direction (MAP 0.51); on digits a seed in three
+    stays at 0.73.
+    """
     X, y, Xq, yq = digits
-    assert score(SFHC(n_bits=24, epochs=8, device="cpu").fit(X, y), X, y, Xq, yq) > 0.8
+    hashers = [SFHC(n_bits=24, epochs=8, device="cpu", random_state=seed).fit(X, y) for seed in range(3)]
+    assert np.mean([score(hasher, X, y, Xq, yq) for hasher in hashers]) > 0.8
 
 
 def cnnh_objective(S, H):
