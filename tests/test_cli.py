@@ -55,6 +55,56 @@ def test_fit_encode_eval_info(cli, files):
     assert "100 × 64" in out
 
 
+@pytest.fixture
+def photos(tmp_path):
+    """Folders of small pictures: dark and light ones."""
+    from PIL import Image
+
+    for label, level in {"dark": 40, "light": 210}.items():
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for i in range(12):
+            noise = np.random.default_rng(i).normal(level, 15, (16, 16, 3)).clip(0, 255).astype(np.uint8)
+            Image.fromarray(noise).save(tmp_path / "photos" / label / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_images_fit_encode_eval_info(cli, photos, tmp_path):
+    import dish
+
+    quick = ("--net", "6conv", "--image-size", 16, "--bits", 12, "--epochs", 4, "--rounds", 1, "--device", "cpu")
+    code, out, err = cli("fit", photos, *quick, "-o", tmp_path / "m.dish")
+    assert code == 0, err
+    assert "12 bits learned from 24 images" in out
+    assert cli("encode", tmp_path / "m.dish", photos, "-o", tmp_path / "c.npy")[0] == 0
+    codes = np.load(tmp_path / "c.npy")
+    assert codes.shape == (24, 2)
+    np.testing.assert_array_equal(codes, dish.load(tmp_path / "m.dish").transform(photos))
+    np.save(tmp_path / "y.npy", np.repeat([0, 1], 12))
+    reports = []
+    for labels in ("-", tmp_path / "y.npy"):
+        code, out, err = cli(
+            "eval", tmp_path / "m.dish", "--db", photos, labels, "--queries", photos, labels, "--json"
+        )
+        assert code == 0, err
+        reports.append(json.loads(out))
+    assert reports[0] == reports[1]
+    assert reports[0]["n_queries"] == 24
+    assert reports[0]["map"] > 0.9
+    code, out, _ = cli("info", tmp_path / "m.dish")
+    assert "DeepDISH" in out
+    assert "6conv" in out
+    assert "192 × 192" in out
+
+
+def test_labels_of_images_may_be_a_file(cli, photos, tmp_path):
+    quick = ("--image-size", 16, "--bits", 4, "--epochs", 1, "--rounds", 0, "--device", "cpu", "-q")
+    np.save(tmp_path / "y.npy", np.arange(24) % 3)
+    assert cli("fit", photos, tmp_path / "y.npy", *quick, "-o", tmp_path / "m.dish") == (0, "", "")
+    np.save(tmp_path / "y.npy", np.arange(23))
+    code, _, err = cli("fit", photos, tmp_path / "y.npy", *quick, "-o", tmp_path / "m2.dish")
+    assert (code, "23 labels" in err) == (2, True)
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
 def test_other_kinds_of_files_give_the_same_codes(cli, files, suffix):
     import pyarrow as pa
@@ -104,6 +154,7 @@ def bad_calls(files):
     (files / "words.csv").write_text("a,b\nc,d\n")
     np.savez(files / "many.npz", a=np.ones(2), b=np.ones(2))
     (files / "X.txt").write_text("1 2")
+    (files / "folder").mkdir()
     out = files / "out.dish"
     return {
         "no such file": ("fit", files / "none.npy", y, "-o", out),
@@ -128,6 +179,12 @@ def bad_calls(files):
         "device must be": ("fit", X, y, "-o", out, "--device", "meta"),
         "k must be": ("eval", m, "--db", X, y, "--queries", X, y, "--top", 0),
         "3 features": ("encode", m, files / "narrow.npy", "-o", out),
+        "labels Y are missing": ("fit", X, "-o", out),
+        "needs a folder of images": ("fit", X, y, "-o", out, "--net", "6conv"),
+        "net must be": ("fit", files / "folder", "-o", out, "--net", "resnet"),
+        "has no images": ("fit", files / "folder", "-o", out),
+        "is a folder, but this DISH": ("encode", m, files / "folder", "-o", out),
+        "labels - need": ("eval", m, "--db", X, "-", "--queries", X, y),
     }
 
 

@@ -6,11 +6,18 @@ import torch
 from sklearn.base import clone
 
 import dish
-from dish import DISH, metrics
+from dish import DISH, DeepDISH, metrics
 from dish.baselines import REGISTRY
+from dish.deephasher import DeepHasher
 
-HASHERS = {"dish": DISH, **REGISTRY}
-QUICK = {"mlh": {"n_iter": 2}, "bre": {"n_iter": 1}}  # fewer passes: the contract is not about quality
+HASHERS = {"dish": DISH, "deepdish": DeepDISH, **REGISTRY}
+DEEP = [name for name, kind in HASHERS.items() if issubclass(kind, DeepHasher)]
+QUICK = {  # fewer passes: the contract is not about quality
+    "mlh": {"n_iter": 2},
+    "bre": {"n_iter": 1},
+    **{name: {"epochs": 2} for name in DEEP},
+    "deepdish": {"epochs": 2, "n_iter": 1},
+}
 DETERMINISTIC = {"sh"}  # the seed changes nothing
 
 

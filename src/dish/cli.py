@@ -36,7 +36,9 @@ console = Console()
 RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
-RowsPath = Annotated[Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv.")]
+RowsPath = Annotated[
+    Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv; or a folder of images.")
+]
 CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes made by `dish encode`.")]
 QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
 IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids, whole numbers or strings; without: 0, 1, 2, …")]
@@ -91,11 +93,17 @@ def root(
     """Options before any command."""
 
 
-@app.command(epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 --anchors 2000")
+@app.command(
+    epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 --anchors 2000\n\n"
+    "Example: dish fit images/ --net 6conv --bits 48 --epochs 60 -o model.dish"
+)
 def fit(
     rows: RowsPath,
-    labels: Annotated[Path, typer.Argument(metavar="Y", help="Labels: (n,) classes, or (n, l) of 0/1.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the model goes.")],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(metavar="[Y]", help="Labels: (n,) classes, or (n, l) of 0/1; of images: their folders."),
+    ] = None,
     bits: Annotated[int, typer.Option(help="Code length.")] = 64,
     anchors: Annotated[int, typer.Option(help="Anchors of the kernel map; more are better and slower.")] = 1000,
     gamma: Annotated[str, typer.Option(help="Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number.")] = "auto",
@@ -107,15 +115,47 @@ def fit(
     multilabel: Annotated[str, typer.Option(help="For (n, l) labels: count, share_one or jaccard.")] = "count",
     init: Annotated[str, typer.Option(help="spectral or random.")] = "spectral",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    net: Annotated[
+        str | None, typer.Option(help="For images: 6conv (default), nin, alexnet, vgg16 or efficientnet_lite0.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="For images: imagenet, or a .pth or .safetensors file.")] = None,
+    epochs: Annotated[int, typer.Option(help="For images: passes over them in each round.")] = 60,
+    rounds: Annotated[int, typer.Option(help="For images: rounds of H-step and training.")] = 3,
+    image_size: Annotated[int | None, typer.Option(help="For images: side of the network's input.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="For images: go on from that file if killed.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Learn codes from rows and labels; write a model."""
-    _check_writable(output, rows, labels)
+    """Learn codes from rows and labels, or from a folder with a sub-folder of images a label; write a model."""
+    _check_writable(output, rows, *([labels] if labels else []))
     from dish import tables
+    from dish.deep import DeepDISH
     from dish.estimator import DISH
 
-    X, y = tables.read_rows(rows), tables.read_labels(labels)
+    y = None if labels is None else tables.read_labels(labels)
+    verbose = 0 if quiet or not sys.stderr.isatty() else 1
+    if rows.is_dir():
+        deep = DeepDISH(
+            n_bits=bits,
+            net=net or "6conv",
+            weights=weights,
+            n_iter=rounds,
+            epochs=epochs,
+            nu=nu,
+            image_size=image_size,
+            checkpoint=checkpoint,
+            device=device,
+            random_state=seed,
+            verbose=verbose,
+        )
+        deep.fit(rows, y)
+        _keep(deep, output, len(deep.codes_), "images", quiet)
+        return
+    if net is not None:
+        raise ValueError(f"--net {net} needs a folder of images, and {rows} is none")
+    if y is None:
+        raise ValueError(f"labels Y are missing: {rows} is not a folder with a sub-folder of images a label")
+    X = tables.read_rows(rows)
     hasher = DISH(
         n_bits=bits,
         n_anchors=anchors,
@@ -129,13 +169,17 @@ def fit(
         init=init,
         device=device,
         random_state=seed,
-        verbose=0 if quiet or not sys.stderr.isatty() else 1,
+        verbose=verbose,
     )
     hasher.fit(X, y)
+    _keep(hasher, output, len(X), "rows", quiet)
+
+
+def _keep(hasher: Any, output: Path, n: int, what: str, quiet: bool) -> None:
     hasher.save(output)
     if not quiet:
         seconds = sum(hasher.timings_.values())
-        print(f"{output}: {bits} bits learned from {len(X):,} rows in {seconds:.1f} s")
+        print(f"{output}: {hasher.n_bits} bits learned from {n:,} {what} in {seconds:.1f} s")
 
 
 @app.command(epilog="Example: dish encode model.dish X.npy -o codes.npy")
@@ -144,16 +188,16 @@ def encode(
     rows: RowsPath,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
 ) -> None:
-    """Codes of rows: an (n, bits/8) uint8 .npy file."""
+    """Codes of rows: an (n, bits/8) uint8 .npy file. Images of a folder come in the order of their sorted paths."""
     _check_writable(output, model, rows)
     import io
 
     import numpy as np
 
-    from dish import modelfile, tables
+    from dish import modelfile
 
     hasher = _load(model)
-    codes = hasher.transform(tables.read_rows(rows))
+    codes = hasher.transform(_rows_for(hasher, rows))
     buffer = io.BytesIO()
     np.save(buffer, codes)
     modelfile.write_atomically(output, buffer.getvalue())
@@ -163,16 +207,19 @@ def encode(
 @app.command(name="eval", epilog="Example: dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy")
 def evaluate(
     model: ModelPath,
-    db: Annotated[tuple[Path, Path], typer.Option(metavar="X Y", help="Database rows and labels.")],
+    db: Annotated[
+        tuple[Path, Path],
+        typer.Option(metavar="X Y", help="Database rows and labels; for images Y may be -: their folders' names."),
+    ],
     queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
     top: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
-    from dish import metrics, tables
+    from dish import metrics
 
     hasher = _load(model)
-    base, wanted = ((tables.read_rows(x), tables.read_labels(y)) for x, y in (db, queries))
+    base, wanted = (_labelled_for(hasher, x, y) for x, y in (db, queries))
     report = metrics.evaluate(
         hasher.transform(wanted[0]),
         wanted[1],
@@ -490,6 +537,32 @@ def _whole(option: str, text: str) -> int:
     if not text.strip().isdigit():
         raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}")
     return int(text)
+
+
+def _rows_for(hasher: Any, path: Path) -> Any:
+    """Rows of a file, or the folder itself for a hasher that reads images."""
+    from dish import tables
+
+    if not path.is_dir():
+        return tables.read_rows(path)
+    if not getattr(hasher, "takes_images", False) or hasher.vectors_:
+        raise ValueError(f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features")
+    return path
+
+
+def _labelled_for(hasher: Any, rows: Path, labels: Path) -> tuple[Any, NDArray[Any]]:
+    """Rows and labels; labels "-" are the names of the sub-folders of images."""
+    from dish import tables
+
+    X = _rows_for(hasher, rows)
+    y = None if str(labels) == "-" else tables.read_labels(labels)
+    if isinstance(X, Path):
+        from dish import images
+
+        X, y = images.with_labels(X, y, hasher._side())
+    if y is None:
+        raise ValueError(f"labels - need a folder with a sub-folder of images a label, not {rows}")
+    return X, y
 
 
 def _load(model: Path) -> Hasher:

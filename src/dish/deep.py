@@ -88,11 +88,11 @@ class DeepDISH(DeepHasher):
         check_number("stop_agreement", self.stop_agreement, low=0)
 
     def _learn(self, S: Similarity) -> None:
-        resumed = self._read_checkpoint(S)
+        resumed = self._read_checkpoint()
         if resumed is None:
             train_classifier(self)
             first, packed = 0, codes.pack(self._outputs().cpu().numpy())
-            self._write_checkpoint(first, packed, S)
+            self._write_checkpoint(first, packed)
         else:
             first, packed = resumed
         self.agreement_: list[float] = []
@@ -110,12 +110,13 @@ class DeepDISH(DeepHasher):
             if agreement >= self.stop_agreement:
                 break
             self._train_towards(packed, t + 1)
-            self._write_checkpoint(t + 1, packed, S)
+            self._write_checkpoint(t + 1, packed)
         self.codes_ = packed
 
     def _train_towards(self, packed: Any, round_: int) -> None:
         """The F-step: squared hinge against H, with some bits flipped, and the softmax loss on Φ."""
         H = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(self._device, torch.float32)
+        torch.manual_seed(self._seed + 1000 * round_ + 2)  # new head, dropout: as if no round had gone before
         head = nn.Linear(self.model_.hash.in_features, self._n_targets).to(self._device)
         flips = torch.Generator(self._device).manual_seed(self._seed + 1000 * round_ + 500)
 

@@ -142,7 +142,9 @@ class DeepHasher(Hasher):
         """Learn from uint8 images (n, H, W, 3), a torch Dataset, a folder with a sub-folder a label, or rows."""
         self._check_params()
         X, y = images.with_labels(X, y, self._side())
-        self._require_y(y)
+        self._require_y(y, "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder a label")
+        if isinstance(y, Similarity):
+            raise ValueError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
         data = self._check_rows(X, reset=True)
         S = from_labels(y, n_rows=len(data))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -186,11 +188,12 @@ class DeepHasher(Hasher):
 
     def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
-        if np.ndim(X) == 2 or not images.looks_like_images(X):
+        if not images.looks_like_images(X):
             return self._check_X(X, reset=reset).astype(np.float32, copy=False)
         data = images.check_images(X)
         if reset:
             self.n_features_in_ = int(np.prod(data.shape[1:]))
+            self.image_shape_ = data.shape[1:3]
             self.vectors_ = False
         elif getattr(self, "vectors_", False):
             raise ValueError(f"X holds images, but this {type(self).__name__} learned from rows of features")
@@ -215,15 +218,15 @@ class DeepHasher(Hasher):
         else:
             spec = nets.spec(self.net)
             body, size, normal = spec.make(None), self.image_size or spec.size, spec.normal
-        self.fresh_: list[str] = []
-        if self.weights is not None:
-            named = self.net if isinstance(self.net, str) else ""
-            self.fresh_ = nets.load_weights(body, self.weights, named)
         probe = HashNet(nn.Identity(), 1, 1, size, normal)
         with torch.no_grad():
             phi = body.eval()(probe.prepare(some.cpu()))
         if phi.ndim != 2:
             raise ValueError(f"net must give a feature vector a row, (n, D); it gave shape {tuple(phi.shape)}")
+        self.fresh_: list[str] = []
+        if self.weights is not None:  # after the first pass: lazy layers have their widths
+            named = self.net if isinstance(self.net, str) else ""
+            self.fresh_ = nets.load_weights(body, self.weights, named)
         return HashNet(body, phi.shape[1], self.n_bits, size, normal)
 
     # --- training ---
@@ -322,27 +325,28 @@ class DeepHasher(Hasher):
 
     # --- checkpoints ---
 
-    def _fingerprint(self, S: Similarity) -> str:
+    def _fingerprint(self) -> str:
         """Of parameters and data: a checkpoint of something else is not taken up."""
-        params = {k: repr(v) for k, v in self.get_params().items() if k not in ("checkpoint", "verbose", "device")}
-        digest = hashlib.sha256(json.dumps(params, sort_keys=True).encode())
-        digest.update(self._data.cpu().numpy().tobytes())
-        digest.update(S.group.cpu().numpy().tobytes())
+        left_out = ("checkpoint", "verbose", "device", "random_state")
+        params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
+        digest = hashlib.sha256(json.dumps({**params, "seed": self._seed}, sort_keys=True).encode())
+        for tensor in (self._data, self._targets):
+            digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
 
-    def _write_checkpoint(self, round_: int, H: NDArray[np.uint8], S: Similarity) -> None:
+    def _write_checkpoint(self, round_: int, H: NDArray[np.uint8]) -> None:
         if self.checkpoint is None or _rank_and_world()[0] != 0:
             return
         arrays = {f"model.{k}": v for k, v in state_arrays(self.model_).items()}
-        content = {"round": round_, "fingerprint": self._fingerprint(S), "history": self.history_}
+        content = {"round": round_, "fingerprint": self._fingerprint(), "history": self.history_}
         modelfile.save(self.checkpoint, "checkpoint", content, {"codes": H, **arrays})
 
-    def _read_checkpoint(self, S: Similarity) -> tuple[int, NDArray[np.uint8]] | None:
+    def _read_checkpoint(self) -> tuple[int, NDArray[np.uint8]] | None:
         """The round a former fit finished, and its codes; the network is put back as it was."""
         if self.checkpoint is None or not os.path.exists(self.checkpoint):
             return None
         kind, content, arrays = modelfile.read(self.checkpoint)
-        if kind != "checkpoint" or content["fingerprint"] != self._fingerprint(S):
+        if kind != "checkpoint" or content["fingerprint"] != self._fingerprint():
             raise ValueError(
                 f"checkpoint {self.checkpoint} belongs to other data or parameters: remove it, or name another file"
             )
@@ -369,7 +373,7 @@ class DeepHasher(Hasher):
         device = resolve_device(self.device)
         model = self.model_.to(device)
         parts = [
-            self._forward(model, torch.from_numpy(np.ascontiguousarray(X[i : i + 512])).to(device)).cpu().numpy()
+            self._forward(model, torch.tensor(X[i : i + 512], device=device)).cpu().numpy()
             for i in range(0, len(X), 512)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
@@ -415,15 +419,20 @@ class DeepHasher(Hasher):
         return hasher
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write F as an ONNX graph: images uint8 (n, H, W, 3) (or rows float32) → float32 (n, n_bits)."""
+        """Write F as an ONNX graph: images uint8 (n, H, W, 3) (or rows float32) → float32 (n, n_bits).
+
+        H and W are the network's own input size (``image_size``), for a module without one the size it learned from.
+        """
         check_is_fitted(self)
         import tempfile
 
         model = _Encoder(self.model_, self.mirror).cpu().eval()
-        side = self.model_.size or 32
-        some = (
-            torch.zeros(2, self.n_features_in_) if self.vectors_ else torch.zeros(2, side, side, 3, dtype=torch.uint8)
-        )
+        if self.vectors_:
+            some = torch.zeros(2, self.n_features_in_)
+        else:
+            size = self.model_.size
+            height, width = (size, size) if size else self.image_shape_
+            some = torch.zeros(2, height, width, 3, dtype=torch.uint8)
         name = "rows" if self.vectors_ else "images"
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")

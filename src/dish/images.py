@@ -51,11 +51,12 @@ def read_image(source: Any, size: int | None = None, name: str = "") -> Pixels:
 def _rgb(image: Any) -> Any:
     """Any mode as RGB; what is transparent becomes white."""
     Image, _ = _pillow()
-    if image.mode == "RGB":
+    if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more: down to 8
-        values = np.asarray(image, np.float64)
-        top = 65535.0 if values.max(initial=0) > 255 else 255.0
+        values = np.nan_to_num(np.asarray(image, np.float64))
+        deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
+        top = 65535.0 if deep else 255.0
         return Image.fromarray((values.clip(0, top) / top * 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -141,14 +142,18 @@ def _from_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any]:
         paths, labels = image_files(folder), []
         if not paths:
             raise ValueError(f"the folder {folder} has no images")
+    if y is not None and np.shape(y)[0] != len(paths):
+        raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
+    if y is not None:
+        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept]  # labels of skipped images go with them
     if not labels:
-        return pixels, y
+        return pixels, None
     names = np.array(labels)[kept]
     missing = sorted(set(labels) - set(names))
     if missing:
         raise ImageError(f"no image of the label {missing[0]!r} in {folder} can be read")
-    return pixels, names if y is None else y
+    return pixels, names
 
 
 def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
@@ -184,12 +189,16 @@ def _item(image: Any, i: int) -> NDArray[Any]:
 
 
 def looks_like_images(X: Any) -> bool:
-    """Whether an array is meant as images: three or four axes."""
-    return getattr(X, "ndim", np.ndim(X) if isinstance(X, list | tuple) else 2) in (3, 4)
+    """Whether this is meant as images: an array of three or four axes, or a list of (H, W, 3); not row blocks."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and np.ndim(X[0]) == 3
+    return getattr(X, "ndim", 2) in (3, 4)
 
 
 def check_images(X: Any) -> Pixels:
     """Images as uint8 (n, H, W, 3); grey ones (n, H, W) or (n, H, W, 1) get three equal channels."""
+    if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
+        raise ValueError("X: the images differ in size: resize them to one size")
     a = np.asarray(X)
     if a.ndim == 3:
         a = a[..., None]

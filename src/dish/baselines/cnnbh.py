@@ -15,6 +15,6 @@ class CNNBH(DeepHasher):
     """Train a network to tell classes from r outputs; the signs of those outputs are the code."""
 
     def _learn(self, S: Similarity) -> None:
-        if self._read_checkpoint(S) is None:
+        if self._read_checkpoint() is None:
             train_classifier(self)
-            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()), S)
+            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()))

@@ -27,7 +27,7 @@ class CNNH(DeepHasher):
     N_SWEEPS = 5
 
     def _learn(self, S: Similarity) -> None:
-        done = self._read_checkpoint(S)
+        done = self._read_checkpoint()
         if done is not None:
             self.codes_ = done[1]
             return
@@ -41,7 +41,7 @@ class CNNH(DeepHasher):
             return self._classification(head(phi), rows) + (torch.tanh(F) - target[rows]).square().mean()
 
         self._train(loss, 0, head)
-        self._write_checkpoint(0, self.codes_, S)
+        self._write_checkpoint(0, self.codes_)
 
 
 def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_sweeps: int) -> NDArray[np.float64]:

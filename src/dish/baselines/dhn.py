@@ -23,9 +23,9 @@ class DHN(DeepHasher):
     """
 
     def _learn(self, S: Similarity) -> None:
-        if self._read_checkpoint(S) is None:
+        if self._read_checkpoint() is None:
             self._train(self._pair_loss, 0)
-            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()), S)
+            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()))
 
     def _pair_loss(self, phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
         z = torch.tanh(F)

@@ -32,7 +32,7 @@ class FTDE(DeepHasher):
     N_SWEEPS = 2
 
     def _learn(self, S: Similarity) -> None:
-        done = self._read_checkpoint(S)
+        done = self._read_checkpoint()
         if done is not None:
             self.codes_ = done[1]
             return
@@ -47,7 +47,7 @@ class FTDE(DeepHasher):
             return functional.binary_cross_entropy_with_logits(F, target[rows])
 
         self._train(loss, 0)
-        self._write_checkpoint(0, self.codes_, S)
+        self._write_checkpoint(0, self.codes_)
 
 
 def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomState) -> NDArray[np.int64]:

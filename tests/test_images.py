@@ -1,0 +1,260 @@
+"""Images of every kind, by the rules stated in dish.images."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dish import DeepDISH, images
+from dish.images import ImageError, check_images, read_image, with_labels
+
+
+def save(path, mode, colour, size=(12, 8), **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path, **options)
+    return path
+
+
+# --- one image ---
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "colour", "wanted"),
+    [
+        ("a.png", "RGB", (10, 20, 30), (10, 20, 30)),
+        ("a.png", "L", 77, (77, 77, 77)),
+        ("a.png", "1", 1, (255, 255, 255)),
+        ("a.png", "RGBA", (10, 20, 30, 0), (255, 255, 255)),
+        ("a.png", "RGBA", (10, 20, 30, 255), (10, 20, 30)),
+        ("a.png", "RGBA", (0, 0, 0, 51), (204, 204, 204)),
+        ("a.png", "LA", (9, 0), (255, 255, 255)),
+        ("a.png", "I;16", 65535, (255, 255, 255)),
+        ("a.png", "I;16", 257 * 100, (100, 100, 100)),
+        ("a.png", "I;16", 200, (0, 0, 0)),  # dark, but 16 bits deep all the same
+        ("a.tif", "F", 100.0, (100, 100, 100)),
+        ("a.tif", "F", float("nan"), (0, 0, 0)),
+        ("a.tif", "CMYK", (0, 255, 255, 0), (255, 0, 0)),
+        ("a.bmp", "RGB", (1, 2, 3), (1, 2, 3)),
+        ("a.webp", "RGB", (255, 255, 255), (255, 255, 255)),
+    ],
+)
+def test_every_mode_becomes_rgb(tmp_path, name, mode, colour, wanted):
+    pixels = read_image(save(tmp_path / name, mode, colour))
+    assert pixels.shape == (8, 12, 3)
+    assert pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels, np.broadcast_to(wanted, (8, 12, 3)))
+
+
+def test_palettes_with_and_without_transparency(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 200, 30])
+    image.save(tmp_path / "a.png")
+    image.save(tmp_path / "b.png", transparency=1)
+    assert (read_image(tmp_path / "a.png") == (10, 200, 30)).all()
+    assert (read_image(tmp_path / "b.png") == 255).all()
+
+
+@pytest.mark.parametrize(("mode", "colour"), [("RGB", (10, 20, 30)), ("L", 40)])
+def test_a_colour_that_stands_for_transparent_becomes_white(tmp_path, mode, colour):
+    assert (read_image(save(tmp_path / "a.png", mode, colour, transparency=colour)) == 255).all()
+
+
+def test_exif_rotation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    half = np.zeros((8, 16, 3), np.uint8)
+    half[:, :8] = 255  # left half white
+    Image.fromarray(half).save(tmp_path / "a.jpg", exif=exif, quality=100)
+    pixels = read_image(tmp_path / "a.jpg")
+    assert pixels.shape == (16, 8, 3)
+    assert pixels[:7].min() > 200  # now the upper one
+    assert pixels[9:].max() < 50
+
+
+def test_the_middle_square_is_taken(tmp_path):
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 255
+    Image.fromarray(wide).save(tmp_path / "a.png")
+    pixels = read_image(tmp_path / "a.png", 10)
+    assert pixels.shape == (10, 10, 3)
+    assert (pixels == 255).all()
+
+
+def damaged(folder):
+    """Names of files that cannot be read, and a part of the reason."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8)).save(folder / "cut.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "cut.jpg").read_bytes()[:900])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "text.png").write_text("no image at all")
+    save(folder / "huge.png", "1", 1, size=(images.MAX_PIXELS // 5000 + 1, 5000))
+    save(folder / "bomb.png", "1", 1, size=(20_000, 20_000))  # Pillow itself refuses that many
+    return {
+        "cut.jpg": "truncated",
+        "empty.png": "cannot identify",
+        "text.png": "cannot identify",
+        "huge.png": "10001×5000 is more than 50,000,000 pixels",
+        "bomb.png": "DecompressionBomb",
+    }
+
+
+def test_what_cannot_be_read_is_named_with_the_reason(tmp_path):
+    for name, reason in damaged(tmp_path).items():
+        with pytest.raises(ImageError, match=f"{name}.*{re.escape(reason)}"):
+            read_image(tmp_path / name)
+
+
+# --- folders ---
+
+
+def make_folder(folder, n=8):
+    for i in range(n):
+        save(folder / "dark" / f"{i}.png", "RGB", (i, 0, 0), size=(16 + i, 20))
+        save(folder / "light" / f"{i}.png", "L", 255 - i, size=(40, 16 + i))
+    return folder
+
+
+def test_a_folder_of_mixed_sizes(tmp_path):
+    X, y = with_labels(make_folder(tmp_path), None, 16)
+    assert X.shape == (16, 16, 16, 3)
+    assert y.tolist() == ["dark"] * 8 + ["light"] * 8
+    np.testing.assert_array_equal(X[:8, 0, 0, 0], range(8))  # in the order of the names
+    assert (with_labels(str(tmp_path), None, 16)[0] == X).all()
+
+
+def test_damaged_files_are_skipped_with_a_warning_that_names_them(tmp_path):
+    reasons = damaged(make_folder(tmp_path) / "dark")
+    with pytest.warns(UserWarning, match="5 of 21 images cannot be read and are skipped") as caught:
+        X, y = with_labels(tmp_path, None, 16)
+    text = str(caught[0].message)
+    for name, reason in reasons.items():
+        assert name in text
+        assert reason in text
+    assert len(X) == len(y) == 16
+    with pytest.warns(UserWarning, match="skipped"):
+        _, y = with_labels(tmp_path, np.arange(21), 16)  # labels given: those of skipped files go with them
+    assert y.tolist() == [*range(8), *range(13, 21)]
+    with pytest.raises(ValueError, match=r"y has 20 labels, but .* has 21 images"):
+        with_labels(tmp_path, np.arange(20), 16)
+
+
+def test_a_folder_that_is_mostly_damaged_is_refused(tmp_path):
+    damaged(make_folder(tmp_path, 1) / "dark")
+    with pytest.raises(ImageError, match="5 of 7 images cannot be read"):
+        with_labels(tmp_path, None, 16)
+
+
+def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path):
+    make_folder(tmp_path)
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "a.png").write_bytes(b"")
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(ImageError, match="label 'lost'"):
+        with_labels(tmp_path, None, 16)
+
+
+def deep(**params):
+    return DeepDISH(8, net="6conv", image_size=16, epochs=1, n_iter=0, batch_size=8, device="cpu", **params)
+
+
+def test_fit_and_transform_take_folders(tmp_path):
+    make_folder(tmp_path / "fit")
+    hasher = deep().fit(tmp_path / "fit")
+    save(tmp_path / "new" / "a.jpg", "CMYK", (0, 0, 0, 0))
+    save(tmp_path / "new" / "b.png", "LA", (0, 255))
+    assert hasher.transform(tmp_path / "new").shape == (2, 1)
+    assert hasher.transform(tmp_path / "fit").shape == (16, 1)
+
+
+def test_folders_to_learn_from_must_have_labels(tmp_path):
+    flat = tmp_path / "flat"
+    save(flat / "a.png", "L", 1)
+    with pytest.raises(ValueError, match=r"requires y .* sub-folder a label"):
+        deep().fit(flat)
+    with pytest.raises(ValueError, match="no sub-folders"):
+        images.labelled_paths(flat)
+    one = tmp_path / "one"
+    for i in range(3):
+        save(one / "only" / f"{i}.png", "L", i)
+    with pytest.raises(ValueError, match=r"1 class .*'only'"):
+        deep().fit(one)
+    (one / "void").mkdir()
+    with pytest.raises(ValueError, match="void has no images"):
+        deep().fit(one)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ValueError, match="nothing has no images"):
+        deep().fit(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match=r"no folder of images at .*missing"):
+        deep().fit(tmp_path / "missing")
+
+
+# --- Datasets and arrays ---
+
+
+class Items:
+    """A Dataset of given items."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(256, size=(6, 10, 12, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float", "tensor", "PIL"])
+def test_datasets(kind, pixels):
+    make = {
+        "uint8": lambda a: a,
+        "float": lambda a: a.astype(np.float32) / 255,
+        "tensor": lambda a: torch.from_numpy(a).permute(2, 0, 1) / 255,
+        "PIL": Image.fromarray,
+    }[kind]
+    X, y = with_labels(Items([(make(a), i % 2) for i, a in enumerate(pixels)]), None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y.tolist() == [0, 1] * 3
+    X, y = with_labels(Items([make(a) for a in pixels]), None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y is None
+
+
+def test_a_torch_dataset(pixels):
+    data = torch.utils.data.TensorDataset(torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.arange(6))
+    X, y = with_labels(data, None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y.tolist() == list(range(6))
+
+
+def test_datasets_that_are_refused(pixels):
+    with pytest.raises(ValueError, match="differ in size"):
+        with_labels(Items([(pixels[0], 0), (pixels[1, :8], 1)]), None, None)
+    with pytest.raises(ValueError, match=r"X\[1\]: images of floats must lie in 0 … 1"):
+        with_labels(Items([(pixels[0] / 255, 0), (pixels[1] / 255 - 0.5, 1)]), None, None)
+    with pytest.raises(ValueError, match="0 samples"):
+        with_labels(Items([]), None, None)
+
+
+def test_arrays_of_images(pixels):
+    np.testing.assert_array_equal(check_images(pixels), pixels)
+    np.testing.assert_array_equal(check_images(list(pixels)), pixels)
+    for grey in (pixels[..., 0], pixels[..., :1]):
+        np.testing.assert_array_equal(check_images(grey), np.repeat(pixels[..., :1], 3, 3))
+    for bad, message in (
+        (pixels / 255, "uint8 of shape .* got float64"),
+        (pixels.transpose(0, 3, 1, 2), r"\(6, 3, 10, 12\)"),
+        (pixels[:0], "0 samples"),
+        (pixels[:, :3], "too small"),
+        ([pixels[0], pixels[1, :8]], "differ in size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_images(bad)
+    assert images.looks_like_images(list(pixels))
+    assert not images.looks_like_images([np.zeros((2, 3)), np.zeros((4, 3))])  # row blocks
