@@ -79,6 +79,11 @@ def test_images_fit_encode_eval_info(cli, photos, tmp_path):
     codes = np.load(tmp_path / "c.npy")
     assert codes.shape == (24, 2)
     np.testing.assert_array_equal(codes, dish.load(tmp_path / "m.dish").transform(photos))
+    ids, labels = np.load(tmp_path / "c.ids.npy"), np.load(tmp_path / "c.labels.npy")
+    assert ids[0] == "dark/0"
+    assert [name.split("/")[0] for name in ids] == list(labels)
+    named = ("--ids", tmp_path / "c.ids.npy", "--labels", tmp_path / "c.labels.npy", "--bits", 12)
+    assert cli("index", tmp_path / "c.npy", *named, "-o", tmp_path / "ix.dish")[0] == 0
     np.save(tmp_path / "y.npy", np.repeat([0, 1], 12))
     reports = []
     for labels in ("-", tmp_path / "y.npy"):

@@ -188,19 +188,26 @@ def encode(
     rows: RowsPath,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
 ) -> None:
-    """Codes of rows: an (n, bits/8) uint8 .npy file. Images of a folder come in the order of their sorted paths."""
-    _check_writable(output, model, rows)
-    import io
+    """Codes of rows: an (n, bits/8) uint8 .npy file. For a folder of images also their names and labels.
 
+    The names (OUTPUT.ids.npy) are paths in the folder without suffix, as `dish index --ids` and `dish serve --images`
+    want them; labels (OUTPUT.labels.npy) are the names of the sub-folders.
+    """
+    _check_writable(output, model, rows)
     import numpy as np
 
-    from dish import modelfile
+    from dish import images
+    from dish.cache import save_npy
 
-    hasher = _load(model)
-    codes = hasher.transform(_rows_for(hasher, rows))
-    buffer = io.BytesIO()
-    np.save(buffer, codes)
-    modelfile.write_atomically(output, buffer.getvalue())
+    hasher: Any = _load(model)
+    X = _rows_for(hasher, rows)
+    if isinstance(X, Path):
+        X, labels, names = images.read_folder(X, None, hasher._side() or 224)
+        save_npy(output.with_suffix(".ids.npy"), np.array(names))
+        if labels is not None:
+            save_npy(output.with_suffix(".labels.npy"), labels)
+    codes = hasher.transform(X)
+    save_npy(output, codes)
     print(f"{output}: {len(codes):,} codes of {hasher.n_bits} bits ({codes.shape[1]} bytes each)")
 
 

@@ -122,7 +122,7 @@ def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]
 def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     """Rows and labels of whatever was given: folders and Datasets are read, the rest is left as it is."""
     if isinstance(X, str | os.PathLike):
-        return _from_folder(Path(X), y, size or 224)
+        return read_folder(Path(X), y, size or 224)[:2]
     if (
         hasattr(X, "__getitem__")
         and hasattr(X, "__len__")
@@ -135,7 +135,8 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     return X, y
 
 
-def _from_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any]:
+def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
+    """Images of a folder, their labels (``y``, or the sub-folders' names) and names: paths in it without suffix."""
     if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
         paths, labels = labelled_paths(folder)
     else:  # images without labels, to encode
@@ -145,15 +146,16 @@ def _from_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any]:
     if y is not None and np.shape(y)[0] != len(paths):
         raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
+    names = [paths[i].relative_to(folder).with_suffix("").as_posix() for i in kept]
     if y is not None:
-        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept]  # labels of skipped images go with them
+        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # labels go with skipped images
     if not labels:
-        return pixels, None
-    names = np.array(labels)[kept]
-    missing = sorted(set(labels) - set(names))
+        return pixels, None, names
+    found = np.array(labels)[kept]
+    missing = sorted(set(labels) - set(found))
     if missing:
         raise ImageError(f"no image of the label {missing[0]!r} in {folder} can be read")
-    return pixels, names
+    return pixels, found, names
 
 
 def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
