@@ -277,7 +277,7 @@ def _leading_eigenvector(T: Tensor) -> Tensor:
     if len(T) <= 256:
         return torch.linalg.eigh(T).eigenvectors[:, -1]
     start = np.ones(len(T))  # a fixed start keeps Lanczos deterministic
-    return torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start, tol=1e-5)[1][:, 0]).to(T)
+    return torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start, tol=1e-8)[1][:, 0]).to(T)
 
 
 def _deflate(B: Tensor, T: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
