@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,13 +160,30 @@ def _trials(trials: int) -> str:
 # --- figures ----------------------------------------------------------------------------------------------
 
 
-def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
+_COLOURS = (
+    *("#1d4e89", "#00818a", "#4f7942", "#7b5ea7", "#8d6e63"),
+    *("#607d8b", "#b08900", "#3aa6dd", "#9c9c9c", "#d16ba5"),
+)
+    "#1d4e89",
+    "#00818a",
+    "#4f7942",
+    "#7b5ea7",
+    "#8d6e63",
+    "#607d8b",
+    "#b08900",
+    "#3aa6dd",
+    "#9c9c9c",
+    "#d16ba5",
+)
+
+
+def _figure(columns: int, title: str, height: float = 3.6) -> tuple[Figure, list[Axes]]:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, columns, figsize=(4.3 * columns, 3.6), layout="constrained")
+    figure, axes = plt.subplots(1, columns, figsize=(4.3 * columns, height), layout="constrained")
     figure.suptitle(title)
     for axis in np.atleast_1d(axes):
         axis.grid(True, alpha=0.3)
@@ -173,10 +191,22 @@ def _figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
 
 
 def method_figure(table: paper.Table, results: Results, trials: int, data: str | None = None) -> Figure:
-    """Precision within radius 2 against bits, precision–recall, and precision@k, for every method there is."""
-    figure, (radius, curve, top) = _figure(3, title(table, results))
+    """Precision within radius 2 against bits, precision–recall, and precision@k, for every method there is.
+
+    Where a table has several training sizes only the largest is drawn (and methods that have no other); DISH is
+    drawn thick, rivals thin, told apart by colour and marker.
+    """
+    figure, (radius, curve, top) = _figure(3, title(table, results), height=5.4)
+    largest = {line.method for line in table.lines if line.n_train is None}
+    rivals = itertools.cycle(zip(_COLOURS, itertools.cycle("osv^DPX"), strict=False))
+    ours = itertools.cycle(("#c1121f", "#f77f00", "#6a040f"))
     for line in table.lines:
-        label = f"{line.label} ({line.n_train:,})" if line.n_train else line.label
+        if line.n_train is not None and line.method in largest:
+            continue
+        label = f"{line.label} ({line.n_train:,})" if line.n_train and largest else line.label
+        dish = "DISH-" in line.label
+        color, marker = (next(ours), "o") if dish else next(rivals)
+        style = {"color": color, "linewidth": 2.6 if dish else 1.1, "zorder": 3 if dish else 2}
 
         def runs(r: int, line: paper.Line = line) -> list[Run]:
             return [table.run(line, r, t, data) for t in range(trials)]
@@ -185,16 +215,16 @@ def method_figure(table: paper.Table, results: Results, trials: int, data: str |
         means = [np.mean(values(results, runs(r), "precision_within_2") or [np.nan]) for r in wanted]
         if not np.isfinite(means).any():
             continue
-        color = radius.plot(wanted, means, "o-", label=label)[0].get_color()
+        radius.plot(wanted, means, marker=marker, label=label, **style)  # type: ignore[arg-type]
         at = [results[run] for run in runs(table.time_bits) if "curve_recall" in results.get(run, {})]
         recall, precision = (np.mean([x[f"curve_{k}"] for x in at], 0) for k in ("recall", "precision"))
-        curve.plot(recall, precision, color=color)
+        curve.plot(recall, precision, **style)  # type: ignore[arg-type]
         k = [int(name) for name in at[0]["precision_at"]]
-        top.plot(k, np.mean([list(x["precision_at"].values()) for x in at], 0), color=color)
+        top.plot(k, np.mean([list(x["precision_at"].values()) for x in at], 0), **style)  # type: ignore[arg-type]
     radius.set(xlabel="bits", ylabel="precision within radius 2", xticks=table.bits)
     curve.set(xlabel="recall", ylabel="precision", title=f"{table.time_bits} bits")
     top.set(xlabel="places", ylabel="precision", xscale="log", title=f"{table.time_bits} bits")
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=5, fontsize="small")
     return figure
 
 
