@@ -164,17 +164,6 @@ _COLOURS = (
     *("#1d4e89", "#00818a", "#4f7942", "#7b5ea7", "#8d6e63"),
     *("#607d8b", "#b08900", "#3aa6dd", "#9c9c9c", "#d16ba5"),
 )
-    "#1d4e89",
-    "#00818a",
-    "#4f7942",
-    "#7b5ea7",
-    "#8d6e63",
-    "#607d8b",
-    "#b08900",
-    "#3aa6dd",
-    "#9c9c9c",
-    "#d16ba5",
-)
 
 
 def _figure(columns: int, title: str, height: float = 3.6) -> tuple[Figure, list[Axes]]:
