@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: bench-rivals
 .PHONY: bench-multilabel clean
 .DELETE_ON_ERROR:
 
@@ -40,6 +41,9 @@ bench-scoring: $(VENV)/.ready   ## scoring a million codes beside NumPy
 
 bench-index: $(VENV)/.ready     ## the index beside faiss: a million learned and a million random codes
 	$(BIN)/python benchmarks/index.py
+
+bench-rivals: $(VENV)/.ready    ## fit times of DISH and its nearest rivals, taken in turn
+	$(BIN)/python benchmarks/rivals.py
 
 bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs first
 	$(BIN)/dish reproduce all --output report

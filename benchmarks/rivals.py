@@ -1,0 +1,40 @@
+"""Fit times of DISH and its nearest rivals, taken in turn in one process: results/rivals.json.
+
+Runs of a table are minutes apart, on a machine that may be busy by then; here every round times each method once, on
+real CIFAR-10 GIST at 64 bits, and the median of the rounds after the first (which compiles) counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from dish import bench
+
+ROUNDS = 6
+METHODS = ("dish", "sdh", "fasth", "cosdish")
+
+
+def main() -> None:
+    """Time, print, write."""
+    data = bench.load_data("cifar10")
+    results = {}
+    for n_train in (5000, None):
+        split = data.split(0, n_train)
+        X, y = bench.prepared(data, split.train), data.y[split.train]
+        seconds: dict[str, list[float]] = {name: [] for name in METHODS}
+        for _ in range(ROUNDS):
+            for name in METHODS:
+                start = time.perf_counter()
+                bench.make_method(bench.Run("cifar10", name, 64)).fit(X, y)
+                seconds[name].append(time.perf_counter() - start)
+        medians = {name: statistics.median(all_[1:]) for name, all_ in seconds.items()}
+        results[str(len(X))] = {"median_s": medians, "seconds": seconds}
+        print(len(X), {name: round(value, 2) for name, value in medians.items()})
+    content = {"what": "fit, 64 bits, CIFAR-10 GIST", "results": results, "environment": bench.environment()}
+    bench.write_json(Path(__file__).parent / "results" / "rivals.json", content)
+
+
+if __name__ == "__main__":
+    main()
