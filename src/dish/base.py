@@ -80,7 +80,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 values[name] = value
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
-        params = {name: _plain(name, value) for name, value in self.get_params(deep=False).items()}
+        params = {name: plain(name, value) for name, value in self.get_params(deep=False).items()}
         modelfile.save(path, type(self).__name__, {"init": params, "fitted": values}, arrays)
 
     @classmethod
@@ -156,7 +156,7 @@ def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str
     return value
 
 
-def _plain(name: str, value: Any) -> Any:
+def plain(name: str, value: Any) -> Any:
     """A parameter as a JSON value; objects that JSON cannot hold are kept by their description."""
     if isinstance(value, np.generic):
         return value.item()

@@ -114,6 +114,7 @@ def fit(
     similar_weight: Annotated[float, typer.Option(help="w of S = w YY' - 1; 10 for many classes.")] = 2.0,
     multilabel: Annotated[str, typer.Option(help="For (n, l) labels: count, share_one or jaccard.")] = "count",
     init: Annotated[str, typer.Option(help="spectral or random.")] = "spectral",
+    polish: Annotated[int, typer.Option(help="Steps at the end that fit the hash function to the labels.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     net: Annotated[
         str | None, typer.Option(help="For images: 6conv (default), nin, alexnet, vgg16 or efficientnet_lite0.")
@@ -167,6 +168,7 @@ def fit(
         similar_weight=similar_weight,
         multilabel=multilabel,
         init=init,
+        polish=polish,
         device=device,
         random_state=seed,
         verbose=verbose,
@@ -190,8 +192,8 @@ def encode(
 ) -> None:
     """Codes of rows: an (n, bits/8) uint8 .npy file. For a folder of images also their names and labels.
 
-    The names (OUTPUT.ids.npy) are paths in the folder without suffix, as `dish index --ids` and `dish serve --images`
-    want them; labels (OUTPUT.labels.npy) are the names of the sub-folders.
+    Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix, as `dish index --ids` and `dish
+    serve --images` want them; labels (codes.labels.npy) are the names of the sub-folders.
     """
     _check_writable(output, model, rows)
     import numpy as np
@@ -200,14 +202,14 @@ def encode(
     from dish.cache import save_npy
 
     hasher: Any = _load(model)
-    X = _rows_for(hasher, rows)
+    X, beside = _rows_for(hasher, rows), {}
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher._side() or 224)
-        save_npy(output.with_suffix(".ids.npy"), np.array(names))
-        if labels is not None:
-            save_npy(output.with_suffix(".labels.npy"), labels)
+        beside = {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
     codes = hasher.transform(X)
     save_npy(output, codes)
+    for suffix, array in beside.items():
+        save_npy(output.with_suffix(suffix), array)
     print(f"{output}: {len(codes):,} codes of {hasher.n_bits} bits ({codes.shape[1]} bytes each)")
 
 

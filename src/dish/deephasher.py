@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,9 +27,9 @@ from torch.nn import functional
 
 from dish import codes, images, modelfile, nets
 from dish.augment import augment
-from dish.base import Hasher, check_integer, check_number, check_option
+from dish.base import Hasher, check_integer, check_number, check_option, plain
 from dish.cache import progress
-from dish.kernelhasher import resolve_device
+from dish.kernelhasher import Stopwatch, resolve_device
 from dish.similarity import Similarity, from_labels
 
 BatchLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (Φ (b, D), F (b, r), rows (b,)) → a number
@@ -66,7 +65,7 @@ class HashNet(nn.Module):
         return phi, self.hash(phi)
 
 
-class DeepHasher(Hasher):
+class DeepHasher(Stopwatch, Hasher):
     """A network as hash function.
 
     Parameters
@@ -149,7 +148,7 @@ class DeepHasher(Hasher):
         S = from_labels(y, n_rows=len(data))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._device = resolve_device(self.device)
-        self.timings_: dict[str, float] = {}
+        self.timings_ = {}
         self.history_: list[dict[str, float]] = []
         self._data = torch.tensor(data, device=self._device)  # a copy: a memory-map may be read-only
         self._targets = class_targets(y).to(self._device)
@@ -391,7 +390,8 @@ class DeepHasher(Hasher):
         arrays = {f"model.{k}": v for k, v in state_arrays(self.model_).items()}
         if hasattr(self, "codes_"):
             arrays["codes_"] = self.codes_
-        params = {k: _plain(k, v) for k, v in self.get_params(deep=False).items()}
+        params = {k: plain(k, v) for k, v in self.get_params(deep=False).items()}
+        params |= {"checkpoint": None, "weights": None}  # the file holds all weights itself
         fitted = {
             "n_features_in_": self.n_features_in_,
             "vectors_": self.vectors_,
@@ -446,14 +446,6 @@ class DeepHasher(Hasher):
                 dynamo=False,
             )
             modelfile.write_atomically(path, Path(f"{folder}/hasher.onnx").read_bytes())
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
 
 
 class _Encoder(nn.Module):
@@ -523,13 +515,3 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name in ("checkpoint", "weights"):
-        return None  # the file holds all weights itself
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return None if name == "random_state" else repr(value)

@@ -17,7 +17,22 @@ from dish import kernel as kernels
 from dish.base import Hasher, check_integer, check_number, check_option
 
 
-class KernelHasher(Hasher):
+class Stopwatch:
+    """Seconds spent in each stage of ``fit``."""
+
+    timings_: dict[str, float]
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Add the seconds of a stage to ``timings_``."""
+        start = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
+
+
+class KernelHasher(Stopwatch, Hasher):
     """Anchors, kernel features, and the linear hash function on them.
 
     A subclass has the parameters ``n_bits``, ``n_anchors``, ``gamma``, ``device`` and ``random_state`` (and
@@ -111,17 +126,6 @@ class KernelHasher(Hasher):
         for rows, K in self._features_of(X):
             F[rows] = (K @ W.to(K.dtype)).cpu().numpy() + self.intercept_
         return F
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        """Add the seconds of a stage of ``fit`` to ``timings_``."""
-        start = time.perf_counter()
-        yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
-
-    timings_: dict[str, float]
 
 
 def as_tensor(X: NDArray[Any]) -> Tensor:
