@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from dish import cbcd, codes
+from dish import cbcd, codes, collective
 from dish.similarity import Classes, from_labels
 from test_similarity import KINDS
 
 RNG = np.random.default_rng(3)
-FORMS = {"packed": cbcd.PackedColumns, "dense": cbcd.DenseColumns}
+FORMS = {
+    "packed": cbcd.PackedColumns,
+    "dense": cbcd.DenseColumns,
+    "device": lambda packed, r: cbcd.DeviceColumns(torch.from_numpy(packed), r),
+}
 
 
 def random_codes(n, r, rng=RNG):
@@ -60,7 +64,7 @@ def test_no_column_beats_the_enumerated_optimum_or_loses_to_its_start(name, form
     q = RNG.standard_normal(n) * 3
     H = FORMS[form](codes.pack(start), r)
     result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
-    cbcd.update_column(H, k, S, torch.from_numpy(q), result)
+    cbcd.update_column(H, k, S, torch.from_numpy(q), result, n=len(q))
     b = codes.unpack(H.packed(), r)[:, k].astype(float)
     best = min(
         explicit_g(dense, start, k, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=n) if sum(c) == n % 2
@@ -80,7 +84,7 @@ def test_enumerated_optimum_is_often_reached():
         start, q = random_codes(12, r, rng), rng.standard_normal(12)
         H = cbcd.PackedColumns(codes.pack(start), r)
         result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
-        cbcd.update_column(H, 0, S, torch.from_numpy(q), result)
+        cbcd.update_column(H, 0, S, torch.from_numpy(q), result, n=len(q))
         b = codes.unpack(H.packed(), r)[:, 0].astype(float)
         best = min(
             explicit_g(dense, start, 0, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=12) if sum(c) == 0
@@ -110,10 +114,10 @@ def test_sim_is_the_papers_formula(name, form, lam):
     sums = columns.group_sums(k, group, S.n_groups)
     u = columns.gram(k)
     u[k] = 0
-    sim, bQb, qb = columns.scores(k, u, r * S.P(S.Rt(sums)), r * S.diag - (r - 1), group, torch.from_numpy(q), lam)
+    sim, qb = columns.scores(k, u, r * S.P(S.Rt(sums)), r * S.diag - (r - 1), group, torch.from_numpy(q), lam)
     np.testing.assert_allclose(sim.numpy(), literal, atol=1e-9)
     b = H[:, k].astype(float)
-    assert bQb == pytest.approx(b @ Q @ b)
+    assert r * sums @ S.P(S.Rt(sums)) - u @ u == pytest.approx(b @ Q @ b)
     assert qb == pytest.approx(q @ b)
 
 
@@ -138,25 +142,28 @@ def test_a_large_lambda_makes_every_step_monotone_without_the_guard():
 
 @pytest.mark.parametrize("r", [3, 8, 19])
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 20_001])
-def test_packed_and_dense_forms_agree(n, r):
+def test_all_forms_agree(n, r):
     rng = np.random.default_rng(n)
     y = rng.integers(0, 7, n)
     S = Classes(y)
     start = codes.pack(rng.standard_normal((n, r)))  # not balanced
     q = torch.from_numpy(5 * rng.standard_normal((r, n))).float()
-    packed, dense = cbcd.PackedColumns(start, r), cbcd.DenseColumns(start, r)
+    dense, others = cbcd.DenseColumns(start, r), [FORMS[form](start, r) for form in ("packed", "device")]
     for _ in range(2):
-        a, b = cbcd.sweep(packed, S, q), cbcd.sweep(dense, S, q)
-        np.testing.assert_array_equal(packed.packed(), dense.packed())
-        assert (a.steps, a.flips) == (b.steps, b.flips)
-        np.testing.assert_array_equal(a.gram, b.gram)
-        np.testing.assert_allclose(a.hSh, b.hSh, rtol=1e-12)
-        np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9)
+        b = cbcd.sweep(dense, S, q)
+        for other in others:
+            a = cbcd.sweep(other, S, q)
+            np.testing.assert_array_equal(other.packed(), dense.packed())
+            np.testing.assert_array_equal(other.signs(slice(0, n), q), dense.H.float())
+            assert (a.steps, a.flips) == (b.steps, b.flips)
+            np.testing.assert_array_equal(a.gram, b.gram)
+            np.testing.assert_allclose(a.hSh, b.hSh, rtol=1e-12)
+            np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9)
 
 
 @pytest.mark.parametrize("n", [1, 2, 1000, 16_385, 40_000, 500_000])
 @pytest.mark.parametrize("values", ["normal", "ties", "constant", "sorted", "two_scales", "wide_band", "signed_zero"])
-def test_selection_is_a_stable_sort(n, values):
+def test_selection_is_a_stable_sort(n, values, monkeypatch):
     rng = np.random.default_rng(n)
     v = {
         "normal": rng.standard_normal(n),
@@ -175,6 +182,11 @@ def test_selection_is_a_stable_sort(n, values):
     expected[np.argsort(-v, kind="stable")[:count]] = True
     words = cbcd._words_above(v, threshold, ties)
     np.testing.assert_array_equal(np.unpackbits(words.view(np.uint8), bitorder="little")[:n] == 1, expected)
+    device = cbcd.DeviceColumns(torch.zeros(n, 1, dtype=torch.uint8), 1)
+    monkeypatch.setattr(device, "SAMPLE", 1 << 11)
+    assert device.kth_largest(torch.from_numpy(v), count) == (threshold, ties)
+    assert collective.kth_largest(torch.from_numpy(v), count, collective.ALONE) == (threshold, ties)
+    np.testing.assert_array_equal(device.above(torch.from_numpy(v), threshold, ties) > 0, expected)
 
 
 def test_integers_of_the_similarity_part_stay_exact():
@@ -189,7 +201,7 @@ def test_integers_of_the_similarity_part_stay_exact():
     u = columns.gram(0)
     u[0] = 0
     value = r * S.P(S.Rt(columns.group_sums(0, S.group, 2)))
-    sim, _, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.group, q[0], 0.0)
+    sim, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.group, q[0], 0.0)
     rows = y == 0
     assert np.ptp(sim.numpy()[rows]) > 1e-6  # q does tell the rows of a class apart …
     assert np.ptp((sim + q[0]).numpy()[rows]) < 1e-8  # … and is all that does

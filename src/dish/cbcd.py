@@ -11,16 +11,16 @@ For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 
 c = (b + 1)/2. The paper's longer formula for sim is the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Equal values of
 sim are taken in row order, lower row first. A step that would raise g is taken back, so g never rises.
 
-All that crosses rows are sums (Rᵀb, H'ᵀb, g), which go through ``total``, the identity here, and the selection of
-the top half (``Columns.top``), which sees the rows of one process only.
+All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top half; with several processes they go
+through a ``collective.Group``.
 
-Codes live in one of two forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU) and
-``DenseColumns`` (a ±1 tensor on any device, one line a method: the readable twin).
+Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
+``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, one line a method: the readable twin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,16 +32,10 @@ from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish import codes
+from dish import codes, collective
 from dish.codes import byte_table, popcount
+from dish.collective import ALONE, Group
 from dish.similarity import Similarity
-
-Total = Callable[[Tensor], Tensor]
-
-
-def alone(local: Tensor) -> Tensor:
-    """Sum over processes when there is only one."""
-    return local
 
 
 class Columns(Protocol):
@@ -58,8 +52,8 @@ class Columns(Protocol):
 
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
-    ) -> tuple[Tensor, float, float]:
-        """Return sim (n,), bᵀQb and qᵀb, with (Qb)_i = value[group_i] − H_i u and Q_ii = diag[group_i]."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return sim (n,) and qᵀb, with (Qb)_i = value[group_i] − H_i u and Q_ii = diag[group_i]."""
 
     def column(self, k: int) -> Any:
         """Column k, in a form that ``set_column`` takes."""
@@ -67,8 +61,14 @@ class Columns(Protocol):
     def set_column(self, k: int, column: Any) -> int:
         """Write column k; return how many rows changed."""
 
-    def top(self, sim: Tensor, count: int) -> Any:
-        """Return the column with +1 on the ``count`` largest sim (ties: lower row first)."""
+    def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
+        """The count-th largest sim, and how many of the values equal to it are among the ``count`` largest."""
+
+    def above(self, sim: Tensor, threshold: float, ties: int) -> Any:
+        """Return the column with +1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
+
+    def signs(self, rows: slice, like: Tensor) -> Tensor:
+        """Some rows as ±1 (rows, r), of the type and on the device of ``like``."""
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
@@ -86,15 +86,17 @@ class Sweep:
 
 
 def sweep(
-    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, total: Total = alone
+    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, group: Group = ALONE
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
+    n = int(group.total(torch.tensor(H.n)))
     with _threads_for(H.n):
         for k in range(H.r):
-            update_column(H, k, S, q[k], result, lam=lam, max_steps=max_steps, total=total)
-        for k in range(H.r):
-            result.gram[k] = total(H.gram(k)).cpu().numpy()
+            update_column(H, k, S, q[k], result, n=n, lam=lam, max_steps=max_steps, group=group)
+        result.gram = group.total(torch.stack([H.gram(k) for k in range(H.r)])).cpu().numpy()
+    flips = group.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
+    result.flips = int(flips)
     return result
 
 
@@ -116,33 +118,36 @@ def update_column(
     q: Tensor,
     result: Sweep,
     *,
+    n: int,
     lam: float = 0.0,
     max_steps: int = 20,
-    total: Total = alone,
+    group: Group = ALONE,
 ) -> None:
-    """Steps on bit k until it stops changing (the inner loop of Algorithm 1)."""
-    n = int(total(torch.tensor(H.n)))
+    """Steps on bit k until it stops changing (the inner loop of Algorithm 1). ``n``: rows of all processes."""
     count = (n + 1) // 2
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
         sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
-        SB = S.P(total(S.Rt(sums)))  # S b by group
-        u = total(H.gram(k))
+        Rtb, u = group.sum(S.Rt(sums), H.gram(k))
+        SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
-        sim, bQb, qb = H.scores(k, u, H.r * SB, diag, S.group, q, lam)
-        parts = [float(sums @ SB), bQb, qb, float(sums.sum())]
-        bSb, bQb, qb, b1 = total(torch.tensor(parts, dtype=torch.float64)).tolist()
-        g = -2 * bQb + qb
+        sim, qb = H.scores(k, u, H.r * SB, diag, S.group, q, lam)
+        parts, uu = group.total(torch.stack([sums @ SB, qb, sums.sum()])), u @ u
+        bSb, linear, b1, uu = torch.cat([parts, uu[None]]).tolist()
+        g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
         if g > g_kept:  # worse than the column we had: take the step back
             H.set_column(k, kept)
             break
-        result.hSh[k], result.qh[k] = bSb, qb
+        result.hSh[k], result.qh[k] = bSb, linear
         result.flips += moved
         if b1 == n % 2:  # a column that is not balanced is no solution to fall back to
             kept, g_kept = H.column(k), g
-        moved = H.set_column(k, H.top(sim, count)) if step < max_steps else 0
-        if total(torch.tensor(moved)) == 0:
+        if step == max_steps:
+            break
+        threshold, ties = H.kth_largest(sim, count) if group.world == 1 else collective.kth_largest(sim, count, group)
+        moved = H.set_column(k, H.above(sim, threshold, ties))
+        if group.total(torch.tensor(moved)) == 0:
             break
         result.steps += 1
 
@@ -154,10 +159,10 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 
 
 class DenseColumns:
-    """Codes as a ±1 float64 matrix on any device: the readable form, and the one for a GPU."""
+    """Codes as a ±1 float64 matrix: the readable form."""
 
-    def __init__(self, packed: NDArray[np.uint8], n_bits: int, device: torch.device | str = "cpu") -> None:
-        self.H = torch.from_numpy(codes.unpack(packed, n_bits)).to(device, torch.float64)
+    def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
+        self.H = torch.from_numpy(codes.unpack(packed, n_bits)).double()
         self.n, self.r = self.H.shape
 
     def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
@@ -170,12 +175,12 @@ class DenseColumns:
 
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
-    ) -> tuple[Tensor, float, float]:
-        """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
+    ) -> tuple[Tensor, Tensor]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         b, group, q = self.H[:, k], group.long(), q.double()
         Qb = value[group] - self.H @ u
         sim = 4 * (Qb - diag[group] * b) - q + lam * (b + 1) / 2
-        return sim, float(b @ Qb), float(q @ b)
+        return sim, q @ b
 
     def column(self, k: int) -> Tensor:
         """Column k."""
@@ -187,15 +192,132 @@ class DenseColumns:
         self.H[:, k] = column
         return flips
 
-    def top(self, sim: Tensor, count: int) -> Tensor:
-        """+1 on the ``count`` largest sim (ties: lower row first)."""
-        b = torch.full_like(sim, -1.0)
-        b[torch.sort(sim, descending=True, stable=True).indices[:count]] = 1.0
-        return b
+    def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
+        """The count-th largest sim, and its ties among the largest."""
+        threshold = sim.sort(descending=True).values[count - 1]
+        return float(threshold), count - int((sim > threshold).sum())
+
+    def above(self, sim: Tensor, threshold: float, ties: int) -> Tensor:
+        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
+        equal = sim == threshold
+        return torch.where((sim > threshold) | (equal & (equal.cumsum(0) <= ties)), 1.0, -1.0).double()
+
+    def signs(self, rows: slice, like: Tensor) -> Tensor:
+        """Some rows as ±1."""
+        return self.H[rows].to(like)
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
-        return codes.pack(self.H.cpu().numpy())
+        return codes.pack(self.H.numpy())
+
+
+class DeviceColumns:
+    """Codes as ±1, one contiguous row of memory a bit, for a GPU.
+
+    H'u is exact: u is split into pieces of so few binary digits that products and sums of them are whole numbers
+    which the arithmetic of the matrix units holds.
+    """
+
+    SAMPLE = 1 << 14  # values that a selection takes its first bounds from
+
+    def __init__(self, packed: Tensor, n_bits: int) -> None:
+        self.n, self.r = len(packed), n_bits
+        half = packed.device.type == "cuda"
+        self.digits, dtype = (8, torch.bfloat16) if half else (11, torch.float32)
+        self.Ht = torch.empty(n_bits, self.n, dtype=dtype, device=packed.device)  # (r, n)
+        for k in range(n_bits):
+            self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
+
+    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,): rows with +1 less rows with −1."""
+        if n_groups > 1 << 16:  # few rows a group: they seldom meet
+            return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, group, self.Ht[k].double())
+        counts = torch.histc(self._cells(k, group).float(), 2 * n_groups, 0, 2 * n_groups).view(n_groups, 2).double()
+        return counts[:, 1] - counts[:, 0]
+
+    def _cells(self, k: int, group: Tensor) -> Tensor:
+        """2·group, and one more for rows with +1: (n,) int32."""
+        return torch.add(self.Ht[k] > 0, group, alpha=2)
+
+    def gram(self, k: int) -> Tensor:
+        """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
+        parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
+        return torch.stack(parts).sum(0)
+
+    def scores(
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+    ) -> tuple[Tensor, Tensor]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
+        table = torch.stack([4 * (value + diag), 4 * (value - diag) + lam], 1).flatten()  # by cell
+        sim = table.index_select(0, self._cells(k, group))
+        base = 1 << self.digits
+        left, pieces = u.abs(), []
+        for _ in range(-(-self.n.bit_length() // self.digits)):
+            pieces.append(torch.sign(u) * left.remainder(base))
+            left = (left / base).floor()
+        Hu = _whole_product(torch.stack(pieces).to(self.Ht.dtype), self.Ht)  # (pieces, n)
+        for j, piece in enumerate(Hu):
+            sim.sub_(piece, alpha=4 * base**j)
+        return sim.sub_(q), (q * self.Ht[k]).sum(dtype=torch.float64)
+
+    def column(self, k: int) -> Tensor:
+        """Column k."""
+        return self.Ht[k].clone()
+
+    def set_column(self, k: int, column: Tensor) -> int:
+        """Write column k; return how many rows changed."""
+        flips = int((self.Ht[k] != column).sum())
+        self.Ht[k] = column
+        return flips
+
+    def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
+        """The count-th largest sim, and its ties among the largest: as the function of this name, on the device."""
+        k, left = count, sim
+        if self.n > 4 * self.SAMPLE:
+            ordered = sim[:: self.n // self.SAMPLE].sort().values
+            place, margin = (self.n - count) / self.n * len(ordered), 1.5 * len(ordered) ** 0.5
+            low, high = ordered[int(place - margin)], ordered[min(len(ordered) - 1, int(place + margin))]
+            between = sim[(sim >= low) & (sim <= high)]
+            above = int((sim > high).sum())
+            if above < count <= above + len(between):
+                k, left = count - above, between
+        threshold = left.sort(descending=True).values[k - 1]
+        found, larger = torch.stack([threshold, (left > threshold).sum()]).tolist()
+        return found, k - int(larger)
+
+    def above(self, sim: Tensor, threshold: float, ties: int) -> Tensor:
+        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
+        chosen = sim > threshold
+        equal = sim == threshold
+        chosen |= equal & (equal.cumsum(0, dtype=torch.int32) <= ties)
+        return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
+
+    def signs(self, rows: slice, like: Tensor) -> Tensor:
+        """Some rows as ±1."""
+        return self.Ht[:, rows].T.to(like)
+
+    def packed(self) -> NDArray[np.uint8]:
+        """All codes, packed by row."""
+        return pack_signs(self.Ht.T).cpu().numpy()
+
+
+def _whole_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B of small whole numbers in float32: exact, whatever the order of the sums."""
+    if A.device.type != "cuda":
+        return A @ B
+    wide, tall = -len(A) % 8, -B.shape[1] % 8  # the matrix units want multiples of eight
+    A = torch.nn.functional.pad(A, (0, 0, 0, wide)) if wide else A
+    B = torch.nn.functional.pad(B, (0, tall)) if tall and B.shape[1] < 8 else B
+    return torch.mm(A, B, out_dtype=torch.float32)[: len(A) - wide]
+
+
+def pack_signs(F: Tensor) -> Tensor:
+    """Values (n, r) → packed codes (n, ceil(r/8)) uint8 on the same device; a value ≥ 0 is bit 1."""
+    n, r = F.shape
+    out = torch.zeros(n, codes.n_bytes(r), dtype=torch.uint8, device=F.device)
+    for k in range(r):
+        out[:, k // 8] |= (F[:, k] >= 0).to(torch.uint8) << (7 - k % 8)
+    return out
 
 
 class PackedColumns:
@@ -218,10 +340,10 @@ class PackedColumns:
 
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
-    ) -> tuple[Tensor, float, float]:
-        """sim = 4 (Qb − diag(Q) b) − q + λc, bᵀQb, qᵀb."""
+    ) -> tuple[Tensor, Tensor]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         table = byte_table(u.numpy(), self.rows.shape[1])
-        bQb, qb = _scores(
+        qb = _scores(
             self.rows,
             self.cols[k],
             group.numpy(),
@@ -232,7 +354,7 @@ class PackedColumns:
             lam,
             self._sim,
         )
-        return torch.from_numpy(self._sim), bQb, qb
+        return torch.from_numpy(self._sim), torch.tensor(qb, dtype=torch.float64)
 
     def column(self, k: int) -> NDArray[np.uint64]:
         """Column k as words of 64 rows."""
@@ -242,11 +364,18 @@ class PackedColumns:
         """Write column k; return how many rows changed."""
         return int(_set_column(self.rows.view(np.uint8), self.cols[k], column, k))
 
-    def top(self, sim: Tensor, count: int) -> NDArray[np.uint64]:
-        """+1 on the ``count`` largest sim (ties: lower row first)."""
-        values = sim.numpy()
-        threshold, n_ties = kth_largest(values, count, self._scratch)
-        return _words_above(values, threshold, n_ties)
+    def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
+        """The count-th largest sim, and its ties among the largest."""
+        return kth_largest(sim.numpy(), count, self._scratch)
+
+    def above(self, sim: Tensor, threshold: float, ties: int) -> NDArray[np.uint64]:
+        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
+        return _words_above(sim.numpy(), threshold, ties)
+
+    def signs(self, rows: slice, like: Tensor) -> Tensor:
+        """Some rows as ±1."""
+        bits = np.unpackbits(self.rows[rows].view(np.uint8), axis=1, count=self.r)
+        return torch.from_numpy(bits).to(like).mul_(2).sub_(1)
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
@@ -273,13 +402,13 @@ def _transpose_bits(rows: Any, r: int) -> Any:
 def _scores(
     rows: Any, column: Any, group: Any, value: Any, diag: Any, table: Any, q: Any, lam: float, sim: Any
 ) -> Any:
-    """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·Qb and b·q on the way."""
+    """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·q on the way."""
     n, words = rows.shape
     chunks = (n + _CHUNK - 1) // _CHUNK
-    bQb, qb = np.zeros(chunks), np.zeros(chunks)
+    qb = np.zeros(chunks)
     byte = np.uint64(255)
     for c in prange(chunks):
-        quadratic = linear = 0.0
+        linear = 0.0
         for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
             Hu = 0.0
             for w in range(words):
@@ -296,11 +425,10 @@ def _scores(
             Qb = value[g] - Hu
             c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
             b = 2.0 * c_i - 1.0
-            quadratic += b * Qb
             linear += b * q[i]
             sim[i] = 4.0 * (Qb - diag[g] * b) - q[i] + lam * c_i
-        bQb[c], qb[c] = quadratic, linear
-    return bQb.sum(), qb.sum()
+        qb[c] = linear
+    return qb.sum()
 
 
 @njit(parallel=True, cache=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from typing import Any, Self
@@ -12,10 +14,14 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish import cbcd, codes, kernel
-from dish.base import check_integer, check_number, check_option
+from dish import cbcd, codes, collective, kernel, source
+from dish.base import check_integer, check_number, check_option, plain
+from dish.checkpoint import Checkpoint, State
+from dish.collective import Group
+from dish.features import load_features
 from dish.kernelhasher import KernelHasher, resolve_device
 from dish.similarity import Similarity, from_labels
+from dish.source import Rows
 
 FStep = kernel.LinearStep | kernel.ClassifierStep
 
@@ -58,6 +64,12 @@ class DISH(KernelHasher):
     polish : int
         Gradient steps at the end that fit F to S directly, past the paper. Codes of new rows get better, the more so
         the more rows there are for an anchor: 60 steps for 60 rows an anchor, 10 for 5, are a good measure. 0: none.
+    memory_budget : None, int or str
+        Bytes ("2GB") that a fit on the CPU may hold. Kernel features that have no room in it go to a scratch file (in
+        the folder of temporary files), or are made anew in every pass if that is faster. None: half of what is free.
+    checkpoint : path or None
+        A folder that gets the state after every iteration. A fit that finds its own state there goes on from it. With
+        several processes, one that all of them can write to.
     device : "auto", "cpu", "cuda", …
         Where the linear algebra runs; "auto" takes a GPU if there is one.
     random_state : int, RandomState or None
@@ -98,6 +110,8 @@ class DISH(KernelHasher):
         ridge: float = 1e-6,
         lam: float = 0.0,
         polish: int = 0,
+        memory_budget: Any = None,
+        checkpoint: Any = None,
         device: str = "auto",
         random_state: Any = 0,
         verbose: int = 0,
@@ -116,6 +130,8 @@ class DISH(KernelHasher):
         self.ridge = ridge
         self.lam = lam
         self.polish = polish
+        self.memory_budget = memory_budget
+        self.checkpoint = checkpoint
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -123,91 +139,183 @@ class DISH(KernelHasher):
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes, (n, l) of 0/1, or a ``Similarity``."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, (n, l) of 0/1, or a ``Similarity``.
+
+        X is an array, a tensor on any device, a memory-map, an iterable of row blocks, or the path of a .npy file
+        or of a folder of shards; all but the first two are read a block at a time. Inside an initialised
+        ``torch.distributed`` process group all processes learn together: each gives its own rows, or all give the
+        same path.
+        """
         self._check_params()
+        group = collective.current()
+        self.timings_: dict[str, float] = {}
+        with group.agreed():
+            rows, y = self._open(X, y, group)
+        device = resolve_device(self.device)
+        with self._stage("labels"):
+            S = self._similarity(y, len(rows), group, self.similar_weight).to(device)
+        random_state = shared_random_state(self.random_state, group)
+        saved = self._checkpoint(rows, S, group)
+        state = saved.load(len(rows)) if saved else None
+
+        with self._stage("features"):
+            K = self._kernel_features(rows, random_state, group, self._room_for_K(rows))
+        white = self._whitening(K, self.ridge, group)
+        step = self._f_step(K, white, group)
+        if state is None:
+            with self._stage("start"):
+                packed = self._start(K, white, S, step, random_state, group)
+        else:
+            packed = self._take_up(state, step, random_state)
+        del X, rows
+        self._alternate(S, step, packed, group, state, saved, random_state)
+
+        if self.polish:
+            self._polish(step, y, random_state, group)
+        self._keep_hash_function(step)
+        return self
+
+    def _open(self, X: Any, y: Any, group: Group) -> tuple[Rows, Any]:
+        """Rows and labels of this process."""
+        if source.is_path(X):
+            data = load_features(X)
+            part = group.share(data.X.shape[0])
+            y = data.y if y is None else y
+            if y is not None and np.shape(y)[0] == data.X.shape[0]:
+                y = y[part]
+            rows = Rows(data.X, part)
+        elif isinstance(X, Tensor) and X.device.type == "cuda":
+            rows = Rows(X.detach())
+        elif source.is_streamed(X):
+            rows = Rows.of(X)
+        else:
+            rows = Rows(self._check_X(X, reset=True), checked=True)
         self._require_y(
             y,
             "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
             "(dish.similarity.nystroem and anchor_graph make one from X alone)",
         )
-        X = self._check_X(X, reset=True)
-        device = resolve_device(self.device)
-        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X)).to(device)
-        random_state = check_random_state(self.random_state)
-        self.timings_: dict[str, float] = {}
+        if not rows.checked:
+            self.n_features_in_ = rows.shape[1]
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        return rows, y
 
-        with self._stage("features"):
-            K = self._kernel_features(X, random_state)
-        white = self._whitening(K, self.ridge)
-        step = self._f_step(K, white)
-        with self._stage("start"):
-            packed = self._start(K, white, S, step, random_state)
-        self._alternate(S, step, packed)
+    def _similarity(self, y: Any, n: int, group: Group, weight: float) -> Similarity:
+        return from_labels(y, similar_weight=weight, multilabel=self.multilabel, n_rows=n, group=group)
 
-        if self.polish:
-            self._polish(step, y, random_state)
-        self._keep_hash_function(step)
-        return self
+    def _room_for_K(self, rows: Rows) -> int:
+        """What the budget leaves for K beside F and the codes."""
+        beside = len(rows) * (self.n_bits * (torch.finfo(rows.dtype).bits // 8) + self.n_bits // 2 + 32)
+        return max(1, source.memory_budget(self.memory_budget) - beside)
 
-    def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState) -> None:
+    def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, group: Group) -> None:
         """Fit F to S itself, similar pairs counting half as much again (``codes_`` stay)."""
         assert isinstance(step, kernel.LinearStep)
         K = step.K
-        S = from_labels(y, similar_weight=1.5 * self.similar_weight, multilabel=self.multilabel, n_rows=len(K))
+        S = self._similarity(y, len(K), group, 1.5 * self.similar_weight).to(K.device)
         with self._stage("polish"):
             G = step.white.gram()
-            step.W = kernel.polish(K, G, S.to(K.device), step.W, self.polish, random_state)
+            step.W = kernel.polish(K, G, S, step.W, self.polish, random_state, group)
 
-    def _alternate(self, S: Similarity, step: FStep, packed: NDArray[np.uint8]) -> None:
+    def _alternate(
+        self,
+        S: Similarity,
+        step: FStep,
+        packed: Tensor,
+        group: Group,
+        state: State | None,
+        saved: Checkpoint | None,
+        random_state: np.random.RandomState,
+    ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
-        n, r = S.n, self.n_bits
-        H = columns(packed, r, step.K.device)
+        r, n = self.n_bits, group.span(S.n)[1]
+        H = columns(packed, r)
+        if state is None and not (isinstance(self.init, str) and self.init == "spectral"):
+            step.fit(H)  # the other starts give H, and F follows
         squared_norm = S.squared_norm()
-        self.codes_ = packed
-        objective: list[float] = []
-        for t in range(self.n_iter):
+        objective = [] if state is None else state.objective.tolist()
+        self.codes_ = packed.cpu().numpy()
+        for t in range(len(objective), self.n_iter):
             with self._stage("linear term"):
                 q, constant = step.linear_terms(n * self.nu)
             with self._stage("H-step"):
-                done = cbcd.sweep(H, S, q, lam=self.lam)
+                done = cbcd.sweep(H, S, q, lam=self.lam, group=group)
             value = cbcd.objective(done, squared_norm, r, constant)
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands
             objective.append(value)
             self.codes_ = H.packed()
             with self._stage("F-step"):
-                step.fit(self.codes_)
+                step.fit(H)
             self._report(t, value, done)
+            if saved and isinstance(step, kernel.LinearStep):
+                with self._stage("checkpoint"):
+                    W, so_far = step.W.cpu().numpy(), np.array(objective)
+                    saved.save(State(self.codes_, W, so_far, self.anchors_, tuple(random_state.get_state())))
         self.objective_ = np.array(objective, np.float64)
         self.n_iter_ = len(objective)
 
     def _start(
         self,
-        K: Tensor,
+        K: kernel.KernelMatrix,
         white: kernel.Whitening,
         S: Similarity,
         step: FStep,
         random_state: np.random.RandomState,
-    ) -> NDArray[np.uint8]:
-        """The first H, packed, and the first F in ``step``."""
-        n, r = len(K), self.n_bits
+        group: Group,
+    ) -> Tensor:
+        """The first H, packed, and for the spectral start the first F in ``step``."""
+        r = self.n_bits
         if isinstance(self.init, str) and self.init == "spectral":
-            W = kernel.spectral_start(K, white, S, r, random_state)
+            W = kernel.spectral_start(K, white, S, r, random_state, group)
             step.start(W)
             return kernel.pack_F(K, W)
         if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
-            half = np.arange(n) < (n + 1) // 2
-            packed = np.packbits(np.stack([random_state.permutation(half) for _ in range(r)], 1), axis=1)
+            first, n = group.span(len(K))
+            half, mine = np.arange(n) < (n + 1) // 2, slice(first, first + len(K))
+            packed = np.packbits(np.stack([random_state.permutation(half)[mine] for _ in range(r)], 1), axis=1)
         else:
             packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
-            if len(packed) != n:
-                raise ValueError(f"init has {len(packed)} codes, but X has {n} rows")
-        step.fit(packed)
-        return packed
+            if len(packed) != len(K):
+                raise ValueError(f"init has {len(packed)} codes, but X has {len(K)} rows")
+        return torch.from_numpy(packed).to(K.device)
 
-    def _f_step(self, K: Tensor, white: kernel.Whitening) -> FStep:
+    # --- checkpoints ---
+
+    def _checkpoint(self, rows: Rows, S: Similarity, group: Group) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        first, n = span = group.span(len(rows))
+        left_out = ("checkpoint", "verbose", "device", "memory_budget", "n_iter", "init", "anchors")
+        params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
+        params |= {k: str(plain(k, getattr(self, k))) for k in ("init", "anchors")}
+        # a sum over rows that does not depend on how they are shared out
+        place = (np.arange(first, first + len(rows), dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(2**32)
+        mixed = (place + np.uint64(1)) * (S.group.cpu().numpy().astype(np.uint64) + np.uint64(1))
+        labels = int(group.total(torch.tensor(float(int(mixed.sum()) % 2**40), dtype=torch.float64))) % 2**40
+        known = {**params, "labels": labels, "n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
+        fingerprint = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        return Checkpoint(self.checkpoint, fingerprint, span, group)
+
+    def _take_up(self, state: State, step: FStep, random_state: np.random.RandomState) -> Tensor:
+        """Go on from a state: F into ``step``, the codes back."""
+        if state.anchors.shape != self.anchors_.shape or not np.array_equal(state.anchors, self.anchors_):
+            raise ValueError(f"checkpoint {self.checkpoint} is of other rows X: remove it, or name another")
+        random_state.set_state(state.random)
+        step.start(torch.from_numpy(state.W).to(step.K.device))
+        if self.verbose:
+            print(f"DISH goes on after {len(state.objective)} iterations", file=sys.stderr)
+        return torch.from_numpy(state.codes).to(step.K.device)
+
+    def _f_step(self, K: kernel.KernelMatrix, white: kernel.Whitening, group: Group) -> FStep:
         if isinstance(self.loss, str):
-            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits)
+            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits, group)
+        if not isinstance(K, Tensor) or group.world > 1:
+            raise ValueError(
+                "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
+                "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
+            )
         return kernel.ClassifierStep(K, self.loss, self.n_bits)
 
     def _keep_hash_function(self, step: FStep) -> None:
@@ -218,7 +326,7 @@ class DISH(KernelHasher):
             self.W_, self.intercept_ = step.W.cpu().numpy(), np.zeros(r, np.float32)
             return
         if not step.models:  # n_iter=0 from the spectral start: the classifiers have not been trained yet
-            step.fit(self.codes_)
+            step.fit(columns(torch.from_numpy(self.codes_).to(step.K.device), r))
         if all(np.shape(getattr(model, "coef_", ())) == (1, step.K.shape[1]) for model in step.models):
             self.W_ = np.concatenate([m.coef_ for m in step.models]).T.astype(np.float32)
             self.intercept_ = np.array([np.ravel(m.intercept_)[0] for m in step.models], np.float32)
@@ -238,6 +346,7 @@ class DISH(KernelHasher):
             check_option("loss", self.loss, tuple(kernel.LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
+        source.memory_budget(self.memory_budget)
 
     def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
         if self.verbose:
@@ -267,8 +376,16 @@ class DISH(KernelHasher):
         super().save(path)
 
 
-def columns(packed: NDArray[np.uint8], r: int, device: torch.device) -> cbcd.Columns:
-    """Codes in the form that suits the device."""
-    if device.type == "cpu":
-        return cbcd.PackedColumns(packed, r)
-    return cbcd.DenseColumns(packed, r, device)
+def columns(packed: Tensor, r: int) -> cbcd.Columns:
+    """Codes in the form that suits their device."""
+    if packed.device.type == "cpu":
+        return cbcd.PackedColumns(packed.numpy(), r)
+    return cbcd.DeviceColumns(packed, r)
+
+
+def shared_random_state(seed: Any, group: Group) -> np.random.RandomState:
+    """The generator of a seed; of what is no number, one that all processes have from the first of them."""
+    if group.world == 1 or isinstance(seed, int | np.integer):
+        return check_random_state(seed)
+    drawn = check_random_state(seed).randint(2**31 - 1)
+    return np.random.RandomState(int(group.gather(torch.tensor([float(drawn)]))[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,47 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.labelled import Dataset
+from dish.source import Shards
 from dish.tables import DataFileError, StrPath, open_npz, parquet_layout, read_npy, read_parquet
 
 PARQUET_LABELS = ("y", "label")  # columns of a shard that are not features
-
-
-class Shards:
-    """Rows that lie in several files, seen as one matrix (n, d). Rows are read when they are asked for."""
-
-    def __init__(self, parts: list[Callable[[], NDArray[Any]]], lengths: list[int], n_features: int, dtype: Any):
-        self._parts = parts
-        self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self._open: tuple[int, NDArray[Any]] | None = None
-        self.shape = (int(self._starts[-1]), n_features)
-        self.dtype = np.dtype(dtype)
-        self.ndim = 2
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, which: Any) -> NDArray[Any]:
-        index = np.arange(len(self))[which]  # also gives slices, masks and errors their usual meaning
-        flat = np.atleast_1d(index)
-        rows = np.empty((len(flat), self.shape[1]), self.dtype)
-        shard = np.searchsorted(self._starts, flat, side="right") - 1
-        for s in np.unique(shard):
-            here = shard == s
-            rows[here] = self._part(int(s))[flat[here] - self._starts[s]]
-        return rows if np.ndim(index) else rows[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-    def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
-        """All rows in order, a block at a time."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]
-
-    def _part(self, s: int) -> NDArray[Any]:
-        if self._open is None or self._open[0] != s:
-            self._open = (s, self._parts[s]())
-        return self._open[1]
 
 
 def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 100) -> Dataset:
@@ -103,7 +66,39 @@ def _read_shards(folder: Path) -> tuple[Shards, NDArray[Any] | None]:
         raise DataFileError(
             f"{folder} must hold either .npy or .parquet shards, found {'both' if arrays else 'none'}"
         )
+    _check_numbers([f.name for f in arrays or tables], folder)
     return _npy_shards(folder, arrays) if arrays else _parquet_shards(tables)
+
+
+def _check_numbers(names: list[str], folder: Path) -> None:
+    """Shards that are numbered must be all there: part-00000, part-00001, …; or part-3-of-8."""
+    series: dict[tuple[str, str], dict[int, str]] = {}
+    for name in names:
+        if found := re.fullmatch(r"(.*?)(\d+)(?:-of-(\d+))?(\D*)", name):
+            series.setdefault(
+                (
+                    found[1],
+                    found[3] or "",
+                ),
+                {},
+            )[int(found[2])] = name
+    for (prefix, of), have in series.items():
+        first = min(have)
+        wanted = range(first if first <= 1 else 0, first + int(of)) if of else range(first, max(have) + 1)
+        missing = [i for i in wanted if i not in have]
+        if missing and (of or len(have) > 1):
+            after = f"-of-{of}" if of else ""
+            raise DataFileError(
+                f"{folder}: shard {prefix}{missing[0]:0{_digits(have)}d}{after} is missing"
+                + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
+            )
+
+
+def _digits(have: dict[int, str]) -> int:
+    """How many digits the numbers of a series are written with, 1 if they are not padded."""
+    number, name = next(iter(have.items()))
+    found = re.search(rf"0*{number}", name)
+    return len(found[0]) if found else 1
 
 
 def _npy_shards(folder: Path, files: list[Path]) -> tuple[Shards, NDArray[Any] | None]:
@@ -116,8 +111,22 @@ def _npy_shards(folder: Path, files: list[Path]) -> tuple[Shards, NDArray[Any] |
     _check_widths({file: part.shape[1] for file, part in parts.items()})
     arrays = list(parts.values())
     dtype = np.result_type(*(a.dtype for a in arrays))
-    X = Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
-    return X, np.concatenate([read_npy(f) for f in label_files]) if label_files else None
+    for file, part in parts.items():
+        _check_some_rows(file, part[[0, len(part) // 2, len(part) - 1]])
+    labels = {f: read_npy(f) for f in label_files}
+    if len(labels) == len(parts):
+        for (file, part), (label_file, y) in zip(parts.items(), labels.items(), strict=True):
+            if len(part) != len(y):
+                raise DataFileError(f"{file} has {len(part):,} rows, but {label_file} has {len(y):,} labels")
+    names = [str(file) for file in parts]
+    X = Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype, names)  # type: ignore[misc]
+    return X, np.concatenate(list(labels.values())) if labels else None
+
+
+def _check_some_rows(file: Path, rows: NDArray[Any]) -> None:
+    """Damage that fills a shard is found in any row of it, before a pass over all of them is under way."""
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise DataFileError(f"{file} contains NaN or infinity")
 
 
 def _parquet_shards(files: list[Path]) -> tuple[Shards, NDArray[Any] | None]:
@@ -130,23 +139,22 @@ def _parquet_shards(files: list[Path]) -> tuple[Shards, NDArray[Any] | None]:
             labels.append(read_parquet(file, [name]))
     if labels and len(labels) != len(files):
         raise DataFileError(f"{files[0].parent}: only {len(labels)} of {len(files)} shards hold labels")
-    first = _parquet_rows(files[0])
-    _check_matrix(files[0], first)
-
-    def checked(file: Path) -> NDArray[Any]:
-        part = _parquet_rows(file)
-        _check_widths({files[0]: first.shape[1], file: part.shape[1]})
-        return part
-
-    X = Shards([lambda f=f: checked(f) for f in files], lengths, first.shape[1], first.dtype)  # type: ignore[misc]
+    heads = {file: _parquet_rows(file, head=16) for file in files}
+    for file, head in heads.items():
+        _check_matrix(file, head)
+        _check_some_rows(file, head)
+    _check_widths({file: head.shape[1] for file, head in heads.items()})
+    dtype = np.result_type(*(head.dtype for head in heads.values()))
+    width = heads[files[0]].shape[1]
+    X = Shards([lambda f=f: _parquet_rows(f) for f in files], lengths, width, dtype, [str(f) for f in files])  # type: ignore[misc]
     return X, np.concatenate(labels) if labels else None
 
 
-def _parquet_rows(file: Path) -> NDArray[Any]:
+def _parquet_rows(file: Path, head: int | None = None) -> NDArray[Any]:
     columns = [name for name in parquet_layout(file)[0] if name not in PARQUET_LABELS]
     if not columns:
         raise DataFileError(f"{file} holds labels but no features")
-    rows = read_parquet(file, columns)
+    rows = read_parquet(file, columns, head)
     return rows[:, None] if rows.ndim == 1 else rows
 
 

@@ -1,26 +1,33 @@
 """The kernel hash function F(x) = Wᵀ k(x): anchors, feature map, spectral start and F-step.
 
-K (n, m) holds the centred features of the training rows. Everything that touches it runs over blocks of rows.
+K (n, m) holds the centred features of the training rows: a tensor, or ``KernelRows`` where it has no room. All that
+touches it runs over blocks of rows, and what is summed over rows goes through a ``collective.Group``.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numba import njit, prange
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from dish import codes
+from dish.cache import progress
+from dish.cbcd import Columns, pack_signs
+from dish.collective import ALONE, Group
 from dish.similarity import Similarity
+from dish.source import Rows, scratch
+from dish.tables import release
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 BLOCK = 512  # rows of K made at a time: with 1,000 anchors 2 MB, which stays in cache
+LEADING = 256  # of more label directions the spectral start keeps that many, or 2r if that is more
 START_ROWS = 8192  # the spectral start estimates KᵀH from that many rows, or 8 m if that is more
 
 
@@ -38,6 +45,12 @@ class FeatureMap:
     anchors: Tensor  # (m, d); (0, d) for the linear kernel
     gamma: float
     mean: Tensor | None = None  # (m,), of the training rows
+    _prepared: tuple[Tensor, ...] = field(default=(), repr=False)  # what every block of rows needs of the anchors
+
+    @property
+    def m(self) -> int:
+        """Features of a row."""
+        return self.anchors.shape[1] if self.kernel == "linear" else len(self.anchors)
 
     def raw(self, X: Tensor, out: Tensor | None = None) -> Tensor:
         """Features before centring: (rows, d) → (rows, m), in ``out`` if that saves a copy."""
@@ -51,41 +64,141 @@ class FeatureMap:
             if not np.isfinite(K).all():
                 raise ValueError("kernel returned NaN or infinity")
             return torch.from_numpy(np.array(K)).to(X)  # a copy: the function may have returned its input
-        return X.clone() if self.kernel == "linear" else rbf(X, self.anchors, self.gamma, out)
+        if self.kernel == "linear":
+            return X.clone()
+        if not self._prepared:
+            self._prepared = prepare_rbf(self.anchors, self.gamma)
+        return rbf(X, self._prepared, self.gamma, out)
 
     def __call__(self, X: Tensor) -> Tensor:
         """Centred features: (rows, d) → (rows, m)."""
         assert self.mean is not None
         return self.raw(X).sub_(self.mean)
 
-    def fit_rows(self, X: Tensor) -> Tensor:
-        """K (n, m) of the training rows, and ``mean`` on the way."""
-        m = X.shape[1] if self.kernel == "linear" else len(self.anchors)
-        K = _empty(len(X), m, X)
-        total = torch.zeros(m, dtype=torch.float64, device=X.device)
-        for rows in row_blocks(len(X)):
-            block = self.raw(X[rows], out=K[rows])
-            if block.data_ptr() != K[rows].data_ptr():
-                K[rows] = block
-            total += block.sum(0)
-        self.mean = (total / len(X)).to(X.dtype)
-        return K.sub_(self.mean)
+    def fit_rows(self, X: Rows, device: torch.device, budget: int | None = None, group: Group = ALONE) -> Any:
+        """K (n, m) of the training rows, and ``mean`` on the way.
+
+        K is a tensor if it takes no more than ``budget`` bytes (None: whatever it takes), else ``KernelRows``.
+        """
+        n, m = len(X), self.m
+        room = None if device.type == "cuda" else budget
+        if device.type == "cuda":
+            room = int(0.8 * torch.cuda.mem_get_info(device)[0])
+        size = torch.finfo(X.dtype).bits // 8
+        if room is None or n * m * size <= room:
+            K: Any = _empty(n, m, X.dtype, device)
+            keep: Tensor | None = K
+        else:
+            K = KernelRows(X, self, device)
+            K.decide()
+            keep = K.stored
+        total = torch.zeros(m, dtype=torch.float64, device=device)
+        with group.agreed(), progress("kernel features", n) as step:
+            for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
+                on_place = keep is not None and keep.device.type == device.type
+                block = self.raw(X.read(rows, device), out=keep[rows] if keep is not None and on_place else None)
+                if keep is not None and (not on_place or block.data_ptr() != keep[rows].data_ptr()):
+                    keep[rows] = block
+                total += block.sum(0, dtype=torch.float64)
+                X.release(rows)
+                if isinstance(K, KernelRows):
+                    K.release(rows)
+                step(rows.stop - rows.start)
+        sums, n_all = group.sum(total, torch.tensor([float(n)], device=device))
+        self.mean = (sums / n_all).to(X.dtype)
+        return K if isinstance(K, KernelRows) else K.sub_(self.mean)
 
 
-def rbf(X: Tensor, A: Tensor, gamma: float, out: Tensor | None = None) -> Tensor:
-    """exp(−γ‖x − a‖²) for all pairs: (rows, d), (m, d) → (rows, m)."""
-    centre = A.mean(0)  # distances do not change, cancellation in float32 does
-    X, A = X - centre, A - centre
+class KernelRows:
+    """K (n, m) that has no room in memory: in a scratch file, or made anew in every pass, whichever is faster."""
+
+    def __init__(self, X: Rows, features: FeatureMap, device: torch.device) -> None:
+        self.X, self.features, self.device = X, features, device
+        self.shape = (len(X), features.m)
+        self.dtype = X.dtype
+        self.file: np.memmap[Any, Any] | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def stored(self) -> Tensor | None:
+        """The scratch file as a tensor: features before centring."""
+        return None if self.file is None else torch.from_numpy(self.file)
+
+    def decide(self) -> None:
+        """Take a scratch file if a row is read from it sooner than it is made."""
+        n, m = self.shape
+        some = slice(0, min(n, 4 * BLOCK))
+        np_dtype = np.dtype(str(self.dtype).removeprefix("torch."))
+        start = time.perf_counter()
+        block = self.features.raw(self.X.read(some, self.device)).cpu().numpy()
+        made = time.perf_counter() - start
+        trial = scratch(len(block), m, np_dtype)
+        start = time.perf_counter()
+        trial[:] = block
+        trial.flush()  # to the disk and back: what a pass over a file larger than memory pays
+        release(trial)
+        trial.sum()
+        if time.perf_counter() - start < made:
+            self.file = scratch(n, m, np_dtype)
+
+    def release(self, rows: slice) -> None:
+        """Let go of rows of the scratch file."""
+        if self.file is not None:
+            release(self.file[rows])
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, Tensor]]:
+        """Centred row blocks with their slices."""
+        assert self.features.mean is not None
+        for rows in row_blocks(len(self), size):
+            stored = self.stored
+            if stored is None:
+                yield rows, self.features(self.X.read(rows, self.device))
+                self.X.release(rows)
+            else:
+                yield rows, stored[rows].to(self.device) - self.features.mean
+                self.release(rows)
+
+    def __getitem__(self, picked: Tensor) -> Tensor:
+        """Some rows, centred."""
+        assert self.features.mean is not None
+        if self.file is None:
+            return self.features(self.X.take(picked.cpu().numpy(), self.device))
+        rows = torch.from_numpy(self.file[picked.cpu().numpy()]).to(self.device) - self.features.mean
+        self.release(slice(0, len(self)))
+        return rows
+
+
+KernelMatrix = Tensor | KernelRows
+
+
+def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Centre c of the anchors, (A − c)ᵀ, and −γ‖a − c‖²: distances do not change, cancellation in float32 does."""
+    centre = A.mean(0)
+    A = A - centre
+    return centre, A.T, -gamma * (A * A).sum(1)
+
+
+def rbf(X: Tensor, prepared: tuple[Tensor, ...], gamma: float, out: Tensor | None = None) -> Tensor:
+    """exp(−γ‖x − a‖²) for all pairs: (rows, d) and prepared anchors → (rows, m)."""
+    centre, At, a = prepared
+    X = X - centre
     # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
-    exponent = torch.addmm(-gamma * (A * A).sum(1), X, A.T, alpha=2 * gamma, out=out)
+    exponent = torch.addmm(a, X, At, alpha=2 * gamma, out=out)
     return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
 
 
-def _empty(n: int, m: int, like: Tensor) -> Tensor:
+def _empty(n: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Room for an (n, m) matrix; on the CPU from NumPy, which asks for huge pages (fewer page faults)."""
-    if like.device.type == "cpu":
-        return torch.from_numpy(np.empty((n, m), like.numpy().dtype))
-    return like.new_empty(n, m)
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty((n, m), str(dtype).removeprefix("torch.")))
+    return torch.empty(n, m, dtype=dtype, device=device)
+
+
+def rows_at_a_time(device: torch.device, *widths: int) -> int:
+    """Rows of a block: what stays in cache on a CPU, a quarter of a gigabyte on a GPU."""
+    return BLOCK if device.type == "cpu" else max(BLOCK, (1 << 26) // max(widths))
 
 
 def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
@@ -94,53 +207,90 @@ def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
         yield slice(start, min(n, start + size))
 
 
-def blocks_of(K: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def blocks_of(K: KernelMatrix, size: int | None = None) -> Iterator[tuple[slice, Tensor]]:
     """Row blocks of K with their slices, for products."""
-    for rows in row_blocks(len(K), 8 * BLOCK):
+    size = size or max(8 * BLOCK, rows_at_a_time(K.device, K.shape[1]))
+    if not isinstance(K, Tensor):
+        yield from K.blocks(size)
+        return
+    for rows in row_blocks(len(K), size):
         yield rows, K[rows]
 
 
 def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.RandomState) -> Tensor:
     """(m, d): random rows of X, or k-means centres."""
-    n = len(X)
+    return find_anchors(Rows(X), n_anchors, how, random_state, X.device)
+
+
+def find_anchors(
+    X: Rows,
+    n_anchors: int,
+    how: str,
+    random_state: np.random.RandomState,
+    device: torch.device,
+    group: Group = ALONE,
+) -> Tensor:
+    """Anchors (m, d) from the rows of all processes: random rows, or k-means centres (of at most 50 rows each)."""
+    n = group.span(len(X))[1]
     n_anchors = min(n_anchors, n)
     if how == "random":
         picked = np.sort(random_state.choice(n, n_anchors, replace=False))
-        return X[torch.from_numpy(picked).to(X.device)].clone()
+        return take_everywhere(X, picked, device, group)
     from sklearn.cluster import MiniBatchKMeans
 
     seed = random_state.randint(2**31 - 1)
     means = MiniBatchKMeans(n_anchors, n_init=1, batch_size=max(1024, n_anchors), random_state=seed)
-    return torch.from_numpy(means.fit(X.cpu().numpy()).cluster_centers_).to(X)
+    most = 50 * n_anchors if X.on_disk or group.world > 1 else n
+    picked = np.arange(n) if n <= most else np.sort(random_state.choice(n, most, replace=False))
+    some = take_everywhere(X, picked, device, group)
+    return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some)
 
 
-def mean_squared_distance(X: Tensor, A: Tensor) -> float:
-    """Mean of ‖x − a‖² over pairs, var(X) + var(A) + ‖mean(X) − mean(A)‖², from at most 8,192 rows of X."""
-    some = X[:: max(1, len(X) // 8192)]
-    (var_X, mean_X), (var_A, mean_A) = (torch.var_mean(Z.double(), 0, correction=0) for Z in (some, A))
-    return float(var_X.sum() + var_A.sum() + (mean_X - mean_A).square().sum())
+def take_everywhere(X: Rows, picked: NDArray[np.intp], device: torch.device, group: Group) -> Tensor:
+    """Rows by their numbers among those of all processes."""
+    mine, rows = local_rows(len(X), picked, group)
+    with group.agreed():
+        found = X.take(mine, device)
+    if group.world == 1:
+        return found
+    out = torch.zeros(len(picked), X.shape[1], dtype=X.dtype, device=device)
+    out[rows] = found
+    return group.total(out).to(X.dtype)
+
+
+def local_rows(n: int, picked: NDArray[np.intp], group: Group) -> tuple[NDArray[np.intp], slice]:
+    """Of ascending numbers of rows those of this process, as its own numbers, and which of them they are."""
+    start = group.span(n)[0]
+    low, high = np.searchsorted(picked, [start, start + n])
+    return picked[low:high] - start, slice(int(low), int(high))
+
+
+def mean_squared_distance(X: Rows, A: Tensor, group: Group = ALONE) -> float:
+    """Mean of ‖x − a‖² over pairs, which is that of ‖x − c‖² + ‖a − c‖² with c the mean of A, from ≤ 16,384 rows."""
+    n = group.span(len(X))[1]
+    mine, _ = local_rows(len(X), np.arange(0, n, max(1, n // 8192)), group)
+    centre = A.double().mean(0)
+    with group.agreed():
+        some = X.take(mine, A.device)
+    squares = sum((block.double() - centre).square().sum() for block in some.split(1024)) if len(mine) else 0.0
+    sums = group.total(torch.tensor([float(squares), len(mine)], dtype=torch.float64))
+    return float(sums[0] / sums[1]) + float((A.double() - centre).square().sum(1).mean())
 
 
 # --- Products with K --------------------------------------------------------------------------------------
 
 
-def gram(K: Tensor) -> Tensor:
+def gram(K: KernelMatrix, group: Group = ALONE) -> Tensor:
     """KᵀK (m, m) float64: products in the type of K within a block, sums in float64 across blocks."""
     m = K.shape[1]
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
-    for rows in row_blocks(len(K), 16 * BLOCK):
+    for _, block in blocks_of(K, 16 * BLOCK):
         for part in quarters:  # on and right of the diagonal only: 0.6 of the work
-            G[part, part.start :] += K[rows, part].T @ K[rows, part.start :]
+            G[part, part.start :] += block[:, part].T @ block[:, part.start :]
     for part in quarters:
         G[part.stop :, part] = G[part, part.stop :].T
-    return G
-
-
-def signs(packed: NDArray[np.uint8], r: int, rows: slice, like: Tensor) -> Tensor:
-    """Rows of packed codes as ±1 (rows, r), of the type and on the device of ``like``."""
-    bits = np.unpackbits(packed[rows], axis=1, count=r)
-    return torch.from_numpy(bits).to(like).mul_(2).sub_(1)
+    return group.total(G)
 
 
 @dataclass
@@ -186,64 +336,74 @@ class Relaxation:
 
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
     in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
-    basis B of that span and solve a problem of its size.
+    basis B of that span (of its leading part if l is large: r bits use no more) and solve a problem of its size,
+    always on the CPU: it is small.
     """
 
-    def __init__(self, K: Tensor, white: Whitening, S: Similarity, r: int) -> None:
-        self.n = len(K)
+    def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, group: Group = ALONE) -> None:
+        self.n = group.span(len(K))[1]
         L_inv = white.inverse_factor()
-        PtK, RtK = S.project(blocks_of(K))
+        PtK, RtK = S.project(blocks_of(K), group)
         C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
-        self.B = _range(C_P)  # (m, p)
-        T = r * (self.B.T @ C_P) @ (C_R.T @ self.B)  # (p, p): the problem in the basis B
-        self.T = (T + T.T) / 2
+        most = max(LEADING, 2 * r)
+        B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
+        T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
+        self.B, self.T = B.cpu(), ((T + T.T) / 2).cpu()
         self.L_inv = L_inv.to(K.dtype)
 
     def best(self) -> Tensor:
         """w (m,) of the next bit."""
         x = self.B @ _leading_eigenvector(self.T)
         x *= torch.sign(x[x.abs().argmax()])  # of the two signs, one that does not depend on the basis
-        return (self.n**0.5 * x).to(self.L_inv.dtype) @ self.L_inv  # L⁻ᵀ x
+        return (self.n**0.5 * x).to(self.L_inv) @ self.L_inv  # L⁻ᵀ x
 
     def subtract(self, Kth: Tensor, weight: float = 1.0) -> None:
         """Take a bit h into H_k, given Kᵀh up to the factor ``weight``."""
-        v = weight * (self.L_inv @ Kth).double()  # L⁻¹ Kᵀ h
+        v = weight * (self.L_inv @ Kth).double().cpu()  # L⁻¹ Kᵀ h
         self.B, self.T = _deflate(self.B, self.T, v)
 
 
-def spectral_start(K: Tensor, white: Whitening, S: Similarity, r: int, random_state: np.random.RandomState) -> Tensor:
+def spectral_start(
+    K: KernelMatrix,
+    white: Whitening,
+    S: Similarity,
+    r: int,
+    random_state: np.random.RandomState,
+    group: Group = ALONE,
+) -> Tensor:
     """W (m, r) of the relaxed problem, bit by bit.
 
     KᵀSK is exact; for more than ``START_ROWS`` rows KᵀH_k is estimated from that many random rows, so that a bit
-    costs no pass over K.
+    costs no pass over K. All processes get these rows and do the same.
     """
-    relaxed = Relaxation(K, white, S, r)
-    rows, weight = _sample_rows(K, random_state)
+    relaxed = Relaxation(K, white, S, r, group)
+    some, weight = _sample_rows(K, random_state, group)
     W = []
-    for _ in range(r):
-        w = relaxed.best()
-        W.append(w)
-        relaxed.subtract(signs_product(K, w, rows), weight)
+    with progress("spectral start", r) as step:
+        for _ in range(r):
+            w = relaxed.best()
+            W.append(w)
+            relaxed.subtract(signs_product(some, w), weight)
+            step(1)
     return torch.stack(W, 1)
 
 
-def signs_product(K: Tensor, w: Tensor, rows: Tensor) -> Tensor:
-    """Kᵀ sgn(K w) over some rows of K."""
+def signs_product(K: Tensor, w: Tensor) -> Tensor:
+    """Kᵀ sgn(K w)."""
     if K.device.type == "cpu":
-        return torch.from_numpy(_signs_product(K.numpy(), w.numpy(), rows.numpy()))
-    K = K[rows]
+        return torch.from_numpy(_signs_product(K.numpy(), w.numpy()))
     return K.T @ torch.where(K @ w >= 0, 1.0, -1.0).to(K.dtype)
 
 
 @njit(parallel=True, cache=True, fastmath=True)
-def _signs_product(K: Any, w: Any, rows: Any) -> Any:
+def _signs_product(K: Any, w: Any) -> Any:
     """One pass over K, each row used twice while it is in cache (two products read it from memory twice)."""
-    n, m = len(rows), K.shape[1]
+    n, m = K.shape
     chunks = 64
     size = (n + chunks - 1) // chunks
     partial = np.zeros((chunks, m), K.dtype)
     for c in prange(chunks):
-        for i in rows[c * size : (c + 1) * size]:
+        for i in range(c * size, min(n, (c + 1) * size)):
             f = K[i, 0] * w[0]
             for j in range(1, m):
                 f += K[i, j] * w[j]
@@ -256,14 +416,23 @@ def _signs_product(K: Any, w: Any, rows: Any) -> Any:
     return partial.sum(axis=0)
 
 
-def _sample_rows(K: Tensor, random_state: np.random.RandomState) -> tuple[Tensor, float]:
-    """Numbers of the rows for KᵀH, and the weight each stands for."""
-    n, m = K.shape
+def _sample_rows(K: KernelMatrix, random_state: np.random.RandomState, group: Group) -> tuple[Tensor, float]:
+    """Rows of K for KᵀH, the same on all processes, and the weight each stands for."""
+    n, m = group.span(len(K))[1], K.shape[1]
     size = max(START_ROWS, 8 * m)  # with few rows an anchor, signs fitted to those rows would not be typical
     if n <= size:
-        return torch.arange(n, device=K.device), 1.0
-    picked = np.sort(random_state.choice(n, size, replace=False))
-    return torch.from_numpy(picked).to(K.device), n / size
+        if group.world == 1 and isinstance(K, Tensor):
+            return K, 1.0
+        picked = np.arange(n)
+    else:
+        picked = np.sort(random_state.choice(n, size, replace=False))
+    mine, rows = local_rows(len(K), picked, group)
+    found = K[torch.from_numpy(mine).to(K.device)]
+    if group.world == 1:
+        return found, n / len(picked)
+    out = torch.zeros(len(picked), m, dtype=K.dtype, device=K.device)
+    out[rows] = found
+    return group.total(out).to(K.dtype), n / len(picked)
 
 
 def _range(C: Tensor) -> Tensor:
@@ -272,12 +441,44 @@ def _range(C: Tensor) -> Tensor:
     return U[:, s > 1e-10 * s[0].clamp(min=1e-300)] if s[0] > 0 else U[:, :1]
 
 
+def _leading_space(C_P: Tensor, C_R: Tensor, p: int) -> Tensor:
+    """Orthonormal basis (m, p) of a space that holds the leading eigenvectors of C_P C_Rᵀ: subspace iteration."""
+    draws = torch.from_numpy(np.random.default_rng(0).standard_normal((len(C_P), p))).to(C_P)
+    B = torch.linalg.qr(draws).Q
+    for _ in range(8):
+        B = torch.linalg.qr(C_P @ (C_R.T @ B)).Q
+    return B
+
+
 def _leading_eigenvector(T: Tensor) -> Tensor:
-    """Eigenvector of the largest eigenvalue of a symmetric matrix."""
-    if len(T) <= 256:
+    """Eigenvector of the largest eigenvalue of a symmetric matrix on the CPU: Lanczos where that is faster."""
+    if len(T) <= 96:
         return torch.linalg.eigh(T).eigenvectors[:, -1]
-    start = np.ones(len(T))  # a fixed start keeps Lanczos deterministic
-    return torch.from_numpy(eigsh(T.cpu().numpy(), k=1, which="LA", v0=start, tol=1e-8)[1][:, 0]).to(T)
+    return torch.from_numpy(_lanczos(T.numpy()))
+
+
+def _lanczos(T: NDArray[np.float64], steps: int = 120, tolerance: float = 1e-8) -> NDArray[np.float64]:
+    """Leading eigenvector of T, from a fixed start: same matrix, same vector."""
+    p = len(T)
+    steps = min(steps, p)
+    Q = np.zeros((steps + 1, p))
+    alpha, beta = np.zeros(steps), np.zeros(steps)
+    Q[0] = np.cos(np.arange(p)) + 2  # no symmetry that an eigenvector could be orthogonal to
+    Q[0] /= np.linalg.norm(Q[0])
+    for j in range(steps):
+        v = T @ Q[j]
+        alpha[j] = v @ Q[j]
+        for _ in range(2):  # twice is enough (Gram–Schmidt)
+            v -= Q[: j + 1].T @ (Q[: j + 1] @ v)
+        beta[j] = np.linalg.norm(v)
+        last = j == steps - 1 or beta[j] <= 1e-12 * abs(alpha[: j + 1]).max()
+        if last or j % 8 == 7:
+            small = np.diag(alpha[: j + 1]) + np.diag(beta[:j], 1) + np.diag(beta[:j], -1)
+            values, vectors = np.linalg.eigh(small)
+            if last or beta[j] * abs(vectors[-1, -1]) <= tolerance * abs(values[-1]):
+                break
+        Q[j + 1] = v / beta[j]
+    return vectors[:, -1] @ Q[: j + 1]
 
 
 def _deflate(B: Tensor, T: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,7 +501,13 @@ POLISH_ROWS = 100_000  # of more rows a sample is enough, and its arrays stay sm
 
 
 def polish(
-    K: Tensor, G: Tensor, S: Similarity, W: Tensor, n_steps: int, random_state: np.random.RandomState
+    K: KernelMatrix,
+    G: Tensor,
+    S: Similarity,
+    W: Tensor,
+    n_steps: int,
+    random_state: np.random.RandomState,
+    group: Group = ALONE,
 ) -> Tensor:
     """W (m, r) whose codes come nearer to S: accelerated gradient steps on ‖rS − ΦΦᵀ‖², Φ = tanh(KW), for all bits.
 
@@ -308,26 +515,31 @@ def polish(
     which KᵀK + ρI is the identity. ρ falls with the rows there are for an anchor: with few of them W would learn the
     rows by heart. ``G`` is KᵀK. Two products with K a step.
     """
-    n, m = K.shape
+    m = K.shape[1]
+    n = n_some = group.span(len(K))[1]
     if n > POLISH_ROWS:
-        picked = torch.from_numpy(np.sort(random_state.choice(n, POLISH_ROWS, replace=False))).to(K.device)
+        n_some = POLISH_ROWS
+        mine, _ = local_rows(len(K), np.sort(random_state.choice(n, n_some, replace=False)), group)
+        picked = torch.from_numpy(mine).to(K.device)
         K, S = K[picked], S.rows(picked)
-    L_inv = Whitening.of(G.clone(), 0.05 * m / len(K)).inverse_factor().to(K.dtype) * (n / len(K)) ** 0.5
+    elif not isinstance(K, Tensor):
+        K = K[torch.arange(len(K))]
+    L_inv = Whitening.of(G.clone(), 0.05 * m / n_some).inverse_factor().to(K.dtype) * (n / n_some) ** 0.5
     F = K @ W
-    scale = 1 / float(F.double().square().mean().sqrt())  # as in the relaxed problem: ‖Kw‖² = n
+    squares = float(group.total(F.double().square().sum()))
+    scale = (n_some * W.shape[1] / squares) ** 0.5  # as in the relaxed problem: ‖Kw‖² = n
     W, F = scale * W, scale * F
     W_before, F_before, loss_before, t = W, F, float("inf"), 1.0
-    curvature = len(K) * W.shape[1] / 64  # too small: the first steps find what it has to be
+    curvature = n_some * W.shape[1] / 64  # too small: the first steps find what it has to be
     for _ in range(n_steps):
         t, beta = _nesterov(t)
         V, F_V = W + beta * (W - W_before), F + beta * (F - F_before)
-        loss_V, slope = smooth_loss(F_V, S)
-        grad = K.T @ slope
+        loss_V, slope = smooth_loss(F_V, S, group)
+        grad = group.total(K.T @ slope).to(K.dtype)
         D = L_inv.T @ (L_inv @ grad)
         fall, KD = float((grad.double() * D.double()).sum()), K @ D
-        while (loss := smooth_loss(F_V - KD / curvature, S)[0]) > loss_V - fall / (2 * curvature) + 1e-6 * abs(
-            loss_V
-        ):
+        enough = loss_V + 1e-6 * abs(loss_V)
+        while (loss := smooth_loss(F_V - KD / curvature, S, group)[0]) > enough - fall / (2 * curvature):
             curvature *= 2
         W_before, F_before = W, F
         W, F = V - D / curvature, F_V - KD / curvature
@@ -343,12 +555,13 @@ def _nesterov(t: float) -> tuple[float, float]:
     return after, (t - 1) / after
 
 
-def smooth_loss(F: Tensor, S: Similarity) -> tuple[float, Tensor]:
+def smooth_loss(F: Tensor, S: Similarity, group: Group = ALONE) -> tuple[float, Tensor]:
     """‖rS − ΦΦᵀ‖² less its constant, −2r tr(ΦᵀSΦ) + ‖ΦᵀΦ‖² for Φ = tanh F, and its slope in F."""
     r = F.shape[1]
     phi = torch.tanh(F)
-    S_phi, gram = S.times(phi), phi.T @ phi
-    loss = -2 * r * float((phi.double() * S_phi.double()).sum()) + float(gram.double().square().sum())
+    S_phi, gram = S.times(phi, group), group.total(phi.T @ phi).to(F.dtype)
+    fit = group.total((phi.double() * S_phi.double()).sum())
+    loss = -2 * r * float(fit) + float(gram.double().square().sum())
     return loss, 4 * (phi @ gram - r * S_phi) * (1 - phi * phi)
 
 
@@ -410,29 +623,30 @@ class LinearStep:
 
     N_STEPS = 10
 
-    def __init__(self, K: Tensor, white: Whitening, loss: Loss, r: int) -> None:
-        self.K, self.white, self.loss, self.r = K, white, loss, r
-        self.W = K.new_zeros(K.shape[1], r)
+    def __init__(self, K: KernelMatrix, white: Whitening, loss: Loss, r: int, group: Group = ALONE) -> None:
+        self.K, self.white, self.loss, self.r, self.group = K, white, loss, r, group
+        self.W = torch.zeros(K.shape[1], r, dtype=K.dtype, device=K.device)
         self.q: Tensor | None = None  # (r, n), made once: it is the largest array beside K
 
     def start(self, W: Tensor) -> None:
         """Begin with F = K W."""
         self.W = W
 
-    def fit(self, packed: NDArray[np.uint8]) -> None:
+    def fit(self, H: Columns) -> None:
         """Fit F to codes H."""
         for _ in range(1 if self.loss.one_solve else self.N_STEPS):
             KtT = torch.zeros(self.W.shape, dtype=torch.float64, device=self.K.device)
             for rows, K in blocks_of(self.K):
-                h = signs(packed, self.r, rows, K)
+                h = H.signs(rows, K)
                 KtT += K.T @ (h if self.loss.one_solve else self.loss.target(h, K @ self.W))
-            self.W = self.white.solve(KtT).to(self.K.dtype)
+            self.W = self.white.solve(self.group.total(KtT)).to(self.K.dtype)
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
         """q (r, n) of the H-step and the rest of the loss, which H does not change; ``scale`` is nν."""
         if self.q is None:
-            self.q = self.K.new_empty(self.r, len(self.K))
-        constant = linear_terms(F_blocks(self.K, self.W), self.loss, scale, out=self.q)
+            self.q = torch.empty(self.r, len(self.K), dtype=self.K.dtype, device=self.K.device)
+        part = linear_terms(F_blocks(self.K, self.W), self.loss, scale, out=self.q)
+        constant = float(self.group.total(torch.tensor(part, dtype=torch.float64)))
         weights = self.loss.curvature / 2 * self.white.rho * float(self.W.double().square().sum())
         return self.q, constant + scale * weights
 
@@ -454,14 +668,14 @@ class ClassifierStep:
         """Begin with F = K W."""
         self.F = (self.K @ W).cpu().numpy().astype(np.float32)
 
-    def fit(self, packed: NDArray[np.uint8]) -> None:
+    def fit(self, H: Columns) -> None:
         """Fit F to codes H."""
         from sklearn.base import clone
 
-        K, H = self.K.cpu().numpy(), codes.unpack(packed, self.r)
+        K, signs = self.K.cpu().numpy(), codes.unpack(H.packed(), self.r)
         former = self.models or [None] * self.r
         self.models = list(former)
-        for k, h in enumerate(H.T):
+        for k, h in enumerate(signs.T):
             model = clone(self.classifier).fit(K, h)
             f = decide(model, K)
             if former[k] is None or self._loss(h, f) <= self._loss(h, self.F[:, k]):
@@ -487,19 +701,22 @@ def decide(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
 
 def linear_terms(F_blocks: Iterator[tuple[slice, Tensor]], loss: Loss, scale: float, out: Tensor) -> float:
     """q = scale·½[l(1, F) − l(−1, F)] into ``out`` (r, n), and scale·Σ ½[l(1, F) + l(−1, F)], from blocks of F."""
-    constant = 0.0
+    constant = torch.zeros((), dtype=torch.float64, device=out.device)
     for rows, F in F_blocks:
         out[:, rows] = (scale * loss.half_difference(F)).T
-        constant += float(loss.half_sum(F).sum(dtype=torch.float64))
-    return scale * constant
+        constant += loss.half_sum(F).sum(dtype=torch.float64)
+    return scale * float(constant)
 
 
-def F_blocks(K: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def F_blocks(K: KernelMatrix, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """F = K W by row blocks."""
     for rows, block in blocks_of(K):
         yield rows, block @ W
 
 
-def pack_F(K: Tensor, W: Tensor) -> NDArray[np.uint8]:
-    """sgn(K W), packed."""
-    return np.concatenate([codes.pack(F.cpu().numpy()) for _, F in F_blocks(K, W)])
+def pack_F(K: KernelMatrix, W: Tensor) -> Tensor:
+    """sgn(K W), packed, uint8 (n, ceil(r/8)) on the device of K."""
+    out = torch.empty(len(K), codes.n_bytes(W.shape[1]), dtype=torch.uint8, device=K.device)
+    for rows, F in F_blocks(K, W):
+        out[rows] = torch.from_numpy(codes.pack(F.numpy())) if F.device.type == "cpu" else pack_signs(F)
+    return out

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from dish import kernel as kernels
 from dish.base import Hasher, check_integer, check_number, check_option
+from dish.collective import ALONE, Group
+from dish.source import Rows
 
 
 class Stopwatch:
@@ -66,44 +68,52 @@ class KernelHasher(Stopwatch, Hasher):
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
-    def _kernel_features(self, X: NDArray[Any], random_state: np.random.RandomState) -> Tensor:
+    def _kernel_features(
+        self, X: Any, random_state: np.random.RandomState, group: Group = ALONE, budget: int | None = None
+    ) -> Any:
         """K (n, m), centred, on the device; keeps gamma_, anchors_ and mean_. The first draw is the anchors'."""
-        rows = as_tensor(X).to(resolve_device(self.device))
-        features = self._feature_map(rows, random_state)
-        K = features.fit_rows(rows)
+        device = resolve_device(self.device)
+        rows = X if isinstance(X, Rows) else Rows(as_tensor(X), checked=True)
+        features = self._feature_map(rows, random_state, device, group)
+        K = features.fit_rows(rows, device, budget, group)
         assert features.mean is not None
         self.gamma_, self.anchors_ = features.gamma, features.anchors.cpu().numpy()
         self.mean_ = features.mean.cpu().numpy()
         return K
 
-    def _feature_map(self, X: Tensor, random_state: np.random.RandomState) -> kernels.FeatureMap:
+    def _feature_map(
+        self, X: Rows, random_state: np.random.RandomState, device: torch.device, group: Group
+    ) -> kernels.FeatureMap:
+        d = X.shape[1]
         if self.kernel == "linear":
-            return kernels.FeatureMap("linear", X[:0], 1.0)
+            return kernels.FeatureMap("linear", torch.zeros(0, d, dtype=X.dtype, device=device), 1.0)
         if isinstance(self.anchors, str):
-            if self.n_anchors > len(X):
+            n = group.span(len(X))[1]
+            if self.n_anchors > n:
                 warnings.warn(
-                    f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X: all rows become anchors",
+                    f"n_anchors={self.n_anchors} is more than the {n} rows of X: all rows become anchors",
                     stacklevel=4,
                 )
-            anchors = kernels.choose_anchors(X, self.n_anchors, self.anchors, random_state)
+            anchors = kernels.find_anchors(X, self.n_anchors, self.anchors, random_state, device, group)
         else:
-            anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(X)
-            fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == X.shape[1]
+            anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(device, X.dtype)
+            fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == d
             if not fits or not bool(anchors.isfinite().all()):
                 raise ValueError(
-                    f"anchors must be finite, of shape (m, {X.shape[1]}) as X has {X.shape[1]} features; "
+                    f"anchors must be finite, of shape (m, {d}) as X has {d} features; "
                     f"got shape {tuple(anchors.shape)}"
                 )
         if isinstance(self.gamma, str):
-            gamma = 1.0 / max(kernels.mean_squared_distance(X, anchors), 1e-12)
+            gamma = 1.0 / max(kernels.mean_squared_distance(X, anchors, group), 1e-12)
+            gamma = float(f"{gamma:.9g}")  # the same number however the rows are shared out
         else:
             gamma = float(self.gamma)
         return kernels.FeatureMap(self.kernel, anchors, gamma)
 
-    def _whitening(self, K: Tensor, ridge: float) -> kernels.Whitening:
+    def _whitening(self, K: kernels.KernelMatrix, ridge: float, group: Group = ALONE) -> kernels.Whitening:
         """KᵀK + ρI, factored."""
         with self._stage("gram"):
-            G = kernels.gram(K)
+            G = kernels.gram(K, group)
         with self._stage("factor"):
             rounding = len(K) * torch.finfo(K.dtype).eps ** 2
             if float(G.diagonal().max()) <= 100 * rounding:
@@ -117,7 +127,7 @@ class KernelHasher(Stopwatch, Hasher):
         device = resolve_device(self.device)
         anchors, mean = torch.from_numpy(self.anchors_).to(device), torch.from_numpy(self.mean_).to(device)
         features = kernels.FeatureMap(self.kernel, anchors, self.gamma_, mean)
-        for rows in kernels.row_blocks(len(X)):
+        for rows in kernels.row_blocks(len(X), kernels.rows_at_a_time(device, *anchors.shape)):
             yield rows, features(as_tensor(X[rows]).to(device, anchors.dtype))
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:

@@ -24,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dish.collective import ALONE, Group
+
 SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 
@@ -33,6 +35,7 @@ class Similarity(ABC):
     group: Tensor  # (n,) int32: row i of P and R is row group[i] of P_g and R_g
     n_groups: int
     diag: Tensor  # (g,) float64: S_ii = P_i · R_i by group
+    _sizes: Tensor | None = None  # (g,) float64: rows of all processes, if there are several
 
     @property
     def n(self) -> int:
@@ -55,16 +58,29 @@ class Similarity(ABC):
     def squared_norm(self) -> float:
         """‖S‖² in the Frobenius norm."""
 
-    def project(self, blocks: Iterable[tuple[slice, Tensor]]) -> tuple[Tensor, Tensor]:
+    def project(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
-        A = None  # Eᵀ K
+        A: Any = 0.0  # Eᵀ K, in float64 from time to time: float32 sums of very many rows lose digits
+        part, held = None, 0
         for rows, K in blocks:
-            if A is None:
-                A = K.new_zeros(self.n_groups, K.shape[1])
-            A.index_add_(0, self.group[rows].to(K.device), K)
-        assert A is not None
-        A = A.double()
+            if part is None or held > 1 << 18:
+                A = A if part is None else A + part.double()
+                part, held = K.new_zeros(self.n_groups, K.shape[1]), 0
+            self._add_by_group(part, self.group[rows].to(K.device), K)
+            held += len(K)
+        assert part is not None
+        A = group.total(A + part.double())
         return self.Pt(A), self.Rt(A)
+
+    def _add_by_group(self, sums: Tensor, group: Tensor, K: Tensor) -> None:
+        """sums[group_i] += K_i; on a GPU as a product, which adds in the same order every time."""
+        if K.device.type == "cpu" or self.n_groups > 4096:
+            sums.index_add_(0, group, K)
+            return
+        for g, block in zip(group.split(1 << 14), K.split(1 << 14), strict=True):
+            E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
+            E[torch.arange(len(block), device=K.device), g.long()] = 1
+            sums.addmm_(E.T, block)
 
     def to(self, device: torch.device) -> Similarity:
         """The same similarity with its tensors on ``device``."""
@@ -73,11 +89,11 @@ class Similarity(ABC):
                 setattr(self, name, value.to(device))
         return self
 
-    def times(self, Z: Tensor) -> Tensor:
+    def times(self, Z: Tensor, group: Group = ALONE) -> Tensor:
         """S Z (n, k) for a dense Z (n, k)."""
-        group = self.group.long()
-        sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, group, Z)
-        return self.P(self.Rt(sums.double())).to(Z.dtype)[group]
+        index = self.group.long()
+        sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, index, Z)
+        return self.P(self.Rt(group.total(sums.double()))).to(Z.dtype)[index]
 
     def rows(self, picked: Tensor) -> Similarity:
         """S between some of the rows."""
@@ -86,8 +102,16 @@ class Similarity(ABC):
         return part
 
     def group_sizes(self) -> Tensor:
-        """(g,) float64: rows in each group."""
+        """(g,) float64: rows in each group, of all processes."""
+        if self._sizes is not None:
+            return self._sizes
         return torch.bincount(self.group.long(), minlength=self.n_groups).double()
+
+    def share(self, group: Group) -> Similarity:
+        """The same groups on all processes: sizes are those of all rows."""
+        if group.world > 1:
+            self._sizes = group.total(self.group_sizes())
+        return self
 
     def dense(self) -> NDArray[np.float64]:
         """S itself, (n, n). For tests and tiny n only."""
@@ -103,9 +127,11 @@ class Classes(Similarity):
     P = [wY, 1] and R = [Y, −1] are never built: Yᵀb is a sum by class, P z a look-up by class.
     """
 
-    def __init__(self, y: NDArray[np.integer[Any]], similar_weight: float = 2.0) -> None:
+    def __init__(
+        self, y: NDArray[np.integer[Any]], similar_weight: float = 2.0, n_classes: int | None = None
+    ) -> None:
         self.group = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int32))
-        self.n_groups = int(self.group.max()) + 1
+        self.n_groups = int(self.group.max()) + 1 if n_classes is None else n_classes
         self.w = float(similar_weight)
         self.diag = torch.full((self.n_groups,), self.w - 1, dtype=torch.float64)
 
@@ -123,15 +149,16 @@ class Classes(Similarity):
 
     def squared_norm(self) -> float:
         """(w−1)² for every similar pair, 1 for every other."""
-        pairs = float((self.group_sizes() ** 2).sum())
-        return pairs * (self.w - 1) ** 2 + (float(self.n) ** 2 - pairs)
+        sizes = self.group_sizes()
+        pairs = float((sizes**2).sum())
+        return pairs * (self.w - 1) ** 2 + (float(sizes.sum()) ** 2 - pairs)
 
 
 class LabelCounts(Similarity):
     """Several labels a row, the paper's form: S = w·YYᵀ − 1, which counts the shared labels."""
 
-    def __init__(self, Y: sp.csr_array, similar_weight: float = 2.0) -> None:
-        Y_g, self.group = _distinct_rows(Y)
+    def __init__(self, Y: sp.csr_array, similar_weight: float = 2.0, group: Group = ALONE) -> None:
+        Y_g, self.group = _distinct_rows(Y, group)
         self.n_groups = Y_g.shape[0]
         self.w = float(similar_weight)
         self.Y_g, self.Y_gt = _torch_csr(Y_g), _torch_csr(sp.csr_array(Y_g.T))
@@ -154,7 +181,7 @@ class LabelCounts(Similarity):
         size = self.group_sizes()
         YtY = self.Y_gt @ (size[:, None] * self.Y_g.to_dense())  # (l, l)
         Yt1 = self.Y_gt @ size
-        return float(self.w**2 * (YtY**2).sum() - 2 * self.w * (Yt1**2).sum() + float(self.n) ** 2)
+        return float(self.w**2 * (YtY**2).sum() - 2 * self.w * (Yt1**2).sum() + size.sum() ** 2)
 
 
 class LabelSets(Similarity):
@@ -172,8 +199,9 @@ class LabelSets(Similarity):
         Y: sp.csr_array,
         table: str | SetTable = "share_one",
         similar_weight: float = 2.0,
+        group: Group = ALONE,
     ) -> None:
-        Y_g, self.group = _distinct_rows(Y)
+        Y_g, self.group = _distinct_rows(Y, group)
         self.n_groups = Y_g.shape[0]
         if self.n_groups > self.MAX_SETS:
             raise ValueError(
@@ -261,7 +289,7 @@ class LowRank(Similarity):
         """‖P Rᵀ‖²."""
         return self._squared_norm
 
-    def project(self, blocks: Iterable[tuple[slice, Tensor]]) -> tuple[Tensor, Tensor]:
+    def project(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
         PtK: Any = 0.0
         RtK: Any = 0.0
@@ -273,12 +301,18 @@ class LowRank(Similarity):
 
 
 def from_labels(
-    y: Any, *, similar_weight: float = 2.0, multilabel: str = "count", n_rows: int | None = None
+    y: Any,
+    *,
+    similar_weight: float = 2.0,
+    multilabel: str = "count",
+    n_rows: int | None = None,
+    group: Group = ALONE,
 ) -> Similarity:
     """Labels of any kind → the similarity that fits them.
 
     ``y``: (n,) classes of any type, (n, l) 0/1 labels (dense or CSR), or a ``Similarity``, which is returned
-    as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``.
+    as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``. With several
+    processes each has the labels of its own rows, and classes or label sets get the same numbers on all.
     """
     if not np.isfinite(similar_weight) or not similar_weight > 1:
         raise ValueError(
@@ -289,6 +323,8 @@ def from_labels(
         raise ValueError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
     if isinstance(y, Similarity):
         _check_length(y.n, n_rows)
+        if group.world > 1:
+            raise ValueError("y: a similarity of your own is for one process; several learn from classes or labels")
         return y
     if isinstance(y, Tensor):
         y = y.detach().cpu()
@@ -298,15 +334,19 @@ def from_labels(
         Y = _label_matrix(y)
         _check_length(Y.shape[0], n_rows)
         counted = multilabel == "count"
-        S = LabelCounts(Y, similar_weight) if counted else LabelSets(Y, multilabel, similar_weight)
+        S = LabelCounts(Y, similar_weight, group) if counted else LabelSets(Y, multilabel, similar_weight, group)
         if S.n_groups < 2:
             raise ValueError("y gives every row the same labels; at least two different label sets are needed")
-        return S
+        return S.share(group)
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
+    if group.world > 1:
+        here = classes.astype(str) if classes.dtype.kind == "O" else classes
+        classes = np.unique(np.concatenate(group.gather_arrays(here)))
+        codes = np.searchsorted(classes, here)[codes].astype(np.int32)
     if len(classes) < 2:
         raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
-    return Classes(codes, similar_weight)
+    return Classes(codes, similar_weight, len(classes)).share(group)
 
 
 def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -434,13 +474,27 @@ def _label_matrix(y: Any) -> sp.csr_array:
     return Y
 
 
-def _distinct_rows(Y: sp.csr_array) -> tuple[sp.csr_array, Tensor]:
-    """Distinct label sets (L, l) and each row's set (n,)."""
+def _distinct_rows(Y: sp.csr_array, group: Group = ALONE) -> tuple[sp.csr_array, Tensor]:
+    """Distinct label sets (L, l), of all processes, and each row's set (n,)."""
     block = max(1, 2**24 // max(Y.shape[1], 1))  # rows made dense at a time
     packed = np.vstack([np.packbits(Y[i : i + block].toarray() > 0, axis=1) for i in range(0, Y.shape[0], block)])
-    keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    return sp.csr_array(Y[first]), torch.from_numpy(group.astype(np.int32).ravel())
+    sets, own = _unique_rows(packed)
+    if group.world > 1:
+        parts = group.gather_arrays(sets)
+        if len({part.shape[1] for part in parts}) > 1:
+            raise ValueError("y: the processes have labels of different widths")
+        sets, place = _unique_rows(np.concatenate(parts))
+        first = sum(len(part) for part in parts[: group.rank])
+        own = place[first : first + len(parts[group.rank])][own]
+    Y_g = np.unpackbits(sets, axis=1, count=Y.shape[1]).astype(np.float64)
+    return sp.csr_array(Y_g), torch.from_numpy(own.astype(np.int32))
+
+
+def _unique_rows(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+    """Distinct rows of bytes in ascending order, and which of them each row is."""
+    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    return packed[first], place.ravel()
 
 
 def _factor(A: Any, name: str) -> Any:

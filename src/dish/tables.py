@@ -5,6 +5,7 @@ No file is trusted: pickled objects are never loaded, and damage is an error tha
 
 from __future__ import annotations
 
+import mmap
 import os
 import zipfile
 import zlib
@@ -104,6 +105,20 @@ def read_npy(path: StrPath, mmap_mode: Any = None) -> NDArray[Any]:
         return array
 
 
+def release(block: Any) -> None:
+    """Drop the pages of a part of a memory-map from this process; the file keeps what it has."""
+    if getattr(block, "mode", "c") == "c" or not hasattr(mmap, "MADV_DONTNEED"):
+        return  # a private map would lose what was written to it
+    whole = np.frombuffer(block._mmap, np.uint8)
+    page = mmap.PAGESIZE
+    low, high = np.lib.array_utils.byte_bounds(block)
+    first = (low - whole.ctypes.data) // page * page
+    length = min(len(whole) - first, high - whole.ctypes.data - first)
+    del whole
+    if length > 0:
+        block._mmap.madvise(mmap.MADV_DONTNEED, first, length)
+
+
 @contextmanager
 def open_npz(path: StrPath) -> Iterator[NpzFile]:
     """The arrays of a .npz file by name, each read when asked for; none with pickled objects."""
@@ -122,11 +137,18 @@ def parquet_layout(path: StrPath) -> tuple[list[str], int]:
         return pq.read_schema(path).names, pq.read_metadata(path).num_rows
 
 
-def read_parquet(path: StrPath, columns: list[str] | None = None) -> NDArray[Any]:
-    """All columns of a .parquet file, or some: one of values is (n,), several, or one of lists, (n, d)."""
+def read_parquet(path: StrPath, columns: list[str] | None = None, head: int | None = None) -> NDArray[Any]:
+    """All columns of a .parquet file, or some: one of values is (n,), several, or one of lists, (n, d).
+
+    ``head`` reads that many rows only.
+    """
     pa, pq = _pyarrow()
-    with _reading(path, "parquet file", (pa.ArrowException,)):
-        table = pq.read_table(path, columns=columns)
+    with _reading(path, "parquet file", (pa.ArrowException, StopIteration)):
+        if head is None:
+            table = pq.read_table(path, columns=columns)
+        else:
+            with pq.ParquetFile(path) as file:
+                table = pa.Table.from_batches([next(file.iter_batches(head, columns=columns))])
         values = {name: table[name].combine_chunks() for name in table.column_names}
         if len(values) > 1:
             return np.column_stack([value.to_numpy(zero_copy_only=False) for value in values.values()])

@@ -1,0 +1,311 @@
+"""Rows wherever they lie: arrays, memory-maps, shards, blocks from any iterable, tensors on a GPU.
+
+``Rows`` gives them a block at a time as finite floating-point tensors. Blocks of a memory-map are let go of once they
+have been read, so that reading a file larger than memory does not fill it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish.tables import DataFileError, release
+
+
+class Shards:
+    """Rows that lie in several files, seen as one matrix (n, d). Rows are read when they are asked for."""
+
+    def __init__(
+        self,
+        parts: list[Callable[[], NDArray[Any]]],
+        lengths: list[int],
+        n_features: int,
+        dtype: Any,
+        names: list[str] | None = None,
+    ) -> None:
+        self._parts = parts
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._open: tuple[int, NDArray[Any]] | None = None
+        self._names = names
+        self.shape = (int(self._starts[-1]), n_features)
+        self.dtype = np.dtype(dtype)
+        self.ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> NDArray[Any]:
+        if isinstance(which, slice) and which.step in (None, 1):
+            return self._span(*which.indices(len(self))[:2])
+        index = np.arange(len(self))[which]  # gives masks, numbers and errors their usual meaning
+        flat = np.atleast_1d(index)
+        rows = np.empty((len(flat), self.shape[1]), self.dtype)
+        shard = np.searchsorted(self._starts, flat, side="right") - 1
+        for s in np.unique(shard):
+            here = shard == s
+            rows[here] = self._part(int(s))[flat[here] - self._starts[s]]
+        return rows if np.ndim(index) else rows[0]
+
+    def _span(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop − 1; of a memory-mapped shard nothing stays in memory but the copy."""
+        rows = np.empty((max(0, stop - start), self.shape[1]), self.dtype)
+        done = start
+        while done < stop:
+            s = int(np.searchsorted(self._starts, done, side="right")) - 1
+            end = min(stop, int(self._starts[s + 1]))
+            block = self._part(s)[done - self._starts[s] : end - self._starts[s]]
+            rows[done - start : end - start] = block
+            if isinstance(block, np.memmap):
+                release(block)
+            done = end
+        return rows
+
+    def where(self, row: int) -> str:
+        """The file that holds a row."""
+        s = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._names[s] if self._names else f"block {s}"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
+        """All rows in order, a block at a time."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def _part(self, s: int) -> NDArray[Any]:
+        if self._open is None or self._open[0] != s:
+            self._open = (s, self._parts[s]())
+        return self._open[1]
+
+
+def is_streamed(X: Any) -> bool:
+    """Whether X is read a block at a time: a memory-map, shards, a path, or an iterable of row blocks."""
+    return is_path(X) or isinstance(X, Shards) or _is_map(X) or is_blocks(X)
+
+
+def is_path(X: Any) -> bool:
+    """Whether X names a file or a folder."""
+    return isinstance(X, str | os.PathLike)
+
+
+def is_blocks(X: Any) -> bool:
+    """Whether X is an iterable of row blocks, not an array, a table or nested lists of numbers."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and np.ndim(X[0]) == 2
+    return isinstance(X, Iterable) and not hasattr(X, "shape") and not hasattr(X, "__array__") and not is_path(X)
+
+
+def _is_map(X: Any) -> bool:
+    return isinstance(X, np.memmap) and getattr(X, "_mmap", None) is not None
+
+
+class Rows:
+    """Rows (n, d) that are read a block at a time, as tensors of float32 or float64."""
+
+    def __init__(self, array: Any, part: slice | None = None, *, checked: bool = False) -> None:
+        """``array`` has a shape, a dtype and rows by slice or numbers; ``part`` is the range that counts.
+
+        ``checked``: its numbers are known to be finite.
+        """
+        self.checked = checked
+        if len(array.shape) != 2:
+            raise ValueError(f"X must be a matrix (n, d), got shape {tuple(array.shape)}")
+        self.array = array
+        self.start, stop, _ = (part or slice(None)).indices(array.shape[0])
+        self.shape = (stop - self.start, array.shape[1])
+        if 0 in self.shape:
+            raise ValueError(f"X has no rows or no features: {self.shape}")
+        wide = str(array.dtype).endswith("float64")
+        self.dtype = torch.float64 if wide else torch.float32
+
+    @classmethod
+    def of(cls, X: Any) -> Rows:
+        """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
+        if is_path(X):
+            X = _features_at(X)
+        elif isinstance(X, list | tuple) and is_blocks(X):
+            X = _in_memory(X)
+        elif is_blocks(X):
+            X = spool(X)
+        if getattr(X.dtype, "kind", "f") not in "fiub":
+            raise ValueError(f"X must hold numbers, got {X.dtype}")
+        return cls(X)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether reading costs more than a copy."""
+        return _is_map(self.array) or isinstance(self.array, Shards)
+
+    def read(self, rows: slice, device: torch.device) -> Tensor:
+        """A block of rows, finite, on the device."""
+        start, stop, _ = rows.indices(len(self))
+        block = self.array[self.start + start : self.start + stop]
+        tensor = self._finite(_tensor(block, self.dtype, device), start)
+        if _is_map(block):
+            if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
+                return tensor  # float rows are used where they lie; ``release`` lets go of them
+            release(block)
+        return tensor
+
+    def release(self, rows: slice) -> None:
+        """Let go of memory that holds rows of a file."""
+        if _is_map(self.array):
+            release(self.array[self.start + rows.start : self.start + rows.stop])
+
+    def take(self, picked: NDArray[np.intp], device: torch.device) -> Tensor:
+        """Rows by ascending numbers, finite, on the device."""
+        if isinstance(self.array, Tensor):
+            index = torch.from_numpy(picked + self.start).to(self.array.device)
+            return self._finite(self.array[index].to(device, self.dtype))
+        block = self.array[picked + self.start]
+        if _is_map(self.array):
+            release(self.array)
+        return self._finite(_tensor(block, self.dtype, device))
+
+    def _finite(self, block: Tensor, start: int | None = None) -> Tensor:
+        if self.checked or bool(block.isfinite().all()):
+            return block
+        where = ""
+        if start is not None:
+            row = self.start + start + int((~block.isfinite()).any(1).nonzero()[0])
+            where = f" in row {row:,}"
+            if isinstance(self.array, Shards):
+                where += f" ({self.array.where(row)})"
+        raise ValueError(f"Input X contains NaN or infinity{where}")
+
+
+def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if isinstance(block, Tensor):
+        return block.to(device, dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensor = torch.from_numpy(np.ascontiguousarray(block))
+    if device.type == "cuda" and tensor.dtype.is_floating_point:  # through page-locked memory, without waiting
+        return tensor.pin_memory().to(device, non_blocking=True).to(dtype)
+    return tensor.to(device, dtype)
+
+
+def _in_memory(blocks: Any) -> Shards:
+    """A list of row blocks as one matrix, without a copy."""
+    arrays = [np.asarray(block.cpu() if isinstance(block, Tensor) else block) for block in blocks]
+    _same_width({a.shape[1:] for a in arrays})
+    dtype = np.result_type(*(a.dtype for a in arrays))
+    return Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
+
+
+def spool(blocks: Iterable[Any], folder: str | os.PathLike[str] | None = None) -> NDArray[Any]:
+    """Row blocks, which come only once, as a memory-map of a scratch file that vanishes with it."""
+    n, width, dtype = 0, None, np.dtype("float32")
+    with tempfile.NamedTemporaryFile(prefix="dish-rows-", dir=folder, delete=False) as file:
+        try:
+            for block in blocks:
+                rows = np.asarray(block.cpu() if isinstance(block, Tensor) else block)
+                if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+                    raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
+                if width is None:
+                    width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
+                _same_width({(width,), rows.shape[1:]})
+                np.ascontiguousarray(rows, dtype).tofile(file)
+                n += len(rows)
+            if not n or not width:
+                raise ValueError("X: there are no row blocks, or they are empty")
+            file.flush()
+            return np.memmap(file.name, dtype, "r", shape=(n, width))
+        finally:
+            os.unlink(file.name)  # the map keeps it until it is gone itself
+
+
+def _features_at(path: Any) -> Any:
+    from dish.features import load_features
+
+    return load_features(path).X
+
+
+def _same_width(widths: set[tuple[int, ...]]) -> None:
+    if len(widths) != 1:
+        raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+
+
+def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
+    """Row blocks of anything streamed, as arrays, for hashers that check and encode them one by one."""
+    if is_path(X):
+        X = _features_at(X)
+    if is_blocks(X):
+        width = None
+        for block in X:
+            rows = np.asarray(block)
+            width = rows.shape[1:] if width is None else width
+            _same_width({width, rows.shape[1:]})
+            yield rows
+        return
+    for i in range(0, X.shape[0], size):
+        block = X[i : i + size]
+        yield np.asarray(block)
+        if _is_map(block):
+            release(block)
+
+
+def scratch(n: int, m: int, dtype: Any, folder: str | os.PathLike[str] | None = None) -> np.memmap[Any, Any]:
+    """Room for (n, m) numbers in a scratch file that vanishes with the map."""
+    with tempfile.NamedTemporaryFile(prefix="dish-K-", dir=folder, delete=False) as file:
+        try:
+            free = os.statvfs(file.name) if hasattr(os, "statvfs") else None
+            need = n * m * np.dtype(dtype).itemsize
+            if free is not None and free.f_bavail * free.f_frsize < need:
+                raise DataFileError(f"{Path(file.name).parent} has no room for a scratch file of {need / 1e9:.1f} GB")
+            file.truncate(need)
+            return np.memmap(file.name, dtype, "r+", shape=(n, m))
+        finally:
+            os.unlink(file.name)
+
+
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def memory_budget(value: Any) -> int:
+    """Bytes of a ``memory_budget``: a number, "2GB", or None for half of what is free."""
+    if value is None:
+        return free_memory() // 2
+    if isinstance(value, str):
+        text = value.strip().upper().replace(" ", "")
+        number = text.rstrip("BKMGTI")
+        try:
+            return _positive(float(number) * UNITS[text[len(number) :] or "B"], value)
+        except (ValueError, KeyError):
+            pass
+    elif isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        return _positive(float(value), value)
+    raise ValueError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")
+
+
+def _positive(number: float, given: Any) -> int:
+    if not 0 < number < float("inf"):
+        raise ValueError(f"memory_budget must be above 0, got {given!r}")
+    return int(number)
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping: of the machine, or of its container if that has less."""
+    free = 4 << 30
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, max(0, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())))
+    except (OSError, StopIteration, ValueError):
+        pass
+    return free
