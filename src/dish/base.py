@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dish import codes, modelfile, source
+from dish import codes, modelfile, shards
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -26,16 +26,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
-        if source.is_streamed(X):
-            parts = [self._decide(self._check_X(block, reset=False)) for block in source.blocks_of(X)]
+        if shards.is_streamed(X):
+            parts = [self._decide(self._check_X(block, reset=False)) for block in shards.blocks_of(X)]
             return np.concatenate(parts).astype(np.float32, copy=False)
         return self._decide(self._check_X(X, reset=False)).astype(np.float32, copy=False)
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
-        if source.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
-            return np.concatenate([self.transform(block) for block in source.blocks_of(X)])
+        if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
+            return np.concatenate([self.transform(block) for block in shards.blocks_of(X)])
         X = self._check_X(X, reset=False)
         n = X.shape[0]  # a hasher may accept sparse rows, which have no len
         packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
@@ -119,7 +119,7 @@ def as_rows(X: Any) -> Any:
     """Torch tensors, shards and iterables of row blocks as one array; anything else as it is."""
     if hasattr(X, "detach"):
         return X.detach().cpu().numpy()
-    if source.is_blocks(X):
+    if shards.is_blocks(X):
         blocks = [np.asarray(block) for block in X]
         widths = {b.shape[1:] for b in blocks}
         if len(widths) != 1:

@@ -38,11 +38,18 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda step: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda step: bar.advance(task, step)
+    speed = TextColumn("{task.fields[speed]}")
+    with Progress(*Progress.get_default_columns(), speed, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total, speed="")
+
+        def advance(step: int) -> None:
+            bar.advance(task, step)
+            rate = bar.tasks[0].speed
+            bar.update(task, speed=f"{rate:,.0f} a second" if rate else "")
+
+        yield advance
 
 
 def download(url: str, target: Path, title: str, timeout: float) -> None:

@@ -95,6 +95,8 @@ def root(
 
 @app.command(
     epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 --anchors 2000\n\n"
+    "Example: dish fit shards/ -o model.dish --memory-budget 2GB --resume\n\n"
+    "Example: torchrun --nproc-per-node 4 -m dish fit shards/ -o model.dish --bits 128\n\n"
     "Example: dish fit images/ --net 6conv --bits 48 --epochs 60 -o model.dish"
 )
 def fit(
@@ -123,19 +125,32 @@ def fit(
     epochs: Annotated[int, typer.Option(help="For images: passes over them in each round.")] = 60,
     rounds: Annotated[int, typer.Option(help="For images: rounds of H-step and training.")] = 3,
     image_size: Annotated[int | None, typer.Option(help="For images: side of the network's input.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="For images: go on from that file if killed.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the state of a fit is kept: of rows a folder (OUTPUT.checkpoint), of images a file."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Of rows: go on from the checkpoint if there is one.")
+    ] = False,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Of rows: memory to use, as 2GB; else half of what is free.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Learn codes from rows and labels, or from a folder with a sub-folder of images a label; write a model."""
     _check_writable(output, rows, *([labels] if labels else []))
-    from dish import tables
+    import numpy as np
+
+    from dish import collective, tables
     from dish.deep import DeepDISH
     from dish.estimator import DISH
 
     y = None if labels is None else tables.read_labels(labels)
     verbose = 0 if quiet or not sys.stderr.isatty() else 1
-    if rows.is_dir():
+    if rows.is_dir() and not _has_shards(rows):
         deep = DeepDISH(
             n_bits=bits,
             net=net or "6conv",
@@ -149,14 +164,16 @@ def fit(
             random_state=seed,
             verbose=verbose,
         )
-        deep.fit(rows, y)
-        _keep(deep, output, len(deep.codes_), "images", quiet)
+        with collective.from_environment() as group:
+            deep.fit(rows, y)
+            if group.first:
+                _keep(deep, output, len(deep.codes_), "images", quiet)
         return
     if net is not None:
         raise ValueError(f"--net {net} needs a folder of images, and {rows} is none")
-    if y is None:
+    if y is None and not (rows.is_dir() or rows.with_name(f"{rows.stem}_labels.npy").exists()):
         raise ValueError(f"labels Y are missing: {rows} is not a folder with a sub-folder of images a label")
-    X = tables.read_rows(rows)
+    checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
     hasher = DISH(
         n_bits=bits,
         n_anchors=anchors,
@@ -169,12 +186,47 @@ def fit(
         multilabel=multilabel,
         init=init,
         polish=polish,
+        memory_budget=memory_budget,
+        checkpoint=checkpoint,
         device=device,
         random_state=seed,
         verbose=verbose,
     )
-    hasher.fit(X, y)
-    _keep(hasher, output, len(X), "rows", quiet)
+    with collective.from_environment() as group:
+        with group.agreed():
+            if not resume and group.first:
+                _remove_checkpoint(checkpoint)
+        hasher.fit(*_rows_to_fit(rows, y, group))
+        codes = group.gather_arrays(hasher.codes_)  # the model holds those of all rows
+        if group.first:
+            hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
+            hasher.checkpoint = None
+            _keep(hasher, output, len(hasher.codes_), "rows", quiet)
+            _remove_checkpoint(checkpoint)
+
+
+def _has_shards(folder: Path) -> bool:
+    return any(folder.glob("*.npy")) or any(folder.glob("*.parquet"))
+
+
+def _rows_to_fit(path: Path, y: Any, group: Any) -> tuple[Any, Any]:
+    """What is read a block at a time by its path; of other files this process's share."""
+    from dish import tables
+
+    if path.is_dir() or path.suffix == ".npy":
+        return path, y
+    X = tables.read_rows(path)
+    mine = group.share(len(X))
+    return X[mine], y[mine] if len(y) == len(X) else y
+
+
+def _remove_checkpoint(folder: Path) -> None:
+    """Remove the files a checkpoint is made of, and nothing else."""
+    if folder.is_dir():
+        for file in (folder / "state.dish", *folder.glob("codes-*.npy")):
+            file.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _keep(hasher: Any, output: Path, n: int, what: str, quiet: bool) -> None:
@@ -198,19 +250,20 @@ def encode(
     _check_writable(output, model, rows)
     import numpy as np
 
-    from dish import images
+    from dish import bulk, collective, images
     from dish.cache import save_npy
 
     hasher: Any = _load(model)
     X, beside = _rows_for(hasher, rows), {}
-    if isinstance(X, Path):
-        X, labels, names = images.read_folder(X, None, hasher._side() or 224)
-        beside = {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
-    codes = hasher.transform(X)
-    save_npy(output, codes)
-    for suffix, array in beside.items():
-        save_npy(output.with_suffix(suffix), array)
-    print(f"{output}: {len(codes):,} codes of {hasher.n_bits} bits ({codes.shape[1]} bytes each)")
+    with collective.from_environment() as group:
+        if isinstance(X, Path):
+            X, labels, names = images.read_folder(X, None, hasher._side() or 224)
+            beside = {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
+        n, width = bulk.encode_file(hasher, X, output, group)
+        if group.first:
+            for suffix, array in beside.items():
+                save_npy(output.with_suffix(suffix), array)
+            print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
 
 @app.command(name="eval", epilog="Example: dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy")
@@ -225,18 +278,14 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
-    from dish import metrics
+    from dish import bulk, collective
 
     hasher = _load(model)
     base, wanted = (_labelled_for(hasher, x, y) for x, y in (db, queries))
-    report = metrics.evaluate(
-        hasher.transform(wanted[0]),
-        wanted[1],
-        hasher.transform(base[0]),
-        base[1],
-        n_bits=hasher.n_bits,
-        k=top,
-    )
+    with collective.from_environment() as group:
+        report = bulk.evaluate_files(hasher, wanted, base, top, group)
+        if not group.first:
+            return
     if json:
         import json as js
 
@@ -552,6 +601,10 @@ def _rows_for(hasher: Any, path: Path) -> Any:
     """Rows of a file, or the folder itself for a hasher that reads images."""
     from dish import tables
 
+    if path.suffix == ".npy" or (path.is_dir() and _has_shards(path)):
+        from dish.features import load_features
+
+        return load_features(path).X
     if not path.is_dir():
         return tables.read_rows(path)
     if not getattr(hasher, "takes_images", False) or hasher.vectors_:

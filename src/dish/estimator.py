@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish import cbcd, codes, collective, kernel, source
+from dish import cbcd, codes, collective, kernel, shards, source
 from dish.base import check_integer, check_number, check_option, plain
 from dish.checkpoint import Checkpoint, State
 from dish.collective import Group
@@ -177,7 +177,7 @@ class DISH(KernelHasher):
 
     def _open(self, X: Any, y: Any, group: Group) -> tuple[Rows, Any]:
         """Rows and labels of this process."""
-        if source.is_path(X):
+        if shards.is_path(X):
             data = load_features(X)
             part = group.share(data.X.shape[0])
             y = data.y if y is None else y
@@ -186,7 +186,7 @@ class DISH(KernelHasher):
             rows = Rows(data.X, part)
         elif isinstance(X, Tensor) and X.device.type == "cuda":
             rows = Rows(X.detach())
-        elif source.is_streamed(X):
+        elif shards.is_streamed(X):
             rows = Rows.of(X)
         else:
             rows = Rows(self._check_X(X, reset=True), checked=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.labelled import Dataset
-from dish.source import Shards
+from dish.shards import Shards
 from dish.tables import DataFileError, StrPath, open_npz, parquet_layout, read_npy, read_parquet
 
 PARQUET_LABELS = ("y", "label")  # columns of a shard that are not features
@@ -28,7 +28,7 @@ def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 1
     X: Any
     y: NDArray[Any] | None
     if not path.exists():
-        raise FileNotFoundError(f"no features at {path}")
+        raise FileNotFoundError(f"{path}: no such file or folder")
     if path.is_dir():
         X, y = _read_shards(path)
     elif path.suffix == ".npz":

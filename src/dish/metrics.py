@@ -151,7 +151,11 @@ def evaluate(
     at: tuple[int, ...] = (1, 10, 100, 1000),
 ) -> Report:
     """Everything at once, from one pass over the codes; ``k`` cuts the MAP."""
-    h = histograms(q_codes, q_labels, db_codes, db_labels, n_bits)
+    return report(histograms(q_codes, q_labels, db_codes, db_labels, n_bits), k, at)
+
+
+def report(h: Histograms, k: int | None = None, at: tuple[int, ...] = (1, 10, 100, 1000)) -> Report:
+    """Everything that histograms tell; those of parts of a database can be added up first."""
     n_queries, n_database = len(h.all_), int(h.all_[0].sum())
     k = None if k is None else _check_k(k, n_database)
     within, size = _ball(h, 2)

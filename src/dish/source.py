@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,95 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dish.shards import Shards, check_widths, features_at, is_blocks, is_map, is_path
 from dish.tables import DataFileError, release
-
-
-class Shards:
-    """Rows that lie in several files, seen as one matrix (n, d). Rows are read when they are asked for."""
-
-    def __init__(
-        self,
-        parts: list[Callable[[], NDArray[Any]]],
-        lengths: list[int],
-        n_features: int,
-        dtype: Any,
-        names: list[str] | None = None,
-    ) -> None:
-        self._parts = parts
-        self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self._open: tuple[int, NDArray[Any]] | None = None
-        self._names = names
-        self.shape = (int(self._starts[-1]), n_features)
-        self.dtype = np.dtype(dtype)
-        self.ndim = 2
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, which: Any) -> NDArray[Any]:
-        if isinstance(which, slice) and which.step in (None, 1):
-            return self._span(*which.indices(len(self))[:2])
-        index = np.arange(len(self))[which]  # gives masks, numbers and errors their usual meaning
-        flat = np.atleast_1d(index)
-        rows = np.empty((len(flat), self.shape[1]), self.dtype)
-        shard = np.searchsorted(self._starts, flat, side="right") - 1
-        for s in np.unique(shard):
-            here = shard == s
-            rows[here] = self._part(int(s))[flat[here] - self._starts[s]]
-        return rows if np.ndim(index) else rows[0]
-
-    def _span(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop − 1; of a memory-mapped shard nothing stays in memory but the copy."""
-        rows = np.empty((max(0, stop - start), self.shape[1]), self.dtype)
-        done = start
-        while done < stop:
-            s = int(np.searchsorted(self._starts, done, side="right")) - 1
-            end = min(stop, int(self._starts[s + 1]))
-            block = self._part(s)[done - self._starts[s] : end - self._starts[s]]
-            rows[done - start : end - start] = block
-            if isinstance(block, np.memmap):
-                release(block)
-            done = end
-        return rows
-
-    def where(self, row: int) -> str:
-        """The file that holds a row."""
-        s = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._names[s] if self._names else f"block {s}"
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-    def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
-        """All rows in order, a block at a time."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]
-
-    def _part(self, s: int) -> NDArray[Any]:
-        if self._open is None or self._open[0] != s:
-            self._open = (s, self._parts[s]())
-        return self._open[1]
-
-
-def is_streamed(X: Any) -> bool:
-    """Whether X is read a block at a time: a memory-map, shards, a path, or an iterable of row blocks."""
-    return is_path(X) or isinstance(X, Shards) or _is_map(X) or is_blocks(X)
-
-
-def is_path(X: Any) -> bool:
-    """Whether X names a file or a folder."""
-    return isinstance(X, str | os.PathLike)
-
-
-def is_blocks(X: Any) -> bool:
-    """Whether X is an iterable of row blocks, not an array, a table or nested lists of numbers."""
-    if isinstance(X, list | tuple):
-        return len(X) > 0 and np.ndim(X[0]) == 2
-    return isinstance(X, Iterable) and not hasattr(X, "shape") and not hasattr(X, "__array__") and not is_path(X)
-
-
-def _is_map(X: Any) -> bool:
-    return isinstance(X, np.memmap) and getattr(X, "_mmap", None) is not None
 
 
 class Rows:
@@ -132,7 +45,7 @@ class Rows:
     def of(cls, X: Any) -> Rows:
         """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
         if is_path(X):
-            X = _features_at(X)
+            X = features_at(X)
         elif isinstance(X, list | tuple) and is_blocks(X):
             X = _in_memory(X)
         elif is_blocks(X):
@@ -147,14 +60,14 @@ class Rows:
     @property
     def on_disk(self) -> bool:
         """Whether reading costs more than a copy."""
-        return _is_map(self.array) or isinstance(self.array, Shards)
+        return is_map(self.array) or isinstance(self.array, Shards)
 
     def read(self, rows: slice, device: torch.device) -> Tensor:
         """A block of rows, finite, on the device."""
         start, stop, _ = rows.indices(len(self))
         block = self.array[self.start + start : self.start + stop]
         tensor = self._finite(_tensor(block, self.dtype, device), start)
-        if _is_map(block):
+        if is_map(block):
             if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
                 return tensor  # float rows are used where they lie; ``release`` lets go of them
             release(block)
@@ -162,7 +75,7 @@ class Rows:
 
     def release(self, rows: slice) -> None:
         """Let go of memory that holds rows of a file."""
-        if _is_map(self.array):
+        if is_map(self.array):
             release(self.array[self.start + rows.start : self.start + rows.stop])
 
     def take(self, picked: NDArray[np.intp], device: torch.device) -> Tensor:
@@ -171,7 +84,7 @@ class Rows:
             index = torch.from_numpy(picked + self.start).to(self.array.device)
             return self._finite(self.array[index].to(device, self.dtype))
         block = self.array[picked + self.start]
-        if _is_map(self.array):
+        if is_map(self.array):
             release(self.array)
         return self._finite(_tensor(block, self.dtype, device))
 
@@ -201,7 +114,7 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _in_memory(blocks: Any) -> Shards:
     """A list of row blocks as one matrix, without a copy."""
     arrays = [np.asarray(block.cpu() if isinstance(block, Tensor) else block) for block in blocks]
-    _same_width({a.shape[1:] for a in arrays})
+    check_widths({a.shape[1:] for a in arrays})
     dtype = np.result_type(*(a.dtype for a in arrays))
     return Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
 
@@ -217,7 +130,7 @@ def spool(blocks: Iterable[Any], folder: str | os.PathLike[str] | None = None) -
                     raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
                 if width is None:
                     width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
-                _same_width({(width,), rows.shape[1:]})
+                check_widths({(width,), rows.shape[1:]})
                 np.ascontiguousarray(rows, dtype).tofile(file)
                 n += len(rows)
             if not n or not width:
@@ -226,36 +139,6 @@ def spool(blocks: Iterable[Any], folder: str | os.PathLike[str] | None = None) -
             return np.memmap(file.name, dtype, "r", shape=(n, width))
         finally:
             os.unlink(file.name)  # the map keeps it until it is gone itself
-
-
-def _features_at(path: Any) -> Any:
-    from dish.features import load_features
-
-    return load_features(path).X
-
-
-def _same_width(widths: set[tuple[int, ...]]) -> None:
-    if len(widths) != 1:
-        raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
-
-
-def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
-    """Row blocks of anything streamed, as arrays, for hashers that check and encode them one by one."""
-    if is_path(X):
-        X = _features_at(X)
-    if is_blocks(X):
-        width = None
-        for block in X:
-            rows = np.asarray(block)
-            width = rows.shape[1:] if width is None else width
-            _same_width({width, rows.shape[1:]})
-            yield rows
-        return
-    for i in range(0, X.shape[0], size):
-        block = X[i : i + size]
-        yield np.asarray(block)
-        if _is_map(block):
-            release(block)
 
 
 def scratch(n: int, m: int, dtype: Any, folder: str | os.PathLike[str] | None = None) -> np.memmap[Any, Any]:
