@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dish import codes
@@ -348,19 +349,32 @@ class Relaxation:
         most = max(LEADING, 2 * r)
         B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
         T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
-        self.B, self.T = B.cpu(), ((T + T.T) / 2).cpu()
+        m, self.p = B.shape
+        self.Bt, self.T = np.zeros((self.p + r, m)), np.zeros((self.p + r, self.p + r))  # r bits will add to them
+        self.Bt[: self.p], self.T[: self.p, : self.p] = B.T.cpu().numpy(), ((T + T.T) / 2).cpu().numpy()
         self.L_inv = L_inv.to(K.dtype)
 
     def best(self) -> Tensor:
         """w (m,) of the next bit."""
-        x = self.B @ _leading_eigenvector(self.T)
-        x *= torch.sign(x[x.abs().argmax()])  # of the two signs, one that does not depend on the basis
-        return (self.n**0.5 * x).to(self.L_inv) @ self.L_inv  # L⁻ᵀ x
+        x = leading_eigenvector(self.T[: self.p, : self.p], tolerance=1e-5) @ self.Bt[: self.p]
+        x *= np.sign(x[abs(x).argmax()])  # of the two signs, one that does not depend on the basis
+        return torch.from_numpy(self.n**0.5 * x).to(self.L_inv) @ self.L_inv  # L⁻ᵀ x
 
     def subtract(self, Kth: Tensor, weight: float = 1.0) -> None:
-        """Take a bit h into H_k, given Kᵀh up to the factor ``weight``."""
-        v = weight * (self.L_inv @ Kth).double().cpu()  # L⁻¹ Kᵀ h
-        self.B, self.T = _deflate(self.B, self.T, v)
+        """Take a bit h into H_k, given Kᵀh up to the factor ``weight``: T − ttᵀ, with t = Bᵀv, v = L⁻¹Kᵀh.
+
+        What of v lies outside B is added to the basis.
+        """
+        v = weight * (self.L_inv @ Kth).double().cpu().numpy()
+        B, rest = self.Bt[: self.p], v.copy()
+        for _ in range(2):  # twice is enough (Gram–Schmidt)
+            rest -= (B @ rest) @ B
+        length = np.linalg.norm(rest)
+        if self.p < len(v) and length > 1e-8 * np.linalg.norm(v):
+            self.Bt[self.p] = rest / length
+            self.p += 1
+        t = self.Bt[: self.p] @ v
+        self.T[: self.p, : self.p] -= np.outer(t, t)
 
 
 def spectral_start(
@@ -450,17 +464,11 @@ def _leading_space(C_P: Tensor, C_R: Tensor, p: int) -> Tensor:
     return B
 
 
-def _leading_eigenvector(T: Tensor) -> Tensor:
-    """Eigenvector of the largest eigenvalue of a symmetric matrix on the CPU: Lanczos where that is faster."""
-    if len(T) <= 96:
-        return torch.linalg.eigh(T).eigenvectors[:, -1]
-    return torch.from_numpy(_lanczos(T.numpy()))
-
-
-def _lanczos(T: NDArray[np.float64], steps: int = 120, tolerance: float = 1e-8) -> NDArray[np.float64]:
-    """Leading eigenvector of T, from a fixed start: same matrix, same vector."""
+def leading_eigenvector(T: NDArray[np.float64], steps: int = 120, tolerance: float = 1e-8) -> NDArray[np.float64]:
+    """Eigenvector of the largest eigenvalue of a symmetric matrix, by Lanczos from a fixed start if it is large."""
     p = len(T)
-    steps = min(steps, p)
+    if p <= 96:
+        return np.asarray(np.linalg.eigh(T)[1][:, -1])
     Q = np.zeros((steps + 1, p))
     alpha, beta = np.zeros(steps), np.zeros(steps)
     Q[0] = np.cos(np.arange(p)) + 2  # no symmetry that an eigenvector could be orthogonal to
@@ -469,30 +477,15 @@ def _lanczos(T: NDArray[np.float64], steps: int = 120, tolerance: float = 1e-8) 
         v = T @ Q[j]
         alpha[j] = v @ Q[j]
         for _ in range(2):  # twice is enough (Gram–Schmidt)
-            v -= Q[: j + 1].T @ (Q[: j + 1] @ v)
+            v -= (Q[: j + 1] @ v) @ Q[: j + 1]
         beta[j] = np.linalg.norm(v)
-        last = j == steps - 1 or beta[j] <= 1e-12 * abs(alpha[: j + 1]).max()
+        last = j == min(steps, p) - 1 or beta[j] <= 1e-12 * abs(alpha[: j + 1]).max()
         if last or j % 8 == 7:
-            small = np.diag(alpha[: j + 1]) + np.diag(beta[:j], 1) + np.diag(beta[:j], -1)
-            values, vectors = np.linalg.eigh(small)
-            if last or beta[j] * abs(vectors[-1, -1]) <= tolerance * abs(values[-1]):
+            value, s = eigh_tridiagonal(alpha[: j + 1], beta[:j], select="i", select_range=(j, j))
+            if last or beta[j] * abs(s[-1, 0]) <= tolerance * abs(value[0]):
                 break
         Q[j + 1] = v / beta[j]
-    return vectors[:, -1] @ Q[: j + 1]
-
-
-def _deflate(B: Tensor, T: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Subtract vvᵀ from the problem, adding what of v lies outside B to the basis."""
-    t = B.T @ v
-    rest = v - B @ t
-    again = B.T @ rest  # twice is enough (Gram–Schmidt)
-    rest, t = rest - B @ again, t + again
-    length = rest.norm()
-    if B.shape[1] < len(B) and length > 1e-8 * v.norm():
-        B = torch.cat([B, (rest / length)[:, None]], 1)
-        T = torch.nn.functional.pad(T, (0, 1, 0, 1))
-        t = torch.cat([t, length[None]])
-    return B, T - torch.outer(t, t)
+    return np.asarray(s[:, 0] @ Q[: j + 1])
 
 
 # --- Polish -----------------------------------------------------------------------------------------------
