@@ -20,9 +20,7 @@ def rbf(X, A, gamma):
 
 def test_rbf_equals_scikit_learn():
     X, A = RNG.standard_normal((30, 4)), RNG.standard_normal((7, 4))
-    np.testing.assert_allclose(
-        rbf(X, A, 0.7), rbf_kernel(X, A, gamma=0.7), atol=1e-12
-    )
+    np.testing.assert_allclose(rbf(X, A, 0.7), rbf_kernel(X, A, gamma=0.7), atol=1e-12)
 
 
 def test_rbf_in_float32_survives_an_offset():

@@ -66,7 +66,7 @@ class Rows:
         """A block of rows, finite, on the device."""
         start, stop, _ = rows.indices(len(self))
         block = self.array[self.start + start : self.start + stop]
-        tensor = self._finite(_tensor(block, self.dtype, device), start)
+        tensor = self._finite(_tensor(block, self.dtype, device), range(start, stop))
         if is_map(block):
             if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
                 return tensor  # float rows are used where they lie; ``release`` lets go of them
@@ -82,22 +82,19 @@ class Rows:
         """Rows by ascending numbers, finite, on the device."""
         if isinstance(self.array, Tensor):
             index = torch.from_numpy(picked + self.start).to(self.array.device)
-            return self._finite(self.array[index].to(device, self.dtype))
+            return self._finite(self.array[index].to(device, self.dtype), picked)
         block = self.array[picked + self.start]
         if is_map(self.array):
             release(self.array)
-        return self._finite(_tensor(block, self.dtype, device))
+        return self._finite(_tensor(block, self.dtype, device), picked)
 
-    def _finite(self, block: Tensor, start: int | None = None) -> Tensor:
+    def _finite(self, block: Tensor, numbers: Any) -> Tensor:
+        """The block, if it has no NaN; ``numbers`` are those of its rows, for the error."""
         if self.checked or bool(block.isfinite().all()):
             return block
-        where = ""
-        if start is not None:
-            row = self.start + start + int((~block.isfinite()).any(1).nonzero()[0])
-            where = f" in row {row:,}"
-            if isinstance(self.array, Shards):
-                where += f" ({self.array.where(row)})"
-        raise ValueError(f"Input X contains NaN or infinity{where}")
+        row = self.start + int(numbers[int((~block.isfinite()).any(1).nonzero()[0])])
+        file = f" ({self.array.where(row)})" if isinstance(self.array, Shards) else ""
+        raise ValueError(f"Input X contains NaN or infinity in row {row:,}{file}")
 
 
 def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

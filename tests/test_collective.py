@@ -1,0 +1,160 @@
+"""Several processes on this machine: a file store, loopback, gloo. What each does is in rank_worker.py."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rank_worker
+from dish import DISH, collective, metrics
+
+WORKER = Path(rank_worker.__file__)
+
+
+def run(job, world, folder):
+    """Start ``world`` processes; (exit code, standard error) of each."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), job, str(rank), str(world), str(folder)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        return [(process.wait(timeout=120), process.stderr.read()) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def succeed(job, world, folder):
+    for code, err in run(job, world, folder):
+        assert code == 0, err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 700)
+    X = rng.standard_normal((700, 8)) + 1.5 * rng.standard_normal((6, 8))[y]  # float64: sums differ by rounding only
+    words = np.array(["ant", "bee", "cat", "dog", "eel", "fox"])[y]
+    Y = (rng.random((700, 5)) < 0.3).astype(int)
+    np.savez(folder / "data.npz", X=X, y=y, words=words, Y=Y)
+    return folder
+
+
+def test_selection_over_three_processes_is_a_stable_sort(folder):
+    succeed("select", 3, folder)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_same_codes_however_many_processes(world, folder):
+    succeed("fits", world, folder)
+    data = np.load(folder / "data.npz")
+    for name, (params, labels) in rank_worker.FITS.items():
+        if name == "polished":
+            params = {**params, "random_state": 0}  # a generator of one's own: only the processes must agree
+        alone = DISH(**params).fit(data["X"], data[labels])
+        parts = [np.load(folder / f"{name}-{world}-{rank}.npy") for rank in range(world)]
+        W = [np.load(folder / f"{name}-W-{world}-{rank}.npy") for rank in range(world)]
+        assert all(np.array_equal(one, W[0]) for one in W)
+        if name == "polished":
+            continue
+        np.testing.assert_array_equal(np.concatenate(parts), alone.codes_, err_msg=name)
+        np.testing.assert_allclose(W[0], alone.W_, atol=1e-7 * abs(alone.W_).max(), err_msg=name)
+        objective = np.load(folder / f"{name}-objective-{world}-0.npy")
+        np.testing.assert_allclose(objective, alone.objective_, rtol=1e-9)
+
+
+def test_messages_do_not_grow_with_the_rows(folder):
+    succeed("messages", 2, folder)
+    (few, messages, steps), (many, more_messages, more_steps) = np.load(folder / "sent-0.npy")
+    assert few / messages == pytest.approx(many / more_messages, rel=0.1)
+    assert messages / steps < 20
+    assert many / more_steps < 4 * few / steps
+
+
+def test_a_killed_process_stops_all_and_others_can_go_on(folder):
+    (code, err), (killed, _) = run("dies", 2, folder)
+    assert killed == -9
+    assert code == 1
+    assert "another process of this job ended or cannot be reached" in err
+    assert (folder / "state" / "state.dish").exists()
+    succeed("resumes", 3, folder)
+    data = np.load(folder / "data.npz")
+    params = {**rank_worker.FITS["classes"][0], "n_iter": 6, "init": "random"}
+    whole = DISH(**params).fit(data["X"], data["y"])
+    assert whole.n_iter_ > 2  # there was something left to do
+    parts = np.concatenate([np.load(folder / f"resumed-{rank}.npy") for rank in range(3)])
+    np.testing.assert_array_equal(parts, whole.codes_)
+
+
+def test_bad_rows_of_one_process_are_told_to_all(folder):
+    (code, err), (bad_code, bad_err) = run("one_bad", 2, folder)
+    assert code == bad_code == 1
+    assert "Input X contains NaN or infinity" in bad_err
+    assert "process 1 of 2 stopped: Input X contains NaN or infinity" in err
+
+
+def test_encode_and_evaluate_by_parts(folder, digits):
+    X, y, _, _ = digits
+    hasher = DISH(n_bits=16, n_anchors=50).fit(X, y)
+    hasher.save(folder / "m.dish")
+    np.save(folder / "X.npy", X)
+    np.save(folder / "y.npy", y)
+    succeed("encode", 2, folder)
+    codes = hasher.transform(X)
+    np.testing.assert_array_equal(np.load(folder / "codes.npy"), codes)
+    whole = metrics.mean_average_precision(codes[:50], y[:50], codes, y)
+    assert np.load(folder / "map-0.npy") == pytest.approx(whole, abs=1e-12)
+
+
+def test_torchrun(tmp_path, digits):
+    """The command line under torchrun, on shards: the same model as one process makes."""
+    X, y, _, _ = digits
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for i, rows in enumerate(np.array_split(np.arange(len(X)), 3)):
+        np.save(shards / f"part-{i}.npy", X[rows].astype(np.float64))
+        np.save(shards / f"y-{i}.npy", y[rows])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "dish", "fit", str(shards), "-o", str(tmp_path / "m.dish"), "--bits", "16", "--anchors", "80"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *command], env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count(f"16 bits learned from {len(X):,} rows") == 1
+    from dish import load
+
+    together = load(tmp_path / "m.dish")
+    alone = DISH(n_bits=16, n_anchors=80).fit(X.astype(np.float64), y)
+    np.testing.assert_array_equal(together.codes_, alone.codes_)
+    assert not (tmp_path / "m.dish.checkpoint").exists()
+
+
+def test_alone_is_the_identity():
+    group = collective.ALONE
+    assert group.first
+    assert group.span(5) == (0, 5)
+    assert group.share(100) == slice(0, 100)
+    with pytest.raises(KeyError), group.agreed():
+        raise KeyError("as it was")
+    assert group.messages == 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [1, 5, 100_000, 1_280_000])
+def test_shares_cover_all_rows_once(n, world):
+    shares = [collective.Group(rank, world).share(n) for rank in range(world)]
+    assert shares[0].start == 0
+    assert shares[-1].stop == n
+    assert all(a.stop == b.start for a, b in pairwise(shares))
+    sizes = [s.stop - s.start for s in shares]
+    assert max(sizes) - min(sizes) <= max(1, 2 * 8192 if n > 4 * 8192 * world else 1)

@@ -1,0 +1,263 @@
+"""Rows that are not an array in memory, features that have no room, fits that are stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dish import DISH, checkpoint, kernel, load, shards, source
+
+PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 9, 3000)
+    X = (rng.standard_normal((3000, 12)) + 1.3 * rng.standard_normal((9, 12))[y]).astype(np.float32)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def whole(rows):
+    return DISH(**PARAMS).fit(*rows)
+
+
+def assert_same(hasher, whole, X):
+    np.testing.assert_array_equal(hasher.codes_, whole.codes_)
+    np.testing.assert_allclose(hasher.W_, whole.W_, atol=1e-4 * abs(whole.W_).max())
+    assert hasher.n_features_in_ == X.shape[1]
+
+
+def pieces(X):
+    return np.array_split(X, [100, 1700, 1701])
+
+
+@pytest.mark.parametrize("kind", ["map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet"])
+def test_rows_of_every_kind_give_the_same_codes(kind, rows, whole, tmp_path):
+    X, y = rows
+    np.save(tmp_path / "X.npy", X)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for i, part in enumerate(pieces(X)):
+        if kind == "parquet":
+            table = pytest.importorskip("pyarrow").table({"x": list(part)})
+            pytest.importorskip("pyarrow.parquet").write_table(table, folder / f"{i}.parquet")
+        else:
+            np.save(folder / f"{i}.npy", part)
+    given = {
+        "map": lambda: np.load(tmp_path / "X.npy", mmap_mode="r"),
+        "list": lambda: pieces(X),
+        "generator": lambda: (part for part in pieces(X)),
+        "tensor": lambda: torch.from_numpy(X),
+        "tensors": lambda: (torch.from_numpy(part) for part in pieces(X)),
+        "npy": lambda: tmp_path / "X.npy",
+        "shards": lambda: str(folder),
+        "parquet": lambda: folder,
+    }[kind]
+    hasher = DISH(**PARAMS).fit(given(), y)
+    assert_same(hasher, whole, X)
+    np.testing.assert_array_equal(hasher.transform(given()), hasher.transform(X))
+    np.testing.assert_allclose(hasher.decision_function(given()), hasher.decision_function(X), atol=1e-5)
+
+
+def test_half_precision_files_are_read_as_float32(rows, tmp_path):
+    X, y = rows
+    half = X.astype(np.float16)
+    np.save(tmp_path / "X.npy", half)
+    hasher = DISH(**PARAMS).fit(np.load(tmp_path / "X.npy", mmap_mode="r"), y)
+    np.testing.assert_array_equal(hasher.codes_, DISH(**PARAMS).fit(half.astype(np.float32), y).codes_)
+
+
+@pytest.mark.parametrize("where", ["scratch", "anew"])
+@pytest.mark.parametrize("loss", ["ridge", "hinge"])
+def test_features_without_room(where, loss, rows, monkeypatch):
+    X, y = rows
+    decided = []
+
+    def decide(self):
+        decided.append(where)
+        if where == "scratch":
+            self.file = source.scratch(*self.shape, np.float32)
+
+    monkeypatch.setattr(kernel.KernelRows, "decide", decide)
+    monkeypatch.setattr(kernel, "BLOCK", 200)
+    params = {**PARAMS, "loss": loss, "polish": 3}
+    hasher = DISH(**params, memory_budget="100KB").fit(X, y)
+    assert decided == [where]
+    monkeypatch.undo()
+    whole = DISH(**params).fit(X, y)
+    np.testing.assert_array_equal(hasher.codes_, whole.codes_)
+    np.testing.assert_allclose(hasher.W_, whole.W_, atol=2e-3 * abs(whole.W_).max())
+
+
+def test_the_faster_of_file_and_anew_is_taken(rows):
+    """Features of very many columns are slow to make and quick to read; of one column the other way round."""
+    X, _ = rows
+    for width, slow in ((12, 0.3), (12, 0.0)):
+        anchors = torch.from_numpy(X[:200, :width])
+
+        def function(X, A, slow=slow):
+            time.sleep(slow)
+            return np.ones((len(X), len(A)), np.float32)
+
+        K = kernel.KernelRows(source.Rows(X), kernel.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
+        K.decide()
+        assert (K.file is not None) == bool(slow)
+
+
+def test_a_classifier_needs_its_features_in_memory(rows):
+    from sklearn.linear_model import RidgeClassifier
+
+    with pytest.raises(ValueError, match="loss: a classifier learns from all kernel features"):
+        DISH(**PARAMS, loss=RidgeClassifier(), memory_budget=1000).fit(*rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(1000, 1000), ("2GB", 2 * 10**9), ("1.5 gib", 3 * 2**29), ("100", 100), ("7kb", 7000), (np.int64(5), 5)],
+)
+def test_budgets(given, expected):
+    assert source.memory_budget(given) == expected
+
+
+@pytest.mark.parametrize("given", ["2 apples", "GB", -3, 0, "-2GB", float("nan"), True, [1], ""])
+def test_bad_budgets_are_named(given, rows):
+    with pytest.raises(ValueError, match="memory_budget must be"):
+        DISH(**PARAMS, memory_budget=given).fit(*rows)
+
+
+def test_by_itself_the_budget_is_half_of_what_is_free():
+    assert 0.3 * source.free_memory() < source.memory_budget(None) < 0.7 * source.free_memory()
+
+
+def test_bad_rows_are_named(rows, tmp_path):
+    X, y = rows
+    for i, part in enumerate(pieces(X)):
+        part = part.copy()
+        if i == 3:
+            part[77] = np.nan
+        np.save(tmp_path / f"{i}.npy", part)
+    with pytest.raises(ValueError, match=r"X contains NaN or infinity in row 1,778 \(.*3\.npy\)"):
+        DISH(**PARAMS).fit(tmp_path, y)
+    with pytest.raises(ValueError, match="row blocks differ in shape"):
+        DISH(**PARAMS).fit(iter([X[:5], X[5:, :3]]), y)
+    with pytest.raises(ValueError, match="no row blocks"):
+        DISH(**PARAMS).fit(iter([]), y)
+    with pytest.raises(ValueError, match="X has 3000 rows but y has 2999"):
+        DISH(**PARAMS).fit(iter([X]), y[:-1])
+
+
+def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
+    n, d = 60_000, 256  # 61 MB
+    X = np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float32, (n, d))
+    X[:] = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
+    X.flush()
+    code = (
+        "import sys, numpy as np, torch; from dish import bench; from dish.source import Rows\n"
+        "X = np.load(sys.argv[1], mmap_mode='r'); rows = Rows(X); peak = bench.PeakMemory()\n"
+        "for i in range(0, len(X), 512):\n"
+        "    block = slice(i, min(len(X), i + 512))\n"
+        "    rows.read(block, torch.device('cpu')).sum(); rows.release(block)\n"
+        "print(peak.bytes())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "X.npy")], capture_output=True, text=True)
+    assert int(done.stdout) < 30e6, done.stderr
+
+
+def test_what_was_written_to_a_private_map_is_not_lost(tmp_path):
+    np.save(tmp_path / "X.npy", np.zeros((1000, 4), np.float32))
+    X = np.load(tmp_path / "X.npy", mmap_mode="c")
+    X[:] = 1
+    source.release(X)
+    assert (X == 1).all()
+
+
+def test_blocks_of_shards_and_lists(rows):
+    X, _ = rows
+    matrix = source.Rows.of(pieces(X)).array
+    np.testing.assert_array_equal(np.concatenate(list(shards.blocks_of(matrix, 97))), X)
+    np.testing.assert_array_equal(matrix[1650:1720], X[1650:1720])
+    np.testing.assert_array_equal(matrix[[5, 2999, 101]], X[[5, 2999, 101]])
+    assert matrix.where(1700) == "block 2"
+
+
+# --- checkpoints ---
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_stopped_fit_goes_on_to_the_same_codes(after, rows, tmp_path, monkeypatch):
+    X, y = rows
+    params = {**PARAMS, "n_iter": 5, "init": "random", "polish": 2}
+    whole = DISH(**params).fit(X, y)
+    assert whole.n_iter_ > 3
+    save = checkpoint.Checkpoint.save
+
+    def stop(self, state):
+        save(self, state)
+        if len(state.objective) == after:
+            raise Stopped
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", stop)
+    with pytest.raises(Stopped):
+        DISH(**params, checkpoint=tmp_path / "state").fit(X, y)
+    monkeypatch.undo()
+    calls = []
+    sweep = kernel.LinearStep.fit
+    monkeypatch.setattr(kernel.LinearStep, "fit", lambda self, H: (calls.append(1), sweep(self, H)))
+    resumed = DISH(**params, checkpoint=tmp_path / "state").fit(X, y)
+    assert len(calls) == whole.n_iter_ - after  # it did not begin again
+    np.testing.assert_array_equal(resumed.codes_, whole.codes_)
+    np.testing.assert_array_equal(resumed.W_, whole.W_)
+    np.testing.assert_array_equal(resumed.objective_, whole.objective_)
+
+
+def test_a_checkpoint_of_something_else_is_refused(rows, tmp_path):
+    X, y = rows
+    params = {**PARAMS, "checkpoint": tmp_path / "state"}
+    DISH(**params).fit(X, y)
+    with pytest.raises(ValueError, match="other parameters or labels"):
+        DISH(**{**params, "nu": 0.5}).fit(X, y)
+    with pytest.raises(ValueError, match="other parameters or labels"):
+        DISH(**params).fit(X, np.roll(y, 1))
+    with pytest.raises(ValueError, match="other rows X"):
+        DISH(**params).fit(X + 1, y)
+    (tmp_path / "state" / "state.dish").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"state\.dish"):
+        DISH(**params).fit(X, y)
+
+
+def test_a_fit_killed_at_random_moments_ends_with_the_same_codes(tmp_path):
+    """SIGKILL, again and again, until a run gets through; by the command line with --resume."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 20, 40_000)
+    X = (rng.standard_normal((40_000, 16)) + rng.standard_normal((20, 16))[y]).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    arguments = ["--bits", "48", "--anchors", "300", "--iterations", "12", "--init", "random", "-q"]
+    command = [sys.executable, "-m", "dish", "fit", str(tmp_path / "X.npy"), str(tmp_path / "y.npy"), *arguments]
+    start = time.perf_counter()
+    subprocess.run([*command, "-o", str(tmp_path / "whole.dish")], check=True)
+    seconds = time.perf_counter() - start
+    output, kills = tmp_path / "m.dish", 0
+    while not output.exists():
+        process = subprocess.Popen([*command, "-o", str(output), "--resume"])
+        share = (0.4, 0.6, 0.8)[kills] if kills < 3 else 20.0  # then it gets time enough to get through
+        try:
+            assert process.wait(timeout=share * seconds) == 0
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+    assert kills > 0
+    np.testing.assert_array_equal(load(output).codes_, load(tmp_path / "whole.dish").codes_)
+    np.testing.assert_array_equal(load(output).W_, load(tmp_path / "whole.dish").W_)
