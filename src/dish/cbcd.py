@@ -50,6 +50,9 @@ class Columns(Protocol):
     def gram(self, k: int) -> Tensor:
         """Hᵀb (r,): column k against every column."""
 
+    def whole_gram(self) -> Tensor:
+        """HᵀH (r, r)."""
+
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
@@ -94,7 +97,7 @@ def sweep(
     with _threads_for(H.n):
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, lam=lam, max_steps=max_steps, group=group)
-        result.gram = group.total(torch.stack([H.gram(k) for k in range(H.r)])).cpu().numpy()
+        result.gram = group.total(H.whole_gram()).cpu().numpy()
     flips = group.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
     result.flips = int(flips)
     return result
@@ -173,6 +176,10 @@ class DenseColumns:
         """Hᵀb (r,)."""
         return self.H.T @ self.H[:, k]
 
+    def whole_gram(self) -> Tensor:
+        """HᵀH (r, r)."""
+        return self.H.T @ self.H
+
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
@@ -244,6 +251,11 @@ class DeviceColumns:
         parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
         return torch.stack(parts).sum(0)
 
+    def whole_gram(self) -> Tensor:
+        """HᵀH (r, r)."""
+        parts = [_whole_product(Ht, Ht.T).double() for Ht in self.Ht.split(1 << 23, dim=1)]
+        return torch.stack(parts).sum(0)
+
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
@@ -305,19 +317,19 @@ def _whole_product(A: Tensor, B: Tensor) -> Tensor:
     """A B of small whole numbers in float32: exact, whatever the order of the sums."""
     if A.device.type != "cuda":
         return A @ B
-    wide, tall = -len(A) % 8, -B.shape[1] % 8  # the matrix units want multiples of eight
-    A = torch.nn.functional.pad(A, (0, 0, 0, wide)) if wide else A
-    B = torch.nn.functional.pad(B, (0, tall)) if tall and B.shape[1] < 8 else B
-    return torch.mm(A, B, out_dtype=torch.float32)[: len(A) - wide]
+    rows, columns = len(A), B.shape[1]
+    if rows < 8:  # the matrix units want eight at least
+        A = torch.nn.functional.pad(A, (0, 0, 0, 8 - rows))
+    if columns < 8:
+        B = torch.nn.functional.pad(B, (0, 8 - columns))
+    return torch.mm(A, B, out_dtype=torch.float32)[:rows, :columns]
 
 
 def pack_signs(F: Tensor) -> Tensor:
     """Values (n, r) → packed codes (n, ceil(r/8)) uint8 on the same device; a value ≥ 0 is bit 1."""
-    n, r = F.shape
-    out = torch.zeros(n, codes.n_bytes(r), dtype=torch.uint8, device=F.device)
-    for k in range(r):
-        out[:, k // 8] |= (F[:, k] >= 0).to(torch.uint8) << (7 - k % 8)
-    return out
+    bits = torch.nn.functional.pad((F >= 0).to(torch.uint8), (0, -F.shape[1] % 8)).view(len(F), -1, 8)
+    weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=F.device)
+    return (bits * weights).sum(-1, dtype=torch.uint8)
 
 
 class PackedColumns:
@@ -337,6 +349,10 @@ class PackedColumns:
     def gram(self, k: int) -> Tensor:
         """Hᵀb (r,): n − 2·(bits that differ)."""
         return torch.from_numpy(_gram(self.cols, k, self.n))
+
+    def whole_gram(self) -> Tensor:
+        """HᵀH (r, r)."""
+        return torch.stack([self.gram(k) for k in range(self.r)])
 
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float

@@ -312,10 +312,14 @@ class DeepHasher(Stopwatch, Hasher):
 
     def _outputs(self) -> Tensor:
         """F (n, r) of the training rows, without augmentation; the same on every process."""
-        F = torch.cat([self._forward(self.model_, x) for x in self._data.split(1024)])
+        F = torch.cat([self._forward(self.model_, x) for x in self._data.split(self._at_a_time())])
         if _rank_and_world()[1] > 1:
             dist.broadcast(F, 0)
         return F
+
+    def _at_a_time(self) -> int:
+        """Rows to encode at once: fewer of large images, whose activations take gigabytes."""
+        return 512 if self.vectors_ or self.model_.size <= 64 else 128
 
     def _forward(self, model: HashNet, x: Tensor) -> Tensor:
         model.eval()
@@ -370,10 +374,10 @@ class DeepHasher(Stopwatch, Hasher):
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
         device = resolve_device(self.device)
-        model = self.model_.to(device)
+        model, size = self.model_.to(device), self._at_a_time()
         parts = [
-            self._forward(model, torch.tensor(X[i : i + 512], device=device)).cpu().numpy()
-            for i in range(0, len(X), 512)
+            self._forward(model, torch.tensor(X[i : i + size], device=device)).cpu().numpy()
+            for i in range(0, len(X), size)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
 

@@ -184,8 +184,10 @@ class DISH(KernelHasher):
             if y is not None and np.shape(y)[0] == data.X.shape[0]:
                 y = y[part]
             rows = Rows(data.X, part)
-        elif isinstance(X, Tensor) and X.device.type == "cuda":
+        elif isinstance(X, Tensor) and (X.device.type == "cuda" or _is_large(X)):
             rows = Rows(X.detach())
+        elif isinstance(X, np.ndarray) and not isinstance(X, np.memmap) and _is_large(X):
+            rows = Rows(X)  # checked on the way: no pass over it for that alone
         elif shards.is_streamed(X):
             rows = Rows.of(X)
         else:
@@ -374,6 +376,11 @@ class DISH(KernelHasher):
                 "linear classifiers and the built-in losses can"
             )
         super().save(path)
+
+
+def _is_large(X: Any) -> bool:
+    """A matrix of floats of more than a quarter of a gigabyte."""
+    return X.ndim == 2 and str(X.dtype).endswith(("float32", "float64")) and X.nbytes > 1 << 28
 
 
 def columns(packed: Tensor, r: int) -> cbcd.Columns:

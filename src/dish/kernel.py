@@ -94,10 +94,14 @@ class FeatureMap:
             K.decide()
             keep = K.stored
         total = torch.zeros(m, dtype=torch.float64, device=device)
+        finite = []
         with group.agreed(), progress("kernel features", n) as step:
             for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
                 on_place = keep is not None and keep.device.type == device.type
-                block = self.raw(X.read(rows, device), out=keep[rows] if keep is not None and on_place else None)
+                x = X.read(rows, device, check=device.type == "cpu")
+                if device.type == "cuda":  # asked for at the end: an answer now would wait for all that is under way
+                    finite.append(x.isfinite().all())
+                block = self.raw(x, out=keep[rows] if keep is not None and on_place else None)
                 if keep is not None and (not on_place or block.data_ptr() != keep[rows].data_ptr()):
                     keep[rows] = block
                 total += block.sum(0, dtype=torch.float64)
@@ -105,6 +109,9 @@ class FeatureMap:
                 if isinstance(K, KernelRows):
                     K.release(rows)
                 step(rows.stop - rows.start)
+            if finite and not bool(torch.stack(finite).all()):
+                for rows in row_blocks(n):
+                    X.read(rows, device)  # says which row it is
         sums, n_all = group.sum(total, torch.tensor([float(n)], device=device))
         self.mean = (sums / n_all).to(X.dtype)
         return K if isinstance(K, KernelRows) else K.sub_(self.mean)

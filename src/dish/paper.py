@@ -134,11 +134,11 @@ TABLES = {
 
 DEEP_BITS = (12, 24, 32, 48)
 TUNED = {  # nets that start from ImageNet
-    net: (("batch_size", 64), *params, ("net", net), ("weights", "imagenet"))
+    net: (("batch_size", 128 if net == "efficientnet_lite0" else 64), *params, ("net", net), ("weights", "imagenet"))
     for net, params in {
         "alexnet": (("epochs", 20), ("lr", 0.02)),
-        "vgg16": (("epochs", 5), ("lr", 0.01)),
-        "efficientnet_lite0": (("epochs", 8), ("image_size", 128), ("lr", 0.03)),
+        "vgg16": (("epochs", 12), ("lr", 0.02)),
+        "efficientnet_lite0": (("epochs", 8), ("lr", 0.3)),
     }.items()
 }
 RIVAL = (("epochs", 240),)  # as many passes in all as DISH-D makes in its four rounds of 60

@@ -62,11 +62,13 @@ class Rows:
         """Whether reading costs more than a copy."""
         return is_map(self.array) or isinstance(self.array, Shards)
 
-    def read(self, rows: slice, device: torch.device) -> Tensor:
-        """A block of rows, finite, on the device."""
+    def read(self, rows: slice, device: torch.device, *, check: bool = True) -> Tensor:
+        """A block of rows on the device; finite, unless the caller checks that."""
         start, stop, _ = rows.indices(len(self))
         block = self.array[self.start + start : self.start + stop]
-        tensor = self._finite(_tensor(block, self.dtype, device), range(start, stop))
+        tensor = _tensor(block, self.dtype, device)
+        if check:
+            self._finite(tensor, range(start, stop))
         if is_map(block):
             if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
                 return tensor  # float rows are used where they lie; ``release`` lets go of them
@@ -99,7 +101,9 @@ class Rows:
 
 def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if isinstance(block, Tensor):
-        return block.to(device, dtype)
+        if block.device.type == "cuda" or device.type == "cpu":
+            return block.to(device, dtype)
+        block = block.numpy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.from_numpy(np.ascontiguousarray(block))
