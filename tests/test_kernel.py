@@ -5,8 +5,8 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dish import cbcd, codes, kernel
-from dish.similarity import from_labels
+from dish import cbcd, codes, collective, kernel
+from dish.similarity import LowRank, from_labels
 from dish.source import Rows
 from test_similarity import KINDS
 
@@ -59,8 +59,8 @@ def test_mean_squared_distance_and_gram():
         np.testing.assert_allclose(kernel.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
 
 
-def reference_start(K, dense_S, r, rho):
-    """r plain generalised eigenproblems, each with the codes of the bits before it."""
+def reference_start(K, dense_S, group, r, rho):
+    """r plain generalised eigenproblems, each with the codes of the bits before it: signs of F, of the mean F of a group if given."""
     n, m = K.shape
     H, W = np.zeros((n, 0)), []
     for _ in range(r):
@@ -70,8 +70,9 @@ def reference_start(K, dense_S, r, rho):
         assert values[-1] - values[-2] > 1e-6 * abs(values[-1])
         w = np.sqrt(n) * vectors[:, -1]
         W.append(w)
-        H = np.column_stack([H, np.where(K @ w >= 0, 1, -1)])
-    return np.stack(W, 1)
+        F = K @ w if group is None else np.bincount(group, K @ w)[group]
+        H = np.column_stack([H, np.where(F >= 0, 1, -1)])
+    return np.stack(W, 1), H
 
 
 @pytest.mark.parametrize("r", [1, 6])
@@ -90,13 +91,25 @@ def test_spectral_start_is_r_generalised_eigenproblems(kind, r):
     }[kind]()
     K = kernel.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(Rows(torch.from_numpy(X)), CPU)
     white = kernel.Whitening.of(kernel.gram(K), 1e-6)
-    W = kernel.spectral_start(K, white, S, r, np.random.RandomState(0)).numpy()
-    expected = reference_start(K.numpy(), S.dense(), r, white.rho)
-    F, G = K.numpy() @ W, K.numpy() @ expected
+    W, packed = kernel.spectral_start(K, white, S, r, np.random.RandomState(0))
+    expected, H = reference_start(K.numpy(), S.dense(), S.group.numpy() if kind == "classes" else None, r, white.rho)
+    F, G = K.numpy() @ W.numpy(), K.numpy() @ expected
+    assert (abs((codes.unpack(packed, r) * H).sum(0)) == n).all()  # the same bits, up to the sign of a bit
     for k in range(r):
         sign = np.sign(F[:, k] @ G[:, k])
         np.testing.assert_allclose(sign * F[:, k], G[:, k], atol=1e-5 * np.abs(G).max())
         assert (F[:, k] ** 2).sum() == pytest.approx(n, rel=1e-3)  # the constraint, up to rho
+
+
+def test_rows_without_shared_groups_start_by_rows(monkeypatch):
+    """A similarity of more groups than are kept: the codes are the signs of F."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 6))
+    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(Rows(X), CPU)
+    S = LowRank(X, X)
+    W, packed = kernel.spectral_start(K, kernel.Whitening.of(kernel.gram(K), 1e-6), S, 3, np.random.RandomState(0))
+    np.testing.assert_array_equal(packed, np.packbits((K @ W).numpy() >= 0, axis=1))
+    assert np.linalg.norm(codes.unpack(packed, 3).T @ X) > 1000  # and follow S
 
 
 def test_lanczos_and_eigh_find_the_same_eigenvector():
@@ -111,9 +124,14 @@ def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
     K = kernel.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(Rows(torch.from_numpy(X)), CPU)
     white = kernel.Whitening.of(kernel.gram(K), 1e-6)
     S = from_labels(y)
-    exact = kernel.spectral_start(K, white, S, 4, np.random.RandomState(0))
+
+    def by_rows():
+        relaxed = kernel.Relaxation(K, white, S, 4)
+        return kernel._start_by_rows(relaxed, K, 4, np.random.RandomState(0), collective.ALONE)
+
+    exact = by_rows()
     monkeypatch.setattr(kernel, "START_ROWS", 800)
-    sampled = kernel.spectral_start(K, white, S, 4, np.random.RandomState(0))
+    sampled = by_rows()
     agree = ((K @ exact >= 0) == (K @ sampled >= 0)).double().mean(0)
     assert (agree.numpy() > 0.9).all()
     assert not torch.equal(exact, sampled)
@@ -218,7 +236,7 @@ def test_every_similarity_kind_gives_a_start():
     for S, _ in KINDS.values():
         K = torch.from_numpy(RNG.standard_normal((12, 4)))
         white = kernel.Whitening.of(kernel.gram(K), 1e-6)
-        W = kernel.spectral_start(K, white, S, 9, np.random.RandomState(0))
+        W, _ = kernel.spectral_start(K, white, S, 9, np.random.RandomState(0))
         assert W.shape == (4, 9)
         assert torch.isfinite(W).all()
 

@@ -270,9 +270,9 @@ class DISH(KernelHasher):
         """The first H, packed, and for the spectral start the first F in ``step``."""
         r = self.n_bits
         if isinstance(self.init, str) and self.init == "spectral":
-            W = kernel.spectral_start(K, white, S, r, random_state, group)
+            W, packed_start = kernel.spectral_start(K, white, S, r, random_state, group)
             step.start(W)
-            return kernel.pack_F(K, W)
+            return packed_start
         if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
             first, n = group.span(len(K))
             half, mine = np.arange(n) < (n + 1) // 2, slice(first, first + len(K))

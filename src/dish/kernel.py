@@ -22,7 +22,7 @@ from dish import codes
 from dish.cache import progress
 from dish.cbcd import Columns, pack_signs
 from dish.collective import ALONE, Group
-from dish.similarity import Similarity
+from dish.similarity import Classes, Similarity
 from dish.source import Rows, scratch
 from dish.tables import release
 
@@ -350,29 +350,34 @@ class Relaxation:
 
     def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, group: Group = ALONE) -> None:
         self.n = group.span(len(K))[1]
-        L_inv = white.inverse_factor()
-        PtK, RtK = S.project(blocks_of(K), group)
-        C_P, C_R = L_inv @ PtK.T, L_inv @ RtK.T  # (m, l)
+        self.L_inv = white.inverse_factor()
+        A = S.group_totals(blocks_of(K), group) if isinstance(S, Classes) else None  # Eᵀ K
+        PtK, RtK = S.project(blocks_of(K), group) if A is None else (S.Pt(A), S.Rt(A))
+        self.M = None if A is None else (A @ self.L_inv.T).cpu().numpy()  # (g, m): EᵀK L⁻ᵀ
+        C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
         most = max(LEADING, 2 * r)
         B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
         T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
         m, self.p = B.shape
         self.Bt, self.T = np.zeros((self.p + r, m)), np.zeros((self.p + r, self.p + r))  # r bits will add to them
         self.Bt[: self.p], self.T[: self.p, : self.p] = B.T.cpu().numpy(), ((T + T.T) / 2).cpu().numpy()
-        self.L_inv = L_inv.to(K.dtype)
 
-    def best(self) -> Tensor:
-        """w (m,) of the next bit."""
+    def best(self) -> NDArray[np.float64]:
+        """x (m,) of the next bit, of length √n."""
         x = leading_eigenvector(self.T[: self.p, : self.p], tolerance=1e-5) @ self.Bt[: self.p]
         x *= np.sign(x[abs(x).argmax()])  # of the two signs, one that does not depend on the basis
-        return torch.from_numpy(self.n**0.5 * x).to(self.L_inv) @ self.L_inv  # L⁻ᵀ x
+        return np.asarray(self.n**0.5 * x)
+
+    def weights(self, x: NDArray[np.float64]) -> Tensor:
+        """w = L⁻ᵀ x: (m,) → (m,), or (r, m) → (r, m)."""
+        return torch.from_numpy(x).to(self.L_inv) @ self.L_inv
 
     def subtract(self, Kth: Tensor, weight: float = 1.0) -> None:
-        """Take a bit h into H_k, given Kᵀh up to the factor ``weight``: T − ttᵀ, with t = Bᵀv, v = L⁻¹Kᵀh.
+        """Take a bit h into H_k, given Kᵀh up to the factor ``weight``."""
+        self.deflate(weight * (self.L_inv @ Kth.to(self.L_inv)).cpu().numpy())
 
-        What of v lies outside B is added to the basis.
-        """
-        v = weight * (self.L_inv @ Kth).double().cpu().numpy()
+    def deflate(self, v: NDArray[np.float64]) -> None:
+        """T − ttᵀ with t = Bᵀv, given v = L⁻¹Kᵀh; what of v lies outside B is added to the basis."""
         B, rest = self.Bt[: self.p], v.copy()
         for _ in range(2):  # twice is enough (Gram–Schmidt)
             rest -= (B @ rest) @ B
@@ -391,21 +396,41 @@ def spectral_start(
     r: int,
     random_state: np.random.RandomState,
     group: Group = ALONE,
-) -> Tensor:
-    """W (m, r) of the relaxed problem, bit by bit.
+) -> tuple[Tensor, Tensor]:
+    """W (m, r) of the relaxed problem, bit by bit, and the first codes, packed.
 
-    KᵀSK is exact; for more than ``START_ROWS`` rows KᵀH_k is estimated from that many random rows, so that a bit
-    costs no pass over K. All processes get these rows and do the same.
+    Rows of a class share a row of S, and here their code: the sign of their mean F. All sums over rows are then sums
+    over classes, exact and cheap, and the codes do not hang on the last digits of F. For other similarities, which
+    come in degrees, codes are the signs of F: equal codes for equal labels end in worse optima there. For more than
+    ``START_ROWS`` rows KᵀH_k is then estimated from that many random rows, so that a bit costs no pass over K, and
+    all processes get these rows and do the same.
     """
     relaxed = Relaxation(K, white, S, r, group)
+    if relaxed.M is None:
+        W = _start_by_rows(relaxed, K, r, random_state, group)
+        return W, pack_F(K, W)
+    X = np.empty((r, K.shape[1]))
+    H = np.empty((S.n_groups, r), bool)
+    with progress("spectral start", r) as step:
+        for k in range(r):
+            X[k] = relaxed.best()
+            H[:, k] = relaxed.M @ X[k] >= 0
+            relaxed.deflate(np.where(H[:, k], 1.0, -1.0) @ relaxed.M)
+            step(1)
+    codes_of_classes = torch.from_numpy(np.packbits(H, axis=1)).to(K.device)
+    return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.group.long()]
+
+
+def _start_by_rows(
+    relaxed: Relaxation, K: KernelMatrix, r: int, random_state: np.random.RandomState, group: Group
+) -> Tensor:
+    """W (m, r), with the codes of rows in place of those of groups."""
     some, weight = _sample_rows(K, random_state, group)
     W = []
-    with progress("spectral start", r) as step:
-        for _ in range(r):
-            w = relaxed.best()
-            W.append(w)
-            relaxed.subtract(signs_product(some, w), weight)
-            step(1)
+    for _ in range(r):
+        w = relaxed.weights(relaxed.best()).to(K.dtype)
+        W.append(w)
+        relaxed.subtract(signs_product(some, w), weight)
     return torch.stack(W, 1)
 
 

@@ -60,7 +60,12 @@ class Similarity(ABC):
 
     def project(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
-        A: Any = 0.0  # Eᵀ K, in float64 from time to time: float32 sums of very many rows lose digits
+        A = self.group_totals(blocks, group)
+        return self.Pt(A), self.Rt(A)
+
+    def group_totals(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> Tensor:
+        """EᵀK (g, m) float64, from row blocks of K (n, m)."""
+        A: Any = 0.0  # in float64 from time to time: float32 sums of very many rows lose digits
         part, held = None, 0
         for rows, K in blocks:
             if part is None or held > 1 << 18:
@@ -69,8 +74,7 @@ class Similarity(ABC):
             self._add_by_group(part, self.group[rows].to(K.device), K)
             held += len(K)
         assert part is not None
-        A = group.total(A + part.double())
-        return self.Pt(A), self.Rt(A)
+        return group.total(A + part.double())
 
     def _add_by_group(self, sums: Tensor, group: Tensor, K: Tensor) -> None:
         """sums[group_i] += K_i; on a GPU as a product, which adds in the same order every time."""

@@ -77,12 +77,13 @@ class KSH(KernelHasher):
 def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     """W (m, r), bit by bit."""
     relaxed = Relaxation(K, white, S, r)
+    L_inv = relaxed.L_inv.to(K.dtype) if whiten else None
     residue = Residue(S, r, K)
     W = []
     for _ in range(r):
-        w = relaxed.best()
+        w = relaxed.weights(relaxed.best()).to(K.dtype)
         F = K @ w
-        w_up, F_up = climb(K, relaxed.L_inv if whiten else None, residue, w, F, n_steps)
+        w_up, F_up = climb(K, L_inv, residue, w, F, n_steps)
         if residue.quadratic(signs(F_up)) > residue.quadratic(signs(F)):
             w, F = w_up, F_up
         h = signs(F)
