@@ -64,7 +64,7 @@ def test_no_column_beats_the_enumerated_optimum_or_loses_to_its_start(name, form
     q = RNG.standard_normal(n) * 3
     H = FORMS[form](codes.pack(start), r)
     result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
-    cbcd.update_column(H, k, S, torch.from_numpy(q), result, n=len(q))
+    cbcd.update_column(H, k, S, torch.from_numpy(q), result, n=len(q), diag=r * S.diag - (r - 1))
     b = codes.unpack(H.packed(), r)[:, k].astype(float)
     best = min(
         explicit_g(dense, start, k, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=n) if sum(c) == n % 2
@@ -84,7 +84,7 @@ def test_enumerated_optimum_is_often_reached():
         start, q = random_codes(12, r, rng), rng.standard_normal(12)
         H = cbcd.PackedColumns(codes.pack(start), r)
         result = cbcd.Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
-        cbcd.update_column(H, 0, S, torch.from_numpy(q), result, n=len(q))
+        cbcd.update_column(H, 0, S, torch.from_numpy(q), result, n=len(q), diag=r * S.diag - (r - 1))
         b = codes.unpack(H.packed(), r)[:, 0].astype(float)
         best = min(
             explicit_g(dense, start, 0, np.array(c), q, r) for c in product([-1.0, 1.0], repeat=12) if sum(c) == 0
@@ -186,7 +186,8 @@ def test_selection_is_a_stable_sort(n, values, monkeypatch):
     monkeypatch.setattr(device, "SAMPLE", 1 << 11)
     assert device.kth_largest(torch.from_numpy(v), count) == (threshold, ties)
     assert collective.kth_largest(torch.from_numpy(v), count, collective.ALONE) == (threshold, ties)
-    np.testing.assert_array_equal(device.above(torch.from_numpy(v), threshold, ties) > 0, expected)
+    for _ in range(2):  # right after the selection, and by itself
+        np.testing.assert_array_equal(device.above(torch.from_numpy(v), threshold, ties) > 0, expected)
 
 
 def test_integers_of_the_similarity_part_stay_exact():

@@ -60,7 +60,10 @@ def test_mean_squared_distance_and_gram():
 
 
 def reference_start(K, dense_S, group, r, rho):
-    """r plain generalised eigenproblems, each with the codes of the bits before it: signs of F, of the mean F of a group if given."""
+    """r plain generalised eigenproblems, each with the codes of the bits before it.
+
+    Codes are the signs of F, or of the mean F of a row's group.
+    """
     n, m = K.shape
     H, W = np.zeros((n, 0)), []
     for _ in range(r):

@@ -94,9 +94,10 @@ def sweep(
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     n = int(group.total(torch.tensor(H.n)))
+    diag = H.r * S.diag - (H.r - 1)  # Q_ii
     with _threads_for(H.n):
         for k in range(H.r):
-            update_column(H, k, S, q[k], result, n=n, lam=lam, max_steps=max_steps, group=group)
+            update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, group=group)
         result.gram = group.total(H.whole_gram()).cpu().numpy()
     flips = group.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
     result.flips = int(flips)
@@ -122,13 +123,16 @@ def update_column(
     result: Sweep,
     *,
     n: int,
+    diag: Tensor,
     lam: float = 0.0,
     max_steps: int = 20,
     group: Group = ALONE,
 ) -> None:
-    """Steps on bit k until it stops changing (the inner loop of Algorithm 1). ``n``: rows of all processes."""
+    """Steps on bit k until it stops changing (the inner loop of Algorithm 1).
+
+    ``n``: rows of all processes; ``diag``: Q_ii by group.
+    """
     count = (n + 1) // 2
-    diag = H.r * S.diag - (H.r - 1)  # Q_ii
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
         sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
@@ -234,22 +238,27 @@ class DeviceColumns:
         self.Ht = torch.empty(n_bits, self.n, dtype=dtype, device=packed.device)  # (r, n)
         for k in range(n_bits):
             self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
+        base = float(1 << self.digits)
+        self.powers = (
+            base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]
+        )  # of the pieces of u
+        self.n_pieces = -(-self.n.bit_length() // self.digits)
+        self._cells = packed.new_empty(0, dtype=torch.int32)
+        self._all_ties = False
+        self._diag: tuple[Tensor, float, Tensor] | None = None
 
     def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,): rows with +1 less rows with −1."""
+        self._cells = torch.add(self.Ht[k] > 0, group, alpha=2)  # 2·group, and one more for rows with +1
         if n_groups > 1 << 16:  # few rows a group: they seldom meet
             return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, group, self.Ht[k].double())
-        counts = torch.histc(self._cells(k, group).float(), 2 * n_groups, 0, 2 * n_groups).view(n_groups, 2).double()
-        return counts[:, 1] - counts[:, 0]
-
-    def _cells(self, k: int, group: Tensor) -> Tensor:
-        """2·group, and one more for rows with +1: (n,) int32."""
-        return torch.add(self.Ht[k] > 0, group, alpha=2)
+        counts = torch.histc(self._cells.float(), 2 * n_groups, 0, 2 * n_groups).double()
+        return counts[1::2] - counts[::2]
 
     def gram(self, k: int) -> Tensor:
         """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
         parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
-        return torch.stack(parts).sum(0)
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def whole_gram(self) -> Tensor:
         """HᵀH (r, r)."""
@@ -259,17 +268,15 @@ class DeviceColumns:
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
-        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        table = torch.stack([4 * (value + diag), 4 * (value - diag) + lam], 1).flatten()  # by cell
-        sim = table.index_select(0, self._cells(k, group))
-        base = 1 << self.digits
-        left, pieces = u.abs(), []
-        for _ in range(-(-self.n.bit_length() // self.digits)):
-            pieces.append(torch.sign(u) * left.remainder(base))
-            left = (left / base).floor()
-        Hu = _whole_product(torch.stack(pieces).to(self.Ht.dtype), self.Ht)  # (pieces, n)
-        for j, piece in enumerate(Hu):
-            sim.sub_(piece, alpha=4 * base**j)
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb; right after ``group_sums`` of the same column."""
+        if self._diag is None or self._diag[0] is not diag or self._diag[1] != lam:
+            self._diag = diag, lam, torch.stack([4 * diag, lam - 4 * diag], 1)
+        table = torch.add(self._diag[2], value[:, None], alpha=4)  # (g, 2): by group, and by −1 or +1
+        sim = table.flatten().index_select(0, self._cells)
+        pieces = (u.abs() / self.powers).floor_().remainder_(1 << self.digits).mul_(torch.sign(u))  # (8, r)
+        Hu = _whole_product(pieces.to(self.Ht.dtype), self.Ht)  # (8, n)
+        for j in range(self.n_pieces):
+            sim.sub_(Hu[j], alpha=4 << self.digits * j)
         return sim.sub_(q), (q * self.Ht[k]).sum(dtype=torch.float64)
 
     def column(self, k: int) -> Tensor:
@@ -294,14 +301,18 @@ class DeviceColumns:
             if above < count <= above + len(between):
                 k, left = count - above, between
         threshold = left.sort(descending=True).values[k - 1]
-        found, larger = torch.stack([threshold, (left > threshold).sum()]).tolist()
+        found, larger, equal = torch.stack([threshold, (left > threshold).sum(), (left == threshold).sum()]).tolist()
+        self._all_ties = k - larger == equal  # as nearly always: then no one has to be left out
         return found, k - int(larger)
 
     def above(self, sim: Tensor, threshold: float, ties: int) -> Tensor:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
-        chosen = sim > threshold
-        equal = sim == threshold
-        chosen |= equal & (equal.cumsum(0, dtype=torch.int32) <= ties)
+        if self._all_ties:
+            self._all_ties = False
+            chosen = sim >= threshold
+        else:
+            equal = sim == threshold
+            chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
         return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
 
     def signs(self, rows: slice, like: Tensor) -> Tensor:
