@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dish import bench, datasets, metrics, paper, report
+from dish import bench, datasets, metrics, paper, report, source
 from dish.bench import Run
 
 
@@ -184,3 +184,14 @@ def test_methods_by_kind_of_data_and_the_papers_training_sizes():
     assert not set(vectors) & set(images)
     assert bench.paper_sizes("cifar10", "ksh") == [5000, None]
     assert bench.paper_sizes("cifar10", "minhash") == [None]
+
+
+def test_rows_that_would_fill_the_memory_are_streamed(data, monkeypatch):
+    run = Run("digits", "dish", 16, None, 0, (("n_anchors", 50),))
+    whole = bench.execute(run, data["digits"])
+    monkeypatch.setattr("dish.source.free_memory", lambda: 1000)
+    monkeypatch.setattr("dish.source.memory_budget", lambda _: 10**9)
+    split = data["digits"].split(0)
+    assert isinstance(bench.training_rows(run, data["digits"], split.train), source.Rows)
+    streamed = bench.execute(run, data["digits"])
+    assert streamed["map"] == pytest.approx(whole["map"], abs=1e-9)

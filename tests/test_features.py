@@ -160,3 +160,47 @@ def test_a_parquet_shard_may_have_one_feature_and_many_labels_a_row(tmp_path):
     data = load_features(tmp_path)
     assert data.rows().tolist() == [[1], [2]]
     assert data.y.tolist() == [[0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (("part-0", "part-2"), "part-1 is missing"),
+        (("a_007", "a_010"), "a_008 is missing, and 1 more"),
+        (("s-00001-of-00003", "s-00003-of-00003"), "s-00002-of-00003 is missing"),
+        (("s-0-of-3", "s-1-of-3"), "s-2-of-3 is missing"),
+    ],
+)
+def test_a_missing_shard_is_named(tmp_path, names, missing):
+    for name in names:
+        np.save(tmp_path / f"{name}.npy", X7)
+    with pytest.raises(DataFileError, match=missing):
+        load_features(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("b", "a"), ("x1", "z9"), ("5",), ("s-1-of-2", "s-2-of-2"), ("v2-0", "v2-1")])
+def test_shards_with_all_their_numbers_or_none_are_read(tmp_path, names):
+    for name in names:
+        np.save(tmp_path / f"{name}.npy", X7)
+    assert load_features(tmp_path).X.shape == (7 * len(names), 5)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_a_shard_full_of_nan_is_named_at_once(tmp_path, kind):
+    for i, value in enumerate((1.0, np.nan)):
+        rows = np.full((50, 3), value, np.float32)
+        if kind == "npy":
+            np.save(tmp_path / f"{i}.npy", rows)
+        else:
+            table = pytest.importorskip("pyarrow").table({"x": list(rows)})
+            pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / f"{i}.parquet")
+    with pytest.raises(DataFileError, match=rf"1\.{kind} contains NaN or infinity"):
+        load_features(tmp_path)
+
+
+def test_labels_of_the_wrong_length_are_named(tmp_path):
+    for i, n in enumerate((7, 6)):
+        np.save(tmp_path / f"X_{i}.npy", X7)
+        np.save(tmp_path / f"y_{i}.npy", Y7[:n])
+    with pytest.raises(DataFileError, match=r"X_1\.npy has 7 rows, but .*y_1\.npy has 6 labels"):
+        load_features(tmp_path)

@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import modelfile
+from dish.shards import is_map
+from dish.tables import release
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
@@ -169,7 +171,7 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
         return {"map": value, "score_s": time.perf_counter() - start}
 
     hasher = make_method(run)
-    X = prepared(data, split.train)
+    X = training_rows(run, data, split.train)
     peak = PeakMemory()
     start = time.perf_counter()
     hasher.fit(X, labels[split.train])
@@ -208,6 +210,31 @@ def make_method(run: Run) -> Any:
     if run.method not in kinds:
         raise ValueError(f"method must be one of {', '.join(method_names())}; got {run.method!r}")
     return kinds[run.method](n_bits=run.bits, random_state=run.trial, **dict(run.params))
+
+
+def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
+    """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
+    from dish import source
+
+    if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > source.free_memory() // 2:
+        return source.Rows(_Selected(data, rows))
+    return prepared(data, rows)
+
+
+class _Selected:
+    """Some rows of a dataset, prepared when they are asked for."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, data: Any, rows: NDArray[Any]) -> None:
+        self.data, self.rows = data, rows
+        self.shape = (len(rows), data.X.shape[1])
+
+    def __getitem__(self, which: Any) -> NDArray[Any]:
+        block = prepared(self.data, self.rows[which])
+        if is_map(self.data.X):
+            release(self.data.X)
+        return block
 
 
 def prepared(data: Any, rows: NDArray[Any]) -> NDArray[Any]:

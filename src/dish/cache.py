@@ -31,10 +31,13 @@ def cache_folder(cache: StrPath | None = None) -> Path:
     return Path(cache)
 
 
+LONG = 100_000  # rows that take long enough for a bar
+
+
 @contextmanager
-def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that takes steps; silent where standard error is no terminal."""
-    if not sys.stderr.isatty():
+def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that takes steps; silent where standard error is no terminal, or another process's."""
+    if not worth or not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
         yield lambda step: None
         return
     from rich.console import Console

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes, collective
+from dish.cache import LONG, progress
 from dish.codes import byte_table, popcount
 from dish.collective import ALONE, Group
 from dish.similarity import Similarity
@@ -67,6 +68,9 @@ class Columns(Protocol):
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
         """The count-th largest sim, and how many of the values equal to it are among the ``count`` largest."""
 
+    def between(self, sim: Tensor, low: float, high: float) -> tuple[int, Tensor]:
+        """How many sim exceed ``high``, and those in [low, high]."""
+
     def above(self, sim: Tensor, threshold: float, ties: int) -> Any:
         """Return the column with +1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
 
@@ -95,9 +99,10 @@ def sweep(
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     n = int(group.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
-    with _threads_for(H.n):
+    with _threads_for(H.n), progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, group=group)
+            step(1)
         result.gram = group.total(H.whole_gram()).cpu().numpy()
     flips = group.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
     result.flips = int(flips)
@@ -136,12 +141,16 @@ def update_column(
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
         sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
-        Rtb, u = group.sum(S.Rt(sums), H.gram(k))
+        Rtb, u, moved_all = group.sum(S.Rt(sums), H.gram(k), torch.tensor([moved], device=sums.device))
+        if step and group.world > 1 and moved_all == 0:
+            break
         SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
         sim, qb = H.scores(k, u, H.r * SB, diag, S.group, q, lam)
-        parts, uu = group.total(torch.stack([sums @ SB, qb, sums.sum()])), u @ u
-        bSb, linear, b1, uu = torch.cat([parts, uu[None]]).tolist()
+        parts = torch.stack([sums @ SB, qb, sums.sum()])
+        if group.world > 1:
+            parts, samples = group.sum(parts, collective.sample(sim, group))
+        bSb, linear, b1, uu = torch.cat([parts, (u @ u)[None]]).tolist()
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
         if g > g_kept:  # worse than the column we had: take the step back
             H.set_column(k, kept)
@@ -152,9 +161,12 @@ def update_column(
             kept, g_kept = H.column(k), g
         if step == max_steps:
             break
-        threshold, ties = H.kth_largest(sim, count) if group.world == 1 else collective.kth_largest(sim, count, group)
+        if group.world == 1:
+            threshold, ties = H.kth_largest(sim, count)
+        else:
+            threshold, ties = collective.kth_largest(sim, count, group, samples, H.between)
         moved = H.set_column(k, H.above(sim, threshold, ties))
-        if group.total(torch.tensor(moved)) == 0:
+        if group.world == 1 and moved == 0:
             break
         result.steps += 1
 
@@ -167,6 +179,8 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 
 class DenseColumns:
     """Codes as a ±1 float64 matrix: the readable form."""
+
+    between = staticmethod(collective.between)
 
     def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
         self.H = torch.from_numpy(codes.unpack(packed, n_bits)).double()
@@ -230,6 +244,7 @@ class DeviceColumns:
     """
 
     SAMPLE = 1 << 14  # values that a selection takes its first bounds from
+    between = staticmethod(collective.between)
 
     def __init__(self, packed: Tensor, n_bits: int) -> None:
         self.n, self.r = len(packed), n_bits
@@ -394,6 +409,11 @@ class PackedColumns:
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
         """The count-th largest sim, and its ties among the largest."""
         return kth_largest(sim.numpy(), count, self._scratch)
+
+    def between(self, sim: Tensor, low: float, high: float) -> tuple[int, Tensor]:
+        """How many sim exceed ``high``, and those in [low, high]."""
+        above, found = _between(sim.numpy(), low, high, self._scratch)
+        return int(above), torch.from_numpy(self._scratch[: _close_gaps(self._scratch, found)])
 
     def above(self, sim: Tensor, threshold: float, ties: int) -> NDArray[np.uint64]:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""

@@ -7,7 +7,7 @@ Every process holds a contiguous range of the rows, in the order of their ranks.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,64 +183,87 @@ def _together() -> Iterator[None]:
         ) from None
 
 
-def kth_largest(values: Tensor, k: int, group: Group) -> tuple[float, int]:
+def sample(values: Tensor, group: Group) -> Tensor:
+    """What a selection wants to know first: (world, size + 1), a few of our values and how many there are.
+
+    Zero in the rows of other processes: to be summed over all of them, with whatever else is to be sent.
+    """
+    size = -(-SAMPLE // group.world)
+    some = values.new_full((group.world, size + 1), 0.0)
+    drawn = values[:: max(1, len(values) // size)][:size]
+    some[group.rank] = torch.nan
+    some[group.rank, : len(drawn)] = drawn
+    some[group.rank, -1] = len(values)
+    return some
+
+
+Between = Callable[[Tensor, float, float], tuple[int, Tensor]]
+
+
+def between(values: Tensor, low: float, high: float) -> tuple[int, Tensor]:
+    """How many values exceed ``high``, and those in [low, high]."""
+    return int((values > high).sum()), values[(values >= low) & (values <= high)]
+
+
+def kth_largest(
+    values: Tensor, k: int, group: Group, samples: Tensor | None = None, between: Between = between
+) -> tuple[float, int]:
     """The k-th largest of the values of all processes, and how many of ours that equal it are among the k largest.
 
     Of equal values those of lower ranks come first. A sample gives two bounds, a histogram between them one bin, and
-    the values of that bin are sorted if they are few, else binned again: about three messages, none of which
-    depends on how many values there are.
+    the values of that bin are sorted if they are few, else binned again: two or three messages, none of which
+    depends on how many values there are. ``samples`` are the summed ``sample`` of all, if they were sent already.
     """
-    low, high = _bounds(values, k, group)
-    left, k_left = values, k
+    low, high = _bounds(group.total(sample(values, group)) if samples is None else samples, k)
+    above, left = between(values, low, high)
     while True:
-        bins, chosen, k_left, inside = _refine(left, k_left, low, high, group)
-        left = left[bins == chosen]
+        bins, counts = _histogram(left, low, high)
+        totals, all_above = group.sum(counts.cpu().double(), torch.tensor(float(above), dtype=torch.float64))
+        n_above = int(all_above)
+        if not n_above < k <= n_above + float(totals.sum()):  # the bounds missed it: look on that side
+            left = values[values > high] if k <= n_above else values[values < low]
+            above = 0 if k <= n_above else len(values) - len(left)
+            inside = FEW + 1
+        else:
+            from_top = totals.flip(0).cumsum(0) + n_above
+            chosen = BINS - 1 - int((from_top < k).sum())
+            above += int((bins > chosen).sum())
+            left = left[bins == chosen]
+            inside = int(totals[chosen])
         if inside <= FEW:
-            everyone = group.gather(_padded(left, FEW)).flatten()
-            ordered = everyone[~everyone.isnan()].sort(descending=True).values
-            threshold = float(ordered[k_left - 1])
-            break
-        ends = group.gather(torch.stack(_ends(left)))
+            every = group.gather(_padded(left, FEW)).cpu()
+            larger = n_above + int(totals[chosen + 1 :].sum())
+            return _among(every, k - larger, group.rank)
+        ends = group.gather(torch.stack(_ends(left))).cpu()
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
-        if low == high:
-            threshold = low
-            break
-    counts = torch.stack([(left > threshold).sum(), (left == threshold).sum()])  # left has all that equal it
-    counts = group.gather(counts)
-    ties = k_left - int(counts[:, 0].sum())
-    before = int(counts[: group.rank, 1].sum())
-    return threshold, max(0, min(int(counts[group.rank, 1]), ties - before))
+        if low == high:  # all equal
+            numbers = group.gather(torch.tensor([float(above), float(len(left))]))
+            ties, before = k - int(numbers[:, 0].sum()), int(numbers[: group.rank, 1].sum())
+            return low, max(0, min(len(left), ties - before))
 
 
-def _bounds(values: Tensor, k: int, group: Group) -> tuple[float, float]:
+def _among(every: Tensor, k: int, rank: int) -> tuple[float, int]:
+    """The k-th largest of the values (world, few), padded with NaN, and how many of our own are its ties."""
+    ordered = every[~every.isnan()].sort(descending=True).values
+    threshold = ordered[k - 1]
+    ties = k - int((ordered > threshold).sum())
+    equal = (every == threshold).sum(1)
+    return float(threshold), max(0, min(int(equal[rank]), ties - int(equal[:rank].sum())))
+
+
+def _bounds(samples: Tensor, k: int) -> tuple[float, float]:
     """Two numbers that very likely hold the k-th largest value between them."""
-    size = -(-SAMPLE // group.world)
-    some = _padded(values[:: max(1, len(values) // size)][:size], size)
-    known = torch.cat([some, values.new_tensor([len(values)])])
-    every = group.gather(known)
-    ordered = every[:, :-1][~every[:, :-1].isnan()].sort().values
-    n = float(every[:, -1].sum())
-    place, margin = (n - k) / n * len(ordered), 2 * len(ordered) ** 0.5
-    last = len(ordered) - 1
-    return float(ordered[max(0, min(last, int(place - margin)))]), float(
-        ordered[max(0, min(last, int(place + margin)))]
-    )
+    some, n = samples[:, :-1].cpu(), float(samples[:, -1].sum())
+    ordered = some[~some.isnan()].sort().values
+    place, margin, last = (n - k) / n * len(ordered), 2 * len(ordered) ** 0.5, len(ordered) - 1
+    return tuple(float(ordered[max(0, min(last, int(at)))]) for at in (place - margin, place + margin))  # type: ignore[return-value]
 
 
-def _refine(values: Tensor, k: int, low: float, high: float, group: Group) -> tuple[Tensor, int, int, int]:
-    """Bins (n,) of the values, the bin of the k-th largest, its place there, and how many values are there.
-
-    Bin 0 is below ``low``, the last one above ``high``.
-    """
+def _histogram(values: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Bins of values between two bounds, and how many are in each of them."""
     scale = BINS / (high - low) if high > low else 0.0
-    bins = ((values - low) * scale).floor_().clamp_(0, BINS - 1).long() + 1
-    bins = torch.where(values < low, 0, torch.where(values > high, BINS + 1, bins))
-    counts = group.total(torch.bincount(bins, minlength=BINS + 2)).cpu()
-    from_top = counts.flip(0).cumsum(0)
-    place = int((from_top < k).sum())
-    chosen = BINS + 1 - place
-    above = int(from_top[place - 1]) if place else 0
-    return bins, chosen, k - above, int(counts[chosen])
+    bins = ((values - low) * scale).floor_().clamp_(0, BINS - 1).long()
+    return bins, torch.bincount(bins, minlength=BINS)
 
 
 def _padded(values: Tensor, size: int) -> Tensor:

@@ -184,6 +184,8 @@ class DISH(KernelHasher):
             if y is not None and np.shape(y)[0] == data.X.shape[0]:
                 y = y[part]
             rows = Rows(data.X, part)
+        elif isinstance(X, Rows):
+            rows = X
         elif isinstance(X, Tensor) and (X.device.type == "cuda" or _is_large(X)):
             rows = Rows(X.detach())
         elif isinstance(X, np.ndarray) and not isinstance(X, np.memmap) and _is_large(X):

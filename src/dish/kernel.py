@@ -19,7 +19,7 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dish import codes
-from dish.cache import progress
+from dish.cache import LONG, progress
 from dish.cbcd import Columns, pack_signs
 from dish.collective import ALONE, Group
 from dish.similarity import Classes, Similarity
@@ -95,7 +95,7 @@ class FeatureMap:
             keep = K.stored
         total = torch.zeros(m, dtype=torch.float64, device=device)
         finite = []
-        with group.agreed(), progress("kernel features", n) as step:
+        with group.agreed(), progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step:
             for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
                 on_place = keep is not None and keep.device.type == device.type
                 x = X.read(rows, device, check=device.type == "cpu")
@@ -215,14 +215,14 @@ def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
         yield slice(start, min(n, start + size))
 
 
-def blocks_of(K: KernelMatrix, size: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """Row blocks of K with their slices, for products."""
+def blocks_of(K: KernelMatrix, size: int | None = None, title: str = "") -> Iterator[tuple[slice, Tensor]]:
+    """Row blocks of K with their slices, for products; a pass with a title shows how far it is."""
     size = size or max(8 * BLOCK, rows_at_a_time(K.device, K.shape[1]))
-    if not isinstance(K, Tensor):
-        yield from K.blocks(size)
-        return
-    for rows in row_blocks(len(K), size):
-        yield rows, K[rows]
+    blocks = ((rows, K[rows]) for rows in row_blocks(len(K), size)) if isinstance(K, Tensor) else K.blocks(size)
+    with progress(title, len(K), worth=bool(title) and len(K) >= LONG) as step:
+        for rows, block in blocks:
+            yield rows, block
+            step(len(block))
 
 
 def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.RandomState) -> Tensor:
@@ -293,7 +293,7 @@ def gram(K: KernelMatrix, group: Group = ALONE) -> Tensor:
     m = K.shape[1]
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
-    for _, block in blocks_of(K, 16 * BLOCK):
+    for _, block in blocks_of(K, 16 * BLOCK, "KᵀK"):
         for part in quarters:  # on and right of the diagonal only: 0.6 of the work
             G[part, part.start :] += block[:, part].T @ block[:, part.start :]
     for part in quarters:
@@ -411,7 +411,7 @@ def spectral_start(
         return W, pack_F(K, W)
     X = np.empty((r, K.shape[1]))
     H = np.empty((S.n_groups, r), bool)
-    with progress("spectral start", r) as step:
+    with progress("spectral start", r, worth=relaxed.n >= LONG) as step:
         for k in range(r):
             X[k] = relaxed.best()
             H[:, k] = relaxed.M @ X[k] >= 0
@@ -661,7 +661,7 @@ class LinearStep:
         """Fit F to codes H."""
         for _ in range(1 if self.loss.one_solve else self.N_STEPS):
             KtT = torch.zeros(self.W.shape, dtype=torch.float64, device=self.K.device)
-            for rows, K in blocks_of(self.K):
+            for rows, K in blocks_of(self.K, title="F-step"):
                 h = H.signs(rows, K)
                 KtT += K.T @ (h if self.loss.one_solve else self.loss.target(h, K @ self.W))
             self.W = self.white.solve(self.group.total(KtT)).to(self.K.dtype)
@@ -735,7 +735,7 @@ def linear_terms(F_blocks: Iterator[tuple[slice, Tensor]], loss: Loss, scale: fl
 
 def F_blocks(K: KernelMatrix, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """F = K W by row blocks."""
-    for rows, block in blocks_of(K):
+    for rows, block in blocks_of(K, title="F = KW"):
         yield rows, block @ W
 
 
