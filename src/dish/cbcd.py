@@ -143,6 +143,7 @@ def update_column(
         sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
         Rtb, u, moved_all = group.sum(S.Rt(sums), H.gram(k), torch.tensor([moved], device=sums.device))
         if step and group.world > 1 and moved_all == 0:
+            result.steps -= 1  # it was none: several processes learn only now that nothing moved
             break
         SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
