@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
-.PHONY: bench-rivals
+.PHONY: bench-rivals bench-scale
 .PHONY: bench-multilabel clean
 .DELETE_ON_ERROR:
 
@@ -53,6 +53,12 @@ bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multil
 
 bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
 	$(BIN)/python benchmarks/load.py
+
+bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two processes, kills, the plot
+	$(BIN)/python benchmarks/scale.py cpu
+	$(BIN)/python benchmarks/scale.py ranks
+	$(BIN)/python benchmarks/scale.py kills
+	$(BIN)/python benchmarks/scale.py plot
 
 clean:
 	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
