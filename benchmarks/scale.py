@@ -393,7 +393,7 @@ def plot() -> None:
     axes[1].set(ylabel="memory, GB", xlabel="rows (synthetic, d = 4096)")
     for axis in axes:
         axis.grid(True, which="both", alpha=0.3)
-        axis.legend()
+        axis.legend(loc="lower right", fontsize="small")
     figure.suptitle("DISH fit, m = 1000, r = 128; dotted: proportional to n")
     figure.savefig(RESULTS / "scale.png", dpi=150)
 
