@@ -1,5 +1,7 @@
 """One's own features: array files and folders of shards."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -82,7 +84,7 @@ def test_shards_that_do_not_fit_are_refused(tmp_path, kind):
             load_features(folder)
         np.save(file, X7[3:4])
         (folder / "y_2.npy").unlink()
-        with pytest.raises(DataFileError, match=r"7 rows, but its labels are of shape \(4,\)"):
+        with pytest.raises(DataFileError, match="has 3 files of features, but 2 of labels"):
             load_features(folder)
 
 
@@ -167,6 +169,7 @@ def test_a_parquet_shard_may_have_one_feature_and_many_labels_a_row(tmp_path):
     [
         (("part-0", "part-2"), "part-1 is missing"),
         (("a_007", "a_010"), "a_008 is missing, and 1 more"),
+        (("x1", "x3"), "x2 is missing"),
         (("s-00001-of-00003", "s-00003-of-00003"), "s-00002-of-00003 is missing"),
         (("s-0-of-3", "s-1-of-3"), "s-2-of-3 is missing"),
     ],
@@ -178,7 +181,18 @@ def test_a_missing_shard_is_named(tmp_path, names, missing):
         load_features(tmp_path)
 
 
-@pytest.mark.parametrize("names", [("b", "a"), ("x1", "z9"), ("5",), ("s-1-of-2", "s-2-of-2"), ("v2-0", "v2-1")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("b", "a"),
+        ("x1", "z9"),
+        ("5",),
+        ("s-1-of-2", "s-2-of-2"),
+        ("v2-0", "v2-1"),
+        ("e2020", "e2023"),
+        ("yelp0", "yelp1"),
+    ],
+)
 def test_shards_with_all_their_numbers_or_none_are_read(tmp_path, names):
     for name in names:
         np.save(tmp_path / f"{name}.npy", X7)
@@ -204,3 +218,38 @@ def test_labels_of_the_wrong_length_are_named(tmp_path):
         np.save(tmp_path / f"y_{i}.npy", Y7[:n])
     with pytest.raises(DataFileError, match=r"X_1\.npy has 7 rows, but .*y_1\.npy has 6 labels"):
         load_features(tmp_path)
+
+
+def test_shards_are_read_in_the_order_of_their_numbers(tmp_path):
+    for i in range(12):
+        np.save(tmp_path / f"X{i}.npy", np.full((2, 3), float(i)))
+        np.save(tmp_path / f"labels{i}.npy", np.full(2, i))
+    data = load_features(tmp_path)
+    np.testing.assert_array_equal(data.X[:][:, 0], np.repeat(np.arange(12.0), 2))
+    np.testing.assert_array_equal(data.y, np.repeat(np.arange(12), 2))
+
+
+def test_parquet_columns_go_by_name_and_gaps_are_nan(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"b": [7] * 40 + [None], "a": [5] * 41}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.int64())}), tmp_path / "2.parquet")
+    X = load_features(tmp_path).X
+    np.testing.assert_array_equal(X[:3], [[1, 3], [2, 4], [5, 7]])
+    assert np.isnan(X[42][1])
+    pq.write_table(pa.table({"a": [1], "c": [2]}), tmp_path / "1.parquet")
+    with pytest.raises(DataFileError, match=r"1\.parquet has other columns than the first shard"):
+        load_features(tmp_path)
+
+
+def test_more_shards_than_open_files(tmp_path):
+    resource = pytest.importorskip("resource")
+    for i in range(80):
+        np.save(tmp_path / f"{i}.npy", np.full((1, 2), float(i)))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, before[1]))
+    try:
+        assert load_features(tmp_path).X[:].sum() == 2 * sum(range(80))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

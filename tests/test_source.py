@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, checkpoint, kernel, load, shards, source
+from dish import DISH, checkpoint, collective, kernel, load, shards, source
+from dish.similarity import from_labels
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
 
@@ -120,7 +121,15 @@ def test_a_classifier_needs_its_features_in_memory(rows):
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(1000, 1000), ("2GB", 2 * 10**9), ("1.5 gib", 3 * 2**29), ("100", 100), ("7kb", 7000), (np.int64(5), 5)],
+    [
+        (1000, 1000),
+        ("2GB", 2 * 10**9),
+        ("1.5 gib", 3 * 2**29),
+        ("100", 100),
+        ("7kb", 7000),
+        ("2G", 2 * 10**9),
+        (np.int64(5), 5),
+    ],
 )
 def test_budgets(given, expected):
     assert source.memory_budget(given) == expected
@@ -234,6 +243,99 @@ def test_a_checkpoint_of_something_else_is_refused(rows, tmp_path):
     (tmp_path / "state" / "state.dish").write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"state\.dish"):
         DISH(**params).fit(X, y)
+
+
+def test_a_folder_of_other_files_is_never_touched(rows, tmp_path):
+    """Not by a fit, and not at its end: names such as codes-train.npy are the user's."""
+    X, y = rows
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("codes-train.npy", "codes-1.npy", "state.dish", "notes.txt"):
+        (mine / name).write_text(name)
+    for folder in (mine, mine / "notes.txt"):
+        with pytest.raises(ValueError, match=r"holds other files|is a file"):
+            DISH(**PARAMS, checkpoint=folder).fit(X, y)
+    assert sorted(f.name for f in mine.iterdir()) == ["codes-1.npy", "codes-train.npy", "notes.txt", "state.dish"]
+    done = DISH(**PARAMS, checkpoint=tmp_path / "new").fit(X, y)
+    (tmp_path / "new" / "codes-best.npy").write_text("kept")
+    again = DISH(**PARAMS, checkpoint=tmp_path / "new").fit(X, y)
+    np.testing.assert_array_equal(again.codes_, done.codes_)
+    checkpoint.Checkpoint(tmp_path / "new", "", (0, 0), collective.ALONE).remove()
+    assert [f.name for f in (tmp_path / "new").iterdir()] == ["codes-best.npy"]
+
+
+@pytest.mark.parametrize("damage", ["zeros", "narrow", "gone", "fewer"])
+def test_damaged_codes_of_a_checkpoint_are_found(damage, rows, tmp_path):
+    X, y = rows
+    params = {**PARAMS, "checkpoint": tmp_path / "state"}
+    n_iter = DISH(**params).fit(X, y).n_iter_
+    path = tmp_path / "state" / f"codes-{n_iter}.npy"
+    whole = np.load(path)
+    if damage == "gone":
+        path.unlink()
+    elif damage != "fewer":
+        np.save(path, np.zeros_like(whole) if damage == "zeros" else whole[:, :2])
+    message = "more than n_iter=0" if damage == "fewer" else "to begin anew"
+    with pytest.raises(ValueError, match=message):
+        DISH(**({**params, "n_iter": 0} if damage == "fewer" else params)).fit(X, y)
+
+
+def test_other_label_sets_or_another_start_are_not_taken_up(rows, tmp_path):
+    X, _ = rows
+    Y = np.eye(4, dtype=int)[np.arange(len(X)) % 4]
+    other = Y.copy()
+    other[:, 0] |= other[:, 1]  # the same rows are alike, but not to the same degree
+    DISH(**PARAMS, checkpoint=tmp_path / "a").fit(X, Y)
+    with pytest.raises(ValueError, match="other parameters or labels"):
+        DISH(**PARAMS, checkpoint=tmp_path / "a").fit(X, other)
+    codes = [np.packbits(np.random.default_rng(i).random((len(X), 20)) < 0.5, axis=1) for i in range(2)]
+    DISH(**PARAMS, init=codes[0], checkpoint=tmp_path / "b").fit(X, Y)
+    with pytest.raises(ValueError, match="other parameters or labels"):
+        DISH(**PARAMS, init=codes[1], checkpoint=tmp_path / "b").fit(X, Y)
+
+
+def test_no_room_for_a_scratch_file(rows, whole, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kernel, "scratch", full)
+    with pytest.warns(UserWarning, match="no room for a scratch file"):
+        hasher = DISH(**PARAMS, memory_budget=1).fit(*rows)
+    np.testing.assert_array_equal(hasher.codes_, whole.codes_)
+
+
+def test_labels_and_similarities_with_a_path(rows, whole, tmp_path):
+    X, y = rows
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    np.testing.assert_array_equal(DISH(**PARAMS).fit(tmp_path / "X.npy", tmp_path / "y.npy").codes_, whole.codes_)
+    np.testing.assert_array_equal(DISH(**PARAMS).fit(tmp_path / "X.npy", from_labels(y)).codes_, whole.codes_)
+    with pytest.raises(ValueError, match="X has 3000 rows but y has 1500"):
+        DISH(**PARAMS).fit(tmp_path / "X.npy", y[:1500])
+    bad = np.load(tmp_path / "X.npy", mmap_mode="r+")
+    bad[2100] = np.nan
+    with pytest.raises(ValueError, match=r"NaN or infinity in row 2,100$"):
+        whole.transform(tmp_path / "X.npy")
+
+
+@pytest.mark.parametrize("kind", [">f4", "longdouble", "uint16", "bfloat16", "grad"])
+def test_numbers_that_torch_or_numpy_lack(kind, rows, tmp_path):
+    X, y = rows
+    X = np.round(X * 8) + 100  # whole numbers that all of these hold
+    if kind in ("bfloat16", "grad"):
+        dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+        given = [torch.from_numpy(part).to(dtype).requires_grad_(kind == "grad") for part in pieces(X)]
+        X = np.concatenate([part.detach().float().numpy() for part in given])
+    else:
+        np.save(tmp_path / "X.npy", X.astype(kind))
+        given = tmp_path / "X.npy"
+    np.testing.assert_array_equal(DISH(**PARAMS).fit(given, y).codes_, DISH(**PARAMS).fit(X, y).codes_)
+
+
+def test_a_saved_model_forgets_its_checkpoint(rows, tmp_path):
+    hasher = DISH(**PARAMS, checkpoint=tmp_path / "state").fit(*rows)
+    hasher.save(tmp_path / "m.dish")
+    assert load(tmp_path / "m.dish").checkpoint is None
 
 
 def test_a_fit_killed_at_random_moments_ends_with_the_same_codes(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -27,15 +28,14 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
         if shards.is_streamed(X):
-            parts = [self._decide(self._check_X(block, reset=False)) for block in shards.blocks_of(X)]
-            return np.concatenate(parts).astype(np.float32, copy=False)
+            return np.concatenate([self.decision_function(block) for block in self._blocks(X)])
         return self._decide(self._check_X(X, reset=False)).astype(np.float32, copy=False)
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
         if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
-            return np.concatenate([self.transform(block) for block in shards.blocks_of(X)])
+            return np.concatenate([self.transform(block) for block in self._blocks(X)])
         X = self._check_X(X, reset=False)
         n = X.shape[0]  # a hasher may accept sparse rows, which have no len
         packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
@@ -43,6 +43,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rows = slice(i, i + 2**15)
             packed[rows] = codes.pack(self._decide(X[rows]).astype(np.float32, copy=False))
         return packed
+
+    @staticmethod
+    def _blocks(X: Any) -> Iterator[NDArray[Any]]:
+        """Row blocks of what is streamed; a bad row is named by its number among all."""
+        X = shards.features_at(X) if shards.is_path(X) else X
+        start = 0
+        for block in shards.blocks_of(X):
+            shards.check_finite(block, start, X)
+            yield block
+            start += len(block)
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
         """F of checked rows."""
@@ -157,7 +167,9 @@ def plain(name: str, value: Any) -> Any:
     """A parameter as a JSON value; objects that JSON cannot hold are kept by their description."""
     if isinstance(value, np.generic):
         return value.item()
-    if value is None or isinstance(value, str | int | float | bool):
+    if name == "checkpoint" or value is None:
+        return None  # the folder of one fit is not another's
+    if isinstance(value, str | int | float | bool):
         return value
     if name == "kernel":
         raise TypeError("a hasher with a kernel function of your own cannot be saved: files hold no code")

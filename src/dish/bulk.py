@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.cache import progress
 from dish.collective import Group
-from dish.shards import blocks_of
+from dish.shards import blocks_of, check_finite
+from dish.tables import allocate_npy
 
 BLOCK = 1 << 14  # rows
 
@@ -25,7 +26,7 @@ def encode_file(hasher: Any, X: Any, output: Path, group: Group) -> tuple[int, i
     try:
         with group.agreed():
             if group.first:
-                np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
+                allocate_npy(temporary, shape)
         with group.agreed():
             out = np.lib.format.open_memmap(temporary, "r+")
             for rows, block in _parts(X, group, "encoding"):
@@ -66,6 +67,7 @@ def _parts(X: Any, group: Group, title: str) -> Any:
     start = mine.start
     with progress(title, mine.stop - mine.start) as step:
         for block in blocks_of(_Part(X, mine), BLOCK):
+            check_finite(block, start, X)
             yield slice(start, start + len(block)), block
             start += len(block)
             step(len(block))

@@ -37,7 +37,11 @@ RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; e
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
 RowsPath = Annotated[
-    Path, typer.Argument(metavar="X", help="Rows (n, d): .npy, .npz, .parquet or .csv; or a folder of images.")
+    Path,
+    typer.Argument(
+        metavar="X",
+        help="Rows (n, d): .npy, .npz, .parquet or .csv, a folder of .npy or .parquet shards; or a folder of images.",
+    ),
 ]
 CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes made by `dish encode`.")]
 QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
@@ -104,7 +108,10 @@ def fit(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the model goes.")],
     labels: Annotated[
         Path | None,
-        typer.Argument(metavar="[Y]", help="Labels: (n,) classes, or (n, l) of 0/1; of images: their folders."),
+        typer.Argument(
+            metavar="[Y]",
+            help="Labels: (n,) classes, or (n, l) of 0/1. Without: y*.npy in the folder; of images the sub-folders.",
+        ),
     ] = None,
     bits: Annotated[int, typer.Option(help="Code length.")] = 64,
     anchors: Annotated[int, typer.Option(help="Anchors of the kernel map; more are better and slower.")] = 1000,
@@ -128,14 +135,22 @@ def fit(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="Where the state of a fit is kept: of rows a folder (OUTPUT.checkpoint), of images a file."
+            help="Where the state after every iteration is kept until the end: of rows a folder of its own "
+            "(OUTPUT.checkpoint), of images a file."
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Of rows: go on from the checkpoint if there is one.")
+        bool,
+        typer.Option(
+            "--resume", help="Of rows: go on from the checkpoint, if there is one of the same data and options."
+        ),
     ] = False,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Of rows: memory to use, as 2GB; else half of what is free.")
+        str | None,
+        typer.Option(
+            help="Of rows, on the CPU, of each process: memory to use, as 2GB (else half of what is free). "
+            "What has no room goes to a scratch file in $TMPDIR."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
@@ -145,6 +160,7 @@ def fit(
     import numpy as np
 
     from dish import collective, tables
+    from dish.checkpoint import Checkpoint
     from dish.deep import DeepDISH
     from dish.estimator import DISH
 
@@ -171,8 +187,8 @@ def fit(
         return
     if net is not None:
         raise ValueError(f"--net {net} needs a folder of images, and {rows} is none")
-    if y is None and not (rows.is_dir() or rows.with_name(f"{rows.stem}_labels.npy").exists()):
-        raise ValueError(f"labels Y are missing: {rows} is not a folder with a sub-folder of images a label")
+    if y is None:
+        y = _labels_within(rows)
     checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
     hasher = DISH(
         n_bits=bits,
@@ -193,16 +209,13 @@ def fit(
         verbose=verbose,
     )
     with collective.from_environment() as group:
-        with group.agreed():
-            if not resume and group.first:
-                _remove_checkpoint(checkpoint)
+        hasher._goes_on = resume  # else it begins anew, and the old state stands until there is a new one
         hasher.fit(*_rows_to_fit(rows, y, group))
         codes = group.gather_arrays(hasher.codes_)  # the model holds those of all rows
         if group.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
-            hasher.checkpoint = None
             _keep(hasher, output, len(hasher.codes_), "rows", quiet)
-            _remove_checkpoint(checkpoint)
+            Checkpoint(checkpoint, "", (0, 0), collective.ALONE).remove()
 
 
 def _has_shards(folder: Path) -> bool:
@@ -216,17 +229,25 @@ def _rows_to_fit(path: Path, y: Any, group: Any) -> tuple[Any, Any]:
     if path.is_dir() or path.suffix == ".npy":
         return path, y
     X = tables.read_rows(path)
+    if len(y) != len(X):
+        raise ValueError(f"X has {len(X)} rows but y has {len(y)}; they must be equal")
     mine = group.share(len(X))
-    return X[mine], y[mine] if len(y) == len(X) else y
+    if mine.start == mine.stop:
+        raise ValueError(f"{path} has {len(X)} rows, too few for {group.world} processes")
+    return X[mine], y[mine]
 
 
-def _remove_checkpoint(folder: Path) -> None:
-    """Remove the files a checkpoint is made of, and nothing else."""
-    if folder.is_dir():
-        for file in (folder / "state.dish", *folder.glob("codes-*.npy")):
-            file.unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+def _labels_within(rows: Path) -> Any:
+    """Labels that come with the rows: in a .npz or a folder of shards, or beside X.npy in X_labels.npy."""
+    from dish.features import load_features
+
+    y = load_features(rows).y if rows.is_dir() or rows.suffix in (".npy", ".npz") else None
+    if y is None:
+        raise ValueError(
+            f"labels Y are missing: name a file of labels, or put them with {rows} (y.npy or y-*.npy in a folder of "
+            "shards, X_labels.npy beside X.npy, y in a .npz or .parquet). Images have a sub-folder a label"
+        )
+    return y
 
 
 def _keep(hasher: Any, output: Path, n: int, what: str, quiet: bool) -> None:
@@ -646,6 +667,8 @@ def _check_writable(path: Path, *inputs: Path) -> None:
         raise ValueError(f"cannot write {path}: it is one of the inputs")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
+    if any(given.is_dir() and given.resolve() == path.resolve().parent for given in inputs):
+        raise ValueError(f"cannot write {path}: it would lie among the inputs")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
 

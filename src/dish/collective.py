@@ -176,11 +176,10 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0][:200]
         raise RankError(
-            f"another process of this job ended or cannot be reached ({reason}); start all of them again, "
-            "with --resume to go on from the last checkpoint"
-        ) from None
+            "another process of this job ended or cannot be reached: start all of them again (a fit with --resume "
+            "goes on from its last checkpoint)"
+        ) from error
 
 
 def sample(values: Tensor, group: Group) -> Tensor:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -15,13 +16,14 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import cbcd, codes, collective, kernel, shards, source
-from dish.base import check_integer, check_number, check_option, plain
-from dish.checkpoint import Checkpoint, State
+from dish.base import check_integer, check_number, check_option
+from dish.checkpoint import Checkpoint, State, checksum
 from dish.collective import Group
 from dish.features import load_features
 from dish.kernelhasher import KernelHasher, resolve_device
-from dish.similarity import Similarity, from_labels
+from dish.similarity import Similarity, check_labels, from_labels
 from dish.source import Rows
+from dish.tables import read_labels
 
 FStep = kernel.LinearStep | kernel.ClassifierStep
 
@@ -92,6 +94,7 @@ class DISH(KernelHasher):
     """
 
     classifiers_: list[Any] | None = None
+    _goes_on = True  # from a checkpoint that is there
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
 
     def __init__(
@@ -151,12 +154,18 @@ class DISH(KernelHasher):
         self.timings_: dict[str, float] = {}
         with group.agreed():
             rows, y = self._open(X, y, group)
+            if group.world > 1:
+                check_labels(y)  # each its own: an error in the middle of a message would leave the others waiting
         device = resolve_device(self.device)
         with self._stage("labels"):
             S = self._similarity(y, len(rows), group, self.similar_weight).to(device)
         random_state = shared_random_state(self.random_state, group)
         saved = self._checkpoint(rows, S, group)
-        state = saved.load(len(rows)) if saved else None
+        state = None
+        if saved:
+            saved.prepare()
+            with group.agreed():
+                state = saved.load(len(rows), codes.n_bytes(self.n_bits)) if self._goes_on else None
 
         with self._stage("features"):
             K = self._kernel_features(rows, random_state, group, self._room_for_K(rows))
@@ -179,9 +188,16 @@ class DISH(KernelHasher):
         """Rows and labels of this process."""
         if shards.is_path(X):
             data = load_features(X)
-            part = group.share(data.X.shape[0])
-            y = data.y if y is None else y
-            if y is not None and np.shape(y)[0] == data.X.shape[0]:
+            n = data.X.shape[0]
+            part = group.share(n)
+            if part.start == part.stop:
+                raise ValueError(f"{X} has {n} rows, too few for {group.world} processes")
+            y = read_labels(Path(y)) if shards.is_path(y) else data.y if y is None else y
+            if y is not None and not isinstance(y, Similarity):
+                if np.shape(y)[:1] != (n,):
+                    raise ValueError(
+                        f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal"
+                    )
                 y = y[part]
             rows = Rows(data.X, part)
         elif isinstance(X, Rows):
@@ -256,7 +272,9 @@ class DISH(KernelHasher):
             if saved and isinstance(step, kernel.LinearStep):
                 with self._stage("checkpoint"):
                     W, so_far = step.W.cpu().numpy(), np.array(objective)
-                    saved.save(State(self.codes_, W, so_far, self.anchors_, tuple(random_state.get_state())))
+                    saved.save(
+                        State(self.codes_, W, so_far, self.anchors_, self.mean_, tuple(random_state.get_state()))
+                    )
         self.objective_ = np.array(objective, np.float64)
         self.n_iter_ = len(objective)
 
@@ -293,19 +311,27 @@ class DISH(KernelHasher):
         first, n = span = group.span(len(rows))
         left_out = ("checkpoint", "verbose", "device", "memory_budget", "n_iter", "init", "anchors")
         params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
-        params |= {k: str(plain(k, getattr(self, k))) for k in ("init", "anchors")}
-        # a sum over rows that does not depend on how they are shared out
-        place = (np.arange(first, first + len(rows), dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(2**32)
-        mixed = (place + np.uint64(1)) * (S.group.cpu().numpy().astype(np.uint64) + np.uint64(1))
-        labels = int(group.total(torch.tensor(float(int(mixed.sum()) % 2**40), dtype=torch.float64))) % 2**40
-        known = {**params, "labels": labels, "n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
+        for k in ("init", "anchors"):
+            value = getattr(self, k)
+            params[k] = value if isinstance(value, str) else _digest(np.asarray(value))
+        labels = checksum(S.group.cpu().numpy(), first, group)
+        probe = torch.cos(torch.arange(len(S.Rt(S.diag)), dtype=torch.float64, device=S.diag.device))
+        known = {**params, "labels": labels, "S": _digest(S.P(probe).cpu().numpy()), "n": n}
+        known |= {"d": rows.shape[1], "dtype": str(rows.dtype)}
         fingerprint = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
         return Checkpoint(self.checkpoint, fingerprint, span, group)
 
     def _take_up(self, state: State, step: FStep, random_state: np.random.RandomState) -> Tensor:
         """Go on from a state: F into ``step``, the codes back."""
-        if state.anchors.shape != self.anchors_.shape or not np.array_equal(state.anchors, self.anchors_):
-            raise ValueError(f"checkpoint {self.checkpoint} is of other rows X: remove it, or name another")
+        same = state.anchors.shape == self.anchors_.shape and np.array_equal(state.anchors, self.anchors_)
+        if not same or not np.allclose(state.mean, self.mean_, rtol=1e-3):
+            raise ValueError(
+                f"checkpoint {self.checkpoint} is of other rows X or another random_state: remove it, or name another"
+            )
+        if len(state.objective) > self.n_iter:
+            raise ValueError(
+                f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
+            )
         random_state.set_state(state.random)
         step.start(torch.from_numpy(state.W).to(step.K.device))
         if self.verbose:
@@ -383,6 +409,10 @@ class DISH(KernelHasher):
 def _is_large(X: Any) -> bool:
     """A matrix of floats of more than a quarter of a gigabyte."""
     return X.ndim == 2 and str(X.dtype).endswith(("float32", "float64")) and X.nbytes > 1 << 28
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def columns(packed: Tensor, r: int) -> cbcd.Columns:

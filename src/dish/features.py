@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,18 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 
 def _read_shards(folder: Path) -> tuple[Shards, NDArray[Any] | None]:
-    arrays, tables = sorted(folder.glob("*.npy")), sorted(folder.glob("*.parquet"))
+    arrays, tables = (sorted(folder.glob(f"*.{kind}"), key=_by_number) for kind in ("npy", "parquet"))
     if bool(arrays) == bool(tables):
         raise DataFileError(
             f"{folder} must hold either .npy or .parquet shards, found {'both' if arrays else 'none'}"
         )
     _check_numbers([f.name for f in arrays or tables], folder)
     return _npy_shards(folder, arrays) if arrays else _parquet_shards(tables)
+
+
+def _by_number(file: Path) -> list[Any]:
+    """Names in the order people count in: part-2 before part-10."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", file.name)]
 
 
 def _check_numbers(names: list[str], folder: Path) -> None:
@@ -84,6 +91,8 @@ def _check_numbers(names: list[str], folder: Path) -> None:
             )[int(found[2])] = name
     for (prefix, of), have in series.items():
         first = min(have)
+        if not of and first > 1 and not re.search(rf"0{first}", have[first]):
+            continue  # years, sizes: no count from a beginning
         wanted = range(first if first <= 1 else 0, first + int(of)) if of else range(first, max(have) + 1)
         missing = [i for i in wanted if i not in have]
         if missing and (of or len(have) > 1):
@@ -102,25 +111,43 @@ def _digits(have: dict[int, str]) -> int:
 
 
 def _npy_shards(folder: Path, files: list[Path]) -> tuple[Shards, NDArray[Any] | None]:
-    label_files = [f for f in files if f.stem.startswith("y") or f.stem.endswith("_labels")]
-    parts = {f: read_npy(f, mmap_mode="r") for f in files if f not in label_files}
+    label_files = [f for f in files if re.match(r"(y|labels?)($|[-_.\d])", f.stem) or f.stem.endswith("_labels")]
+    parts: dict[Path, Any] = {f: _peek(f) for f in files if f not in label_files}
     if not parts:
-        raise DataFileError(f"{folder} holds labels but no features")
+        raise DataFileError(f"{folder} holds labels (y*.npy, labels*.npy, *_labels.npy) but no features")
     for file, part in parts.items():
         _check_matrix(file, part)
     _check_widths({file: part.shape[1] for file, part in parts.items()})
     arrays = list(parts.values())
     dtype = np.result_type(*(a.dtype for a in arrays))
-    for file, part in parts.items():
-        _check_some_rows(file, part[[0, len(part) // 2, len(part) - 1]])
     labels = {f: read_npy(f) for f in label_files}
+    if len({(y.ndim, *y.shape[1:]) for y in labels.values()}) > 1:
+        raise DataFileError(f"{folder}: its label files differ in shape")
+    if 1 < len(labels) != len(parts):
+        raise DataFileError(f"{folder} has {len(parts)} files of features, but {len(labels)} of labels")
     if len(labels) == len(parts):
         for (file, part), (label_file, y) in zip(parts.items(), labels.items(), strict=True):
-            if len(part) != len(y):
-                raise DataFileError(f"{file} has {len(part):,} rows, but {label_file} has {len(y):,} labels")
+            if part.shape[0] != len(y):
+                raise DataFileError(f"{file} has {part.shape[0]:,} rows, but {label_file} has {len(y):,} labels")
     names = [str(file) for file in parts]
-    X = Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype, names)  # type: ignore[misc]
+    opened = [partial(read_npy, f, "r") for f in parts]
+    X = Shards(opened, [a.shape[0] for a in arrays], arrays[0].shape[1], dtype, names)
     return X, np.concatenate(list(labels.values())) if labels else None
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of a file that is not held open: there may be more of them than a process may open."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _peek(file: Path) -> _Shape:
+    part = read_npy(file, mmap_mode="r")
+    if part.ndim == 2 and len(part):
+        _check_some_rows(file, part[[0, len(part) // 2, len(part) - 1]])
+    return _Shape(part.shape, part.dtype)
 
 
 def _check_some_rows(file: Path, rows: NDArray[Any]) -> None:
@@ -139,22 +166,35 @@ def _parquet_shards(files: list[Path]) -> tuple[Shards, NDArray[Any] | None]:
             labels.append(read_parquet(file, [name]))
     if labels and len(labels) != len(files):
         raise DataFileError(f"{files[0].parent}: only {len(labels)} of {len(files)} shards hold labels")
-    heads = {file: _parquet_rows(file, head=16) for file in files}
+    full = [file for file, n in zip(files, lengths, strict=True) if n]
+    if not full:
+        raise DataFileError(f"{files[0].parent}: all shards are empty")
+    names = _feature_columns(full[0])
+    heads = {file: _parquet_rows(file, names, head=16) for file in full}
     for file, head in heads.items():
         _check_matrix(file, head)
         _check_some_rows(file, head)
     _check_widths({file: head.shape[1] for file, head in heads.items()})
-    dtype = np.result_type(*(head.dtype for head in heads.values()))
-    width = heads[files[0]].shape[1]
-    X = Shards([lambda f=f: _parquet_rows(f) for f in files], lengths, width, dtype, [str(f) for f in files])  # type: ignore[misc]
+    dtype = np.result_type(np.float32, *(head.dtype for head in heads.values()))  # whole numbers may have gaps: NaN
+    width = heads[full[0]].shape[1]
+    opened = [partial(_parquet_rows, f, names) for f in full]
+    X = Shards(opened, [n for n in lengths if n], width, dtype, [str(f) for f in full])
     return X, np.concatenate(labels) if labels else None
 
 
-def _parquet_rows(file: Path, head: int | None = None) -> NDArray[Any]:
+def _feature_columns(file: Path) -> list[str]:
     columns = [name for name in parquet_layout(file)[0] if name not in PARQUET_LABELS]
     if not columns:
         raise DataFileError(f"{file} holds labels but no features")
-    rows = read_parquet(file, columns, head)
+    return columns
+
+
+def _parquet_rows(file: Path, columns: list[str], head: int | None = None) -> NDArray[Any]:
+    """Feature columns of a file, in the order of the first shard's."""
+    here = _feature_columns(file)
+    if len(here) == len(columns) and set(here) != set(columns):
+        raise DataFileError(f"{file} has other columns than the first shard: {sorted(set(here) ^ set(columns))[:4]}")
+    rows = read_parquet(file, columns if set(here) == set(columns) else here, head)
     return rows[:, None] if rows.ndim == 1 else rows
 
 

@@ -6,7 +6,9 @@ touches it runs over blocks of rows, and what is summed over rows goes through a
 
 from __future__ import annotations
 
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +93,8 @@ class FeatureMap:
             keep: Tensor | None = K
         else:
             K = KernelRows(X, self, device)
-            K.decide()
+            with group.agreed():
+                K.decide()
             keep = K.stored
         total = torch.zeros(m, dtype=torch.float64, device=device)
         finite = []
@@ -142,14 +145,18 @@ class KernelRows:
         start = time.perf_counter()
         block = self.features.raw(self.X.read(some, self.device)).cpu().numpy()
         made = time.perf_counter() - start
-        trial = scratch(len(block), m, np_dtype)
-        start = time.perf_counter()
-        trial[:] = block
-        trial.flush()  # to the disk and back: what a pass over a file larger than memory pays
-        release(trial)
-        trial.sum()
-        if time.perf_counter() - start < made:
-            self.file = scratch(n, m, np_dtype)
+        try:
+            trial = scratch(len(block), m, np_dtype)
+            start = time.perf_counter()
+            trial[:] = block
+            trial.flush()  # to the disk and back: what a pass over a file larger than memory pays
+            release(trial)
+            trial.sum()
+            if time.perf_counter() - start < made:
+                self.file = scratch(n, m, np_dtype)
+        except OSError as error:
+            folder = tempfile.gettempdir()
+            warnings.warn(f"no room for a scratch file in {folder} ({error}): features are made anew", stacklevel=2)
 
     def release(self, rows: slice) -> None:
         """Let go of rows of the scratch file."""

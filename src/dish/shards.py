@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ class Shards:
 
     def __init__(
         self,
-        parts: list[Callable[[], NDArray[Any]]],
+        parts: Sequence[Callable[[], NDArray[Any]]],
         lengths: list[int],
         n_features: int,
         dtype: Any,
@@ -108,10 +108,13 @@ def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
     if is_blocks(X):
         width = None
         for block in X:
-            rows = np.asarray(block)
+            rows = as_array(block)
             width = rows.shape[1:] if width is None else width
             check_widths({width, rows.shape[1:]})
-            yield rows
+            if len(rows):
+                yield rows
+        if width is None:
+            raise ValueError("X: there are no row blocks")
         return
     for i in range(0, X.shape[0], size):
         block = X[i : i + size]
@@ -131,3 +134,23 @@ def check_widths(widths: set[tuple[int, ...]]) -> None:
     """Row blocks must all have the same width."""
     if len(widths) != 1:
         raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+
+
+def as_array(block: Any) -> NDArray[Any]:
+    """A row block, which may be a tensor of any kind, as an array."""
+    if hasattr(block, "detach"):
+        block = block.detach().cpu()
+        block = block.float() if "bfloat16" in str(block.dtype) else block
+    return np.asarray(block)
+
+
+def check_finite(block: NDArray[Any], start: int, X: Any) -> None:
+    """Refuse NaN, by the number of the row and the name of its file; ``start`` is that of the block's first row."""
+    if block.dtype.kind == "f" and not np.isfinite(block).all():
+        raise not_finite(start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0]), X)
+
+
+def not_finite(row: int, X: Any) -> ValueError:
+    """The error that names a bad row."""
+    file = f" ({X.where(row)})" if isinstance(X, Shards) else ""
+    return ValueError(f"Input X contains NaN or infinity in row {row:,}{file}")

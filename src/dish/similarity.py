@@ -353,6 +353,16 @@ def from_labels(
     return Classes(codes, similar_weight, len(classes)).share(group)
 
 
+def check_labels(y: Any) -> None:
+    """Refuse labels that ``from_labels`` would refuse, without a message to other processes."""
+    if isinstance(y, Similarity):
+        return
+    if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
+        _label_matrix(y)
+    else:
+        encode_classes(y)
+
+
 def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[Any]]:
     """Labels (n,) of any type → class numbers 0 … c−1 (n,) and the sorted classes (c,)."""
     y = np.asarray(y)

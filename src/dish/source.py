@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.shards import Shards, check_widths, features_at, is_blocks, is_map, is_path
-from dish.tables import DataFileError, release
+from dish.shards import Shards, as_array, check_widths, features_at, is_blocks, is_map, is_path, not_finite
+from dish.tables import release, reserve
 
 
 class Rows:
@@ -95,8 +95,7 @@ class Rows:
         if self.checked or bool(block.isfinite().all()):
             return block
         row = self.start + int(numbers[int((~block.isfinite()).any(1).nonzero()[0])])
-        file = f" ({self.array.where(row)})" if isinstance(self.array, Shards) else ""
-        raise ValueError(f"Input X contains NaN or infinity in row {row:,}{file}")
+        raise not_finite(row, self.array)
 
 
 def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -104,6 +103,8 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         if block.device.type == "cuda" or device.type == "cpu":
             return block.to(device, dtype)
         block = block.numpy()
+    if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch has no type for it
+        block = block.astype(str(dtype).removeprefix("torch."))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.from_numpy(np.ascontiguousarray(block))
@@ -114,62 +115,56 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _in_memory(blocks: Any) -> Shards:
     """A list of row blocks as one matrix, without a copy."""
-    arrays = [np.asarray(block.cpu() if isinstance(block, Tensor) else block) for block in blocks]
+    arrays = [as_array(block) for block in blocks]
     check_widths({a.shape[1:] for a in arrays})
     dtype = np.result_type(*(a.dtype for a in arrays))
     return Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
 
 
-def spool(blocks: Iterable[Any], folder: str | os.PathLike[str] | None = None) -> NDArray[Any]:
+def spool(blocks: Iterable[Any]) -> NDArray[Any]:
     """Row blocks, which come only once, as a memory-map of a scratch file that vanishes with it."""
     n, width, dtype = 0, None, np.dtype("float32")
-    with tempfile.NamedTemporaryFile(prefix="dish-rows-", dir=folder, delete=False) as file:
-        try:
-            for block in blocks:
-                rows = np.asarray(block.cpu() if isinstance(block, Tensor) else block)
-                if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-                    raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
-                if width is None:
-                    width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
-                check_widths({(width,), rows.shape[1:]})
-                np.ascontiguousarray(rows, dtype).tofile(file)
-                n += len(rows)
-            if not n or not width:
-                raise ValueError("X: there are no row blocks, or they are empty")
-            file.flush()
-            return np.memmap(file.name, dtype, "r", shape=(n, width))
-        finally:
-            os.unlink(file.name)  # the map keeps it until it is gone itself
+    with tempfile.TemporaryFile(prefix="dish-rows-") as file:  # without a name: gone whatever happens
+        for block in blocks:
+            rows = as_array(block)
+            if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+                raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
+            if width is None:
+                width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
+            check_widths({(width,), rows.shape[1:]})
+            np.ascontiguousarray(rows, dtype).tofile(file)
+            n += len(rows)
+        if not n or not width:
+            raise ValueError("X: there are no row blocks, or they are empty")
+        file.flush()
+        return np.memmap(file, dtype, "r", shape=(n, width))
 
 
-def scratch(n: int, m: int, dtype: Any, folder: str | os.PathLike[str] | None = None) -> np.memmap[Any, Any]:
+def scratch(n: int, m: int, dtype: Any) -> np.memmap[Any, Any]:
     """Room for (n, m) numbers in a scratch file that vanishes with the map."""
-    with tempfile.NamedTemporaryFile(prefix="dish-K-", dir=folder, delete=False) as file:
-        try:
-            free = os.statvfs(file.name) if hasattr(os, "statvfs") else None
-            need = n * m * np.dtype(dtype).itemsize
-            if free is not None and free.f_bavail * free.f_frsize < need:
-                raise DataFileError(f"{Path(file.name).parent} has no room for a scratch file of {need / 1e9:.1f} GB")
-            file.truncate(need)
-            return np.memmap(file.name, dtype, "r+", shape=(n, m))
-        finally:
-            os.unlink(file.name)
+    with tempfile.TemporaryFile(prefix="dish-K-") as file:
+        size = n * m * np.dtype(dtype).itemsize
+        file.truncate(size)
+        reserve(file.fileno(), size)
+        return np.memmap(file, dtype, "r+", shape=(n, m))
 
 
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024**i for i, k in enumerate("KMGT", 1)}
 
 
 def memory_budget(value: Any) -> int:
     """Bytes of a ``memory_budget``: a number, "2GB", or None for half of what is free."""
-    if value is None:
-        return free_memory() // 2
+    if value is None:  # the processes on a machine share it
+        return free_memory() // 2 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if isinstance(value, str):
-        text = value.strip().upper().replace(" ", "")
-        number = text.rstrip("BKMGTI")
+        text = value.strip().upper().replace(" ", "").removesuffix("B")
+        number = text.rstrip("KMGTI")
         try:
-            return _positive(float(number) * UNITS[text[len(number) :] or "B"], value)
+            bytes_ = float(number) * UNITS[text[len(number) :]]
         except (ValueError, KeyError):
-            pass
+            bytes_ = None
+        if bytes_ is not None:
+            return _positive(bytes_, value)
     elif isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         return _positive(float(value), value)
     raise ValueError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")

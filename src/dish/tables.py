@@ -119,6 +119,21 @@ def release(block: Any) -> None:
         block._mmap.madvise(mmap.MADV_DONTNEED, first, length)
 
 
+def allocate_npy(path: StrPath, shape: tuple[int, ...]) -> None:
+    """A .npy file of zero bytes, with room for all of it: a full disk is an error now, not a crash later."""
+    file = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+    size = os.path.getsize(path)
+    del file
+    with open(path, "r+b") as opened:
+        reserve(opened.fileno(), size)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Have the system set aside the bytes of a file, where it can."""
+    if hasattr(os, "posix_fallocate") and size:
+        os.posix_fallocate(descriptor, 0, size)
+
+
 @contextmanager
 def open_npz(path: StrPath) -> Iterator[NpzFile]:
     """The arrays of a .npz file by name, each read when asked for; none with pickled objects."""
