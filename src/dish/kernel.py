@@ -358,8 +358,7 @@ class Relaxation:
     def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, group: Group = ALONE) -> None:
         self.n = group.span(len(K))[1]
         self.L_inv = white.inverse_factor()
-        by_class = isinstance(S, Classes) and r <= 4 * S.n_groups
-        A = S.group_totals(blocks_of(K), group) if by_class else None  # Eᵀ K
+        A = S.group_totals(blocks_of(K), group) if isinstance(S, Classes) else None  # Eᵀ K
         PtK, RtK = S.project(blocks_of(K), group) if A is None else (S.Pt(A), S.Rt(A))
         self.M = None if A is None else (A @ self.L_inv.T).cpu().numpy()  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
@@ -409,9 +408,9 @@ def spectral_start(
 
     Rows of a class share a row of S, and here their code: the sign of their mean F. All sums over rows are then sums
     over classes, exact and cheap, and the codes do not hang on the last digits of F. For other similarities, which
-    come in degrees, and for many more bits than classes, codes are the signs of F: there equal codes for equal labels
-    end in worse optima. For more than ``START_ROWS`` rows KᵀH_k is then estimated from that many random rows, so that
-    a bit costs no pass over K, and all processes get these rows and do the same.
+    come in degrees, codes are the signs of F: equal codes for equal labels end in worse optima there. For more than
+    ``START_ROWS`` rows KᵀH_k is then estimated from that many random rows, so that a bit costs no pass over K, and
+    all processes get these rows and do the same.
     """
     relaxed = Relaxation(K, white, S, r, group)
     if relaxed.M is None:

@@ -124,7 +124,6 @@ TABLES = {
             Line("SDH", "sdh", 100_000, (0.133, 0.219, 0.284, 0.325), 5831),
             Line("DISH-K", "dish", 100_000, (0.176, 0.250, 0.313, 0.357), 257.3, params=BALANCED),
             Line("DISH-K, 4,000 anchors", "dish", 100_000, params=(("n_anchors", 4000), *BALANCED)),
-            Line("CCA-ITQ, 4,000 anchors", "cca_itq", 100_000, params=(("n_anchors", 4000),), bits=(128,)),
             Line("DISH-K-Full", "dish", None, (None, None, 0.417, None), 2050, params=BALANCED, bits=(128,)),
             Line("LSH", "lsh", 100_000),
             Line("l2 distance", "l2", 100_000, bits=(32,)),
