@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from itertools import pairwise
@@ -671,6 +672,8 @@ def _check_writable(path: Path, *inputs: Path) -> None:
         raise ValueError(f"cannot write {path}: it would lie among the inputs")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: the folder {path.parent} is not writable")
 
 
 if __name__ == "__main__":
