@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dish.datasets import DataFileError, Shards, load_features
+from dish.shards import blocks_of
 
 X7 = np.arange(35, dtype=np.float32).reshape(7, 5)
 Y7 = np.array([0, 1, 0, 1, 0, 1, 1])
@@ -65,7 +66,7 @@ def test_shards_read_as_one_matrix(tmp_path, kind):
     for which in (slice(None), slice(2, 5), slice(6, None, -2), [6, 0, 3, 3], Y7 == 1, 4, -1):
         assert np.array_equal(X[which], X7[which])
     assert np.array_equal(np.asarray(X), X7)
-    assert np.array_equal(np.concatenate(list(X.blocks(2))), X7)
+    assert np.array_equal(np.concatenate(list(blocks_of(X, 2))), X7)
     with pytest.raises(IndexError):
         X[7]
 

@@ -51,7 +51,7 @@ def damaged(tmp_path):
         "flipped.npz": "is not a .npz file of numbers, or is damaged",
         "archive.npy": "it is an archive of arrays",
         "single.npz": "it is a single array",
-        "objects.npz": "it holds Python objects",
+        "objects.npz": "it holds no array, or one of Python objects",
     }
 
 

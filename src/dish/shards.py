@@ -68,11 +68,6 @@ class Shards:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
 
-    def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
-        """All rows in order, a block at a time."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]
-
     def _part(self, s: int) -> NDArray[Any]:
         if self._open is None or self._open[0] != s:
             self._open = (s, self._parts[s]())

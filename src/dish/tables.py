@@ -91,7 +91,7 @@ def _reading(path: StrPath, kind: str, also: tuple[type[Exception], ...] = ()) -
     except FileNotFoundError:
         raise FileNotFoundError(f"no file at {path}") from None
     except damage as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else error
+        reason = "it holds no array, or one of Python objects" if "allow_pickle" in str(error) else error
         raise DataFileError(f"{path} is not a {kind}, or is damaged ({reason})") from None
 
 
