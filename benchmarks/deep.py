@@ -14,7 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from dish import bench, paper
+from dish.experiments import paper
+from dish.experiments import runs as bench
 
 
 def work(run: bench.Run, folder: Path, jobs: int) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dish import bench, datasets, metrics
-from dish.gist import gist
+from dish import datasets, metrics
+from dish.datasets.gist import gist
+from dish.experiments import runs as bench
 
 RESULTS = Path(__file__).parent / "results" / "gist.json"
 

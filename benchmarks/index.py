@@ -27,7 +27,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH, HammingIndex, bench
+from dish import DISH, HammingIndex
+from dish.experiments import runs as bench
 
 N, N_QUERIES, N_RADIUS, N_SINGLE, SEED, JITTER = 1_000_000, 500, 100, 100, 0, 0.05
 RESULTS = Path(__file__).parent / "results" / "index.json"

@@ -29,7 +29,8 @@ import httpx
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dish import DISH, HammingIndex, bench
+from dish import DISH, HammingIndex
+from dish.experiments import runs as bench
 
 N, BITS, K, SEED = 1_000_000, 64, 10, 0
 WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.25

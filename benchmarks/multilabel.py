@@ -16,8 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH, bench, datasets, metrics
+from dish import DISH, datasets, metrics
 from dish.baselines import LSH
+from dish.experiments import runs as bench
 
 BITS, TRIALS, N_QUERIES, CUT = (16, 32, 64, 96), 3, 2000, 5000
 RESULTS = Path(__file__).parent / "results" / "multilabel.json"

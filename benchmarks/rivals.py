@@ -10,7 +10,7 @@ import statistics
 import time
 from pathlib import Path
 
-from dish import bench
+from dish.experiments import runs as bench
 
 ROUNDS = 6
 METHODS = ("dish", "sdh", "fasth", "cosdish")

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from dish import DISH, bench, load, metrics
-from dish.cache import cache_folder
-from dish.synthetic import SyntheticImageNet
+from dish import DISH, load, metrics
+from dish.datasets.synthetic import SyntheticImageNet
+from dish.experiments import runs as bench
+from dish.io.cache import cache_folder
 
 RESULTS = Path(__file__).parent / "results"
 N, R, M = 1_280_000, 128, 1000
@@ -288,7 +289,8 @@ def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
 
 def one_rank(n: int, path: str) -> None:
     """This process's share of a fit; print a line of JSON. The first one writes the codes."""
-    from dish import cbcd, collective
+    from dish import parallel as collective
+    from dish.solver import cbcd
 
     steps, sweep = [], cbcd.sweep
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dish import bench
+from dish.experiments import runs as bench
 
 SIZES = (25_000, 50_000, 100_000, 200_000, 400_000)
 D, N_CLASSES, R, M, N_ITER = 128, 100, 64, 1000, 5

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dish import bench, metrics
+from dish import metrics
+from dish.experiments import runs as bench
 
 N, R, SEED = 1_000_000, 64, 0
 RESULTS = Path(__file__).parent / "results" / "scoring.json"

@@ -17,7 +17,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH, bench
+from dish import DISH
+from dish.experiments import runs as bench
 
 N, D, M, R, N_ITER, N_CLASSES, SEED = 59_000, 512, 1000, 64, 5, 10, 0
 RESULTS = Path(__file__).parent / "results" / "speed.json"

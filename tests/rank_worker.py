@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dish import DISH, bulk, cbcd, collective
+from dish import DISH
+from dish import parallel as collective
+from dish.io import files as bulk
+from dish.solver import cbcd
 
 FITS = {  # parameters of fits that must give the same codes however many processes share the rows
     "classes": ({"n_bits": 12, "n_anchors": 60}, "y"),
@@ -69,7 +72,7 @@ def fits(group, folder):
 
 def messages(group, folder):
     """Bytes sent by a sweep, for two numbers of rows."""
-    from dish.similarity import from_labels
+    from dish.similarity.labelled import from_labels
 
     sent = []
     for n in (2000, 40_000):

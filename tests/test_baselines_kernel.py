@@ -9,9 +9,10 @@ import torch
 
 import dish
 from dish import codes, metrics
-from dish.baselines import REGISTRY, fasth, ksh, sdh, trees
-from dish.kernel import Whitening, gram
-from dish.similarity import from_labels
+from dish.baselines import REGISTRY, fasth, ksh, sdh
+from dish.baselines import _trees as trees
+from dish.kernel.features import Whitening, gram
+from dish.similarity.labelled import from_labels
 
 KERNEL = ("ksh", "sdh", "fasth")
 

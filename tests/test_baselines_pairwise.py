@@ -9,7 +9,7 @@ import torch
 
 from dish import codes, metrics
 from dish.baselines import REGISTRY, bre, cosdish, lfh, mlh, pairs, tsh
-from dish.similarity import from_labels
+from dish.similarity.labelled import from_labels
 
 NAMES = ("bre", "mlh", "tsh", "lfh", "cosdish")
 

@@ -24,7 +24,7 @@ from dish.baselines import (
     minhash,
     sh,
 )
-from dish.baselines.pca import principal
+from dish.baselines._pca import principal
 
 
 @pytest.fixture

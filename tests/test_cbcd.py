@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dish import cbcd, codes, collective
-from dish.similarity import Classes, from_labels
+from dish import codes
+from dish import parallel as collective
+from dish.similarity.labelled import Classes, from_labels
+from dish.solver import cbcd
 from test_similarity import KINDS
 
 RNG = np.random.default_rng(3)

@@ -12,8 +12,7 @@ import urllib.error
 import numpy as np
 import pytest
 
-from dish import cifar
-from dish.datasets import DataFileError, DownloadError, cifar10_gist, load_cifar10
+from dish.datasets import DataFileError, DownloadError, cifar, cifar10_gist, load_cifar10
 
 ROWS = 6  # a batch
 

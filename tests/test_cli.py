@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dish import DISH
-from dish.cli import main
+from dish.cli.app import main
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import rank_worker
-from dish import DISH, collective, metrics
+from dish import DISH, metrics
+from dish import parallel as collective
 
 WORKER = Path(rank_worker.__file__)
 

@@ -8,7 +8,7 @@ from sklearn.base import clone
 import dish
 from dish import DISH, DeepDISH, metrics
 from dish.baselines import REGISTRY
-from dish.deephasher import DeepHasher
+from dish.deep.hasher import DeepHasher
 
 HASHERS = {"dish": DISH, "deepdish": DeepDISH, **REGISTRY}
 DEEP = [name for name, kind in HASHERS.items() if issubclass(kind, DeepHasher)]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dish import gist as room
-from dish.gist import gist, prefilter
+from dish.datasets import gist as room
+from dish.datasets.gist import gist, prefilter
 
 
 def grating(cycles_a_pixel, angle, size=64, contrast=60.0, phase=0.3):

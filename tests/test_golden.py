@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote still load and give the same codes. ``golden/make.py`` says how they were made."""
+"""Files that earlier versions wrote load and give the same codes. ``golden/make.py`` says how they were made."""
 
 import shutil
 from pathlib import Path

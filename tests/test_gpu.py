@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, cbcd, codes, metrics
-from dish.similarity import from_labels
+from dish import DISH, codes, metrics
+from dish.similarity.labelled import from_labels
+from dish.solver import cbcd
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
 

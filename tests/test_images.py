@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dish import DeepDISH, images
-from dish.images import ImageError, check_images, read_image, with_labels
+from dish import DeepDISH
+from dish.io import images
+from dish.io.images import ImageError, check_images, read_image, with_labels
 
 
 def save(path, mode, colour, size=(12, 8), **options):

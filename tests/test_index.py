@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dish import HammingIndex, codes, modelfile
+from dish import HammingIndex, codes
+from dish.io import modelfile
 
 KINDS = ("random", "clustered", "duplicates", "one code")
 
@@ -110,7 +111,7 @@ def test_radius_search_by_bits_of_words(kind, n_bits):
 
 
 def test_the_buckets_are_used_and_not_only_the_scan(monkeypatch):
-    from dish import scan
+    from dish.index import scan
 
     ix = settled(make("random", 60_000, 64), 64)
     Q = queries_of(ix.get(ix.ids), 10, 64)

@@ -5,9 +5,12 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dish import cbcd, codes, collective, kernel
-from dish.similarity import LowRank, from_labels
-from dish.source import Rows
+from dish import codes
+from dish import parallel as collective
+from dish.io.rows import Rows
+from dish.kernel import features as kernel
+from dish.similarity.labelled import LowRank, from_labels
+from dish.solver import cbcd
 from test_similarity import KINDS
 
 RNG = np.random.default_rng(5)

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import dish
-from dish import DISH, modelfile
+from dish import DISH
+from dish.io import modelfile
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_pipe_is_not_replaced(tmp_path):
 
 WRITER = """
 import sys, numpy as np
-from dish import modelfile
+from dish.io import modelfile
 path = sys.argv[1]
 print("ready", flush=True)
 for i in range(10**6):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dish import nuswide as room
 from dish.datasets import DataFileError, load_nuswide
+from dish.datasets import nuswide as room
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from dish.index import HammingIndex
+from dish.index.hamming import HammingIndex
 from dish.web import demo
 from dish.web.app import create_app
 from dish.web.collection import Collection

@@ -4,7 +4,7 @@ import scipy.sparse as sp
 import torch
 
 from dish import similarity
-from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, from_labels
+from dish.similarity.labelled import Classes, LabelCounts, LabelSets, LowRank, from_labels
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random((12, 4)) < 0.4).astype(float)

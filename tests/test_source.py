@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, checkpoint, collective, kernel, load, shards, source
-from dish.similarity import from_labels
+from dish import DISH, load
+from dish import parallel as collective
+from dish.io import checkpoint, shards
+from dish.io import rows as source
+from dish.kernel import features as kernel
+from dish.similarity.labelled import from_labels
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
 
@@ -168,7 +172,7 @@ def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
     X[:] = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
     X.flush()
     code = (
-        "import sys, numpy as np, torch; from dish import bench; from dish.source import Rows\n"
+        "import sys, numpy as np, torch; from dish.experiments import runs as bench; from dish.io.rows import Rows\n"
         "X = np.load(sys.argv[1], mmap_mode='r'); rows = Rows(X); peak = bench.PeakMemory()\n"
         "for i in range(0, len(X), 512):\n"
         "    block = slice(i, min(len(X), i + 512))\n"

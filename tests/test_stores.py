@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex, codes
-from dish.stores import PostgresStore
+from dish.stores.postgres import PostgresStore
 
 psycopg = pytest.importorskip("psycopg", reason="PostgresStore is NOT tested: psycopg is not installed")
 
@@ -180,7 +180,7 @@ def test_approximate_indexes(store, kind):
 
 PUSHER = """
 import sys, numpy as np
-from dish.stores import PostgresStore
+from dish.stores.postgres import PostgresStore
 B = np.load(sys.argv[2])
 with PostgresStore(sys.argv[1], "rows", 64) as store:
     print("ready", flush=True)

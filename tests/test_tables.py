@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dish.tables import DataFileError, read_labels, read_npy, read_rows
+from dish.io.tables import DataFileError, read_labels, read_npy, read_rows
 
 X = np.arange(6.0).reshape(3, 2)
 

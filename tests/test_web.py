@@ -22,7 +22,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from dish import DISH, codes
-from dish.index import HammingIndex
+from dish.index.hamming import HammingIndex
 from dish.web import collection as collections
 from dish.web import guard, pictures
 from dish.web.app import create_app
@@ -162,7 +162,7 @@ def test_labels_may_be_missing(learned):
 
 
 def test_gist_of_a_photograph_is_the_row_of_the_dataset():
-    from dish.gist import gist
+    from dish.datasets.gist import gist
 
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
@@ -789,7 +789,7 @@ def test_kill_during_writes_loses_nothing_that_was_acknowledged(files, learned):
 
 
 def test_damaged_files_are_one_clear_line_and_exit_code_2(files, monkeypatch, capsys):
-    from dish.cli import main
+    from dish.cli.app import main
 
     def serve(*options):
         call = ["dish", "serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--port", "0", *options]
@@ -845,7 +845,7 @@ def test_a_missing_package_is_named():
 
 def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tmp_path):
     from dish import datasets
-    from dish.gist import gist
+    from dish.datasets.gist import gist
     from dish.web import demo
 
     rng = np.random.default_rng(0)
@@ -877,7 +877,7 @@ def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tm
     ("options", "says"), [(["--serve", "--data", "cats"], "digits, cifar10"), (["--data", "cifar10"], "--serve")]
 )
 def test_a_demo_that_is_not_there(options, says, monkeypatch, capsys):
-    from dish.cli import main
+    from dish.cli.app import main
 
     monkeypatch.setattr(sys, "argv", ["dish", "demo", *options])
     with pytest.raises(SystemExit) as end:

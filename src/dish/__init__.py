@@ -7,15 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Public name → module. Loaded on first use, so that `import dish` brings in neither torch nor numba.
-_PUBLIC = {"DISH": "estimator", "DeepDISH": "deep", "HammingIndex": "index", "load": "base"}
+# Public name → where it lives. Loaded on first use, so that `import dish` brings in neither torch nor numba.
+_NAMES = {
+    "DISH": "dish.kernel.dish",
+    "DeepDISH": "dish.deep.dish",
+    "HammingIndex": "dish.index",
+    "load": "dish.hasher",
+}
+_MODULES = {
+    "baselines": "dish.baselines",
+    "cbcd": "dish.solver.cbcd",
+    "codes": "dish.codes",
+    "datasets": "dish.datasets",
+    "gist": "dish.datasets.gist",
+    "images": "dish.io.images",
+    "kernel": "dish.kernel",
+    "metrics": "dish.metrics",
+    "modelfile": "dish.io.modelfile",
+    "nets": "dish.nets",
+    "similarity": "dish.similarity",
+}
 
 if TYPE_CHECKING:
-    from dish import baselines, cbcd, codes, datasets, gist, images, kernel, metrics, modelfile, nets, similarity
-    from dish.base import load
-    from dish.deep import DeepDISH
-    from dish.estimator import DISH
+    from dish import baselines, codes, datasets, kernel, metrics, nets, similarity
+    from dish.datasets import gist
+    from dish.deep.dish import DeepDISH
+    from dish.hasher import load
     from dish.index import HammingIndex
+    from dish.io import images, modelfile
+    from dish.kernel.dish import DISH
+    from dish.solver import cbcd
 
 __all__ = [
     "DISH",
@@ -37,10 +58,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(f"dish.{_PUBLIC[name]}"), name)
-    if name in __all__:
-        return importlib.import_module(f"dish.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'dish' has no attribute {name!r}")
 
 

@@ -19,7 +19,7 @@ from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, byte_table, check_codes, n_bytes, popcount
-from dish.similarity import encode_classes
+from dish.similarity.labelled import encode_classes
 
 Floats = NDArray[np.float64]
 _TILE = 2048  # database rows worked on at a time

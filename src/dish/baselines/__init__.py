@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dish.base import Hasher
 from dish.baselines.agh import AGH
 from dish.baselines.bre import BRE
 from dish.baselines.cnnbh import CNNBH
@@ -23,6 +22,7 @@ from dish.baselines.sdh import SDH
 from dish.baselines.sfhc import SFHC
 from dish.baselines.sh import SH
 from dish.baselines.tsh import TSH
+from dish.hasher import Hasher
 
 REGISTRY: dict[str, type[Hasher]] = {
     "lsh": LSH,

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from dish.baselines.anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
-from dish.baselines.pca import Matrix
+from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
+from dish.baselines._pca import Matrix
 
 
 class AGH(AnchorGraphHasher):

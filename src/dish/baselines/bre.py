@@ -10,8 +10,8 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from dish.base import check_integer
-from dish.baselines.pairs import PairwiseHasher, sample_pairs
+from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.hasher import check_integer
 
 
 class BRE(PairwiseHasher):

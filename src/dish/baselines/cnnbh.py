@@ -6,9 +6,9 @@ Guo, Li, "CNN based hashing for image retrieval", arXiv 1509.01354 (cited by the
 from __future__ import annotations
 
 from dish import codes
-from dish.deep import train_classifier
-from dish.deephasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.dish import train_classifier
+from dish.deep.hasher import DeepHasher
+from dish.similarity.labelled import Similarity
 
 
 class CNNBH(DeepHasher):

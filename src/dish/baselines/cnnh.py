@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
-from dish.deephasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.hasher import DeepHasher
+from dish.similarity.labelled import Similarity
 
 
 class CNNH(DeepHasher):

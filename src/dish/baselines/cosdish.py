@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
-from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
-from dish.similarity import Similarity
+from dish.baselines._pairs import PairwiseHasher, similar_columns, threads_for
+from dish.hasher import check_integer, check_number
+from dish.similarity.labelled import Similarity
 
 
 class COSDISH(PairwiseHasher):

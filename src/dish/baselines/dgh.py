@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dish import codes
-from dish.base import check_integer, check_number, check_option
-from dish.baselines.anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
+from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
+from dish.baselines._pca import Matrix
 from dish.baselines.itq import rotation
-from dish.baselines.pca import Matrix
+from dish.hasher import check_integer, check_number, check_option
 
 
 class DGH(AnchorGraphHasher):

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
-from dish.deephasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.hasher import DeepHasher
+from dish.similarity.labelled import Similarity
 
 QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over entries
 

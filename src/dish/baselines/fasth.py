@@ -25,11 +25,11 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import codes
-from dish.base import check_integer, check_number, check_option
-from dish.baselines import trees
-from dish.kernel import Whitening
-from dish.kernelhasher import KernelHasher
-from dish.similarity import Classes, LabelCounts, from_labels
+from dish.baselines import _trees as trees
+from dish.hasher import check_integer, check_number, check_option
+from dish.kernel.features import Whitening
+from dish.kernel.hasher import KernelHasher
+from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
 N_STARTS = 10  # random signs of the blocks to start from
 MAX_SWEEPS = 100  # over the rows; it stops when none wants to flip, usually after a few

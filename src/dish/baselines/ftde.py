@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
-from dish.deephasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.hasher import DeepHasher
+from dish.similarity.labelled import Similarity
 
 TRIPLETS = 30  # an anchor
 

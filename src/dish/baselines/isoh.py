@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from dish.base import check_integer, check_number
-from dish.baselines.pca import Matrix, PCAHasher, principal
+from dish.baselines._pca import Matrix, PCAHasher, principal
+from dish.hasher import check_integer, check_number
 
 
 class IsoH(PCAHasher):

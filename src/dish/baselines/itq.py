@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish import kernel as kernels
-from dish.base import check_integer, check_number
-from dish.baselines.pca import Matrix, PCAHasher, principal, project
-from dish.kernelhasher import KernelHasher
-from dish.similarity import Classes, LabelCounts, from_labels
+from dish.baselines._pca import Matrix, PCAHasher, principal, project
+from dish.hasher import check_integer, check_number
+from dish.kernel import features as kernels
+from dish.kernel.hasher import KernelHasher
+from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
 
 class PCAITQ(PCAHasher):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dish import codes
-from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, similar_columns, threads_for
-from dish.kernel import row_blocks
-from dish.similarity import Similarity
+from dish.baselines._pairs import PairwiseHasher, similar_columns, threads_for
+from dish.hasher import check_integer, check_number
+from dish.kernel.features import row_blocks
+from dish.similarity.labelled import Similarity
 
 
 class LFH(PairwiseHasher):

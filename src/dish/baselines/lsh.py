@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from dish.base import Hasher
+from dish.hasher import Hasher
 
 
 class LSH(Hasher):

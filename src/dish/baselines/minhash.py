@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from dish.base import Hasher, as_rows
+from dish.hasher import Hasher, as_rows
 
 PRIME = 2**31 - 1  # products of two residues fit in uint64
 DEGREE = 3  # polynomials of degree 3 are 4-wise independent: runs of neighbouring members do no harm

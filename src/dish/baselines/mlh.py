@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.base import check_integer, check_number
-from dish.baselines.pairs import PairwiseHasher, sample_pairs, threads_for
+from dish.baselines._pairs import PairwiseHasher, sample_pairs, threads_for
+from dish.hasher import check_integer, check_number
 
 
 class MLH(PairwiseHasher):

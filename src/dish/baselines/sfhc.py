@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dish import codes
 from dish.baselines.dhn import similar_pairs
-from dish.deephasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.hasher import DeepHasher
+from dish.similarity.labelled import Similarity
 
 
 class SFHC(DeepHasher):

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.baselines.pca import Matrix, PCAHasher, principal, project
+from dish.baselines._pca import Matrix, PCAHasher, principal, project
 
 
 class SH(PCAHasher):

@@ -15,9 +15,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from dish import codes
-from dish.base import check_integer, check_number, check_option
-from dish.baselines.pairs import PairwiseHasher, sample_pairs
-from dish.similarity import Similarity
+from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.hasher import check_integer, check_number, check_option
+from dish.similarity.labelled import Similarity
 
 Vector = NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.base import Hasher
 from dish.codes import n_bytes
-from dish.index import HammingIndex
+from dish.hasher import Hasher
+from dish.index.hamming import HammingIndex
 from dish.web.errors import Refused
 from dish.web.journal import Journal, JournalError, sync_folder
 from dish.web.pictures import PREPARE, Pictures, decode

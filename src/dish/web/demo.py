@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import __version__, datasets, modelfile
-from dish.base import load
-from dish.estimator import DISH
-from dish.index import HammingIndex
+from dish import __version__, datasets
+from dish.hasher import load
+from dish.index.hamming import HammingIndex
+from dish.io import modelfile
+from dish.kernel.dish import DISH
 from dish.web.collection import Collection, Sample
 from dish.web.pictures import ArrayPictures, Image
 

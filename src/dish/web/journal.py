@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dish.modelfile import ModelFileError
+from dish.io.modelfile import ModelFileError
 
 HEADER = struct.Struct("<4sIII")
 MARK = b"DJ1\n"

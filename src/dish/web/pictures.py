@@ -67,7 +67,7 @@ def _resize(image: Image, side: int) -> Image:
 
 def _gist32(image: Image) -> NDArray[Any]:
     """GIST of 32 × 32 pixels, length one: as the rows of CIFAR-10 are made."""
-    from dish.gist import gist
+    from dish.datasets.gist import gist
 
     return gist(_resize(image, 32)[None], normalize=True)  # (1, 512)
 

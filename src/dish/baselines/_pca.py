@@ -1,0 +1,60 @@
+"""Principal components, and the hash functions F(x) = Wᵀ(x − mean) that are built on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from dish.hasher import Hasher
+from dish.kernel.features import row_blocks
+
+Matrix = NDArray[np.float64]
+ROWS = 2**13  # rows made float64 at a time
+
+
+class PCAHasher(Hasher):
+    """A hasher that ignores y and starts from principal components. ``fit`` sets ``mean_`` (d,) and ``W_``."""
+
+    random_state: Any
+    _state: tuple[str, ...] = ("mean_", "W_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        return project(X, self.mean_, self.W_)
+
+
+def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDArray[np.float64]]:
+    """Mean (d,), the first p principal directions (d, p) and the variances along them (p,), largest first.
+
+    p is r, or the rank of the centred rows if that is less: a direction without variance tells rows apart by
+    rounding only. Sums are float64 whatever the type of X, and X is read by blocks of rows.
+    """
+    n, d = X.shape
+    mean = X.mean(axis=0, dtype=np.float64)
+    C = torch.zeros(d, d, dtype=torch.float64)
+    for rows in row_blocks(n, ROWS):
+        centred = torch.from_numpy(X[rows] - mean)
+        C += centred.T @ centred
+    top = min(r, d)
+    variance, W = eigh(C.numpy() / n, subset_by_index=[d - top, d - 1])
+    variance, W = variance[::-1], W[:, ::-1]
+    p = int((variance > 1e-10 * max(variance[0], 1e-300)).sum())
+    if p == 0:
+        raise ValueError(f"the rows of X are all alike (n_samples={n}): there is no direction to cut along")
+    return mean, W[:, :p].copy(), variance[:p]
+
+
+def project(X: NDArray[Any], mean: NDArray[Any], W: NDArray[Any]) -> Matrix:
+    """(X − mean) W in float64, by blocks of rows."""
+    V = torch.empty(len(X), W.shape[1], dtype=torch.float64)
+    for rows in row_blocks(len(X), ROWS):
+        V[rows] = torch.from_numpy(X[rows] - mean) @ torch.from_numpy(W)
+    return V.numpy()

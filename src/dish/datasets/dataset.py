@@ -1,0 +1,118 @@
+"""Rows with labels, and the splits of them into queries, database and training rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dish.hasher import check_integer
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of one trial. Queries are in neither other part; training rows are in the database."""
+
+    train: Indices
+    query: Indices
+    database: Indices
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows with labels, and how the paper splits them.
+
+    ``X``: (n, d) features (array, memory map, CSR, or shards) or (n, H, W, 3) images; ``y``: (n,) classes,
+    (n, l) labels of 0 and 1, or None for unlabelled files. ``synthetic`` is true of every stand-in.
+    """
+
+    name: str
+    X: Any
+    y: Any
+    queries: int = 100  # a class, or a concept
+    synthetic: bool = False
+    label_names: tuple[str, ...] = ()
+    ids: NDArray[np.str_] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def rows(self, which: Any = slice(None)) -> NDArray[Any]:
+        """Some rows of X (or all), dense and in memory."""
+        rows = self.X[which]
+        return rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
+
+    def split(self, trial: int = 0, n_train: int | None = None) -> Split:
+        """Queries, database and training rows of one trial; the same trial is the same split everywhere.
+
+        ``n_train=None`` trains on the whole database; a number takes that many of its rows, an equal share
+        of every class (multi-label rows: any).
+        """
+        if self.y is None:
+            raise ValueError(f"{self.name} has no labels, so there are no classes to split by")
+        return make_split(self.y, self.queries, n_train, trial)
+
+
+def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: int = 0) -> Split:
+    """Draw ``queries`` rows a class (or concept) as queries; the rest is the database (``Dataset.split``)."""
+    queries = check_integer("queries", queries, low=1)
+    trial = check_integer("trial", trial, low=0)
+    if n_train is not None:
+        n_train = check_integer("n_train", n_train, low=1)
+    rng = np.random.default_rng(trial)
+    multilabel = sp.issparse(y) or np.ndim(y) == 2
+    return (_split_concepts if multilabel else _split_classes)(y, queries, n_train, rng)
+
+
+def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
+    classes, code = np.unique(np.asarray(y), return_inverse=True)
+    sizes = np.bincount(code)
+    order = rng.permutation(len(code))
+    order = order[np.argsort(code[order], kind="stable")]  # class after class, shuffled within
+    place = np.empty(len(code), np.int64)  # a row's place within its class
+    place[order] = np.arange(len(code)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    share = np.zeros(len(classes), np.int64)
+    if n_train is not None:
+        share[:] = n_train // len(classes)
+        share[: n_train % len(classes)] += 1
+    _check_sizes(sizes, queries + np.maximum(share, 1), classes, queries)
+    query = place < queries
+    train = ~query if n_train is None else ~query & (place < queries + share[code])
+    return Split(np.flatnonzero(train), np.flatnonzero(query), np.flatnonzero(~query))
+
+
+def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
+    Y = sp.csc_array(y, copy=True)
+    Y.eliminate_zeros()
+    query = np.zeros(Y.shape[0], bool)
+    sizes = np.diff(Y.indptr)
+    for concept in np.argsort(sizes, kind="stable"):  # the rarest first, while its rows are free
+        rows = Y.indices[Y.indptr[concept] : Y.indptr[concept + 1]]
+        free = rows[~query[rows]]
+        if len(free) < queries:
+            raise ValueError(
+                f"label {concept} has {len(free)} rows that are not queries yet; {queries} a label are needed"
+            )
+        query[rng.choice(free, queries, replace=False)] = True
+    database = np.flatnonzero(~query)
+    train = database
+    if n_train is not None:
+        if n_train > len(database):
+            raise ValueError(f"n_train must be at most the {len(database)} database rows, got {n_train}")
+        train = np.sort(rng.choice(database, n_train, replace=False))
+    return Split(train, np.flatnonzero(query), database)
+
+
+def _check_sizes(sizes: Indices, needed: Indices, classes: NDArray[Any], queries: int) -> None:
+    short = np.flatnonzero(sizes < needed)
+    if len(short):
+        c = short[0]
+        raise ValueError(
+            f"class {classes[c]!s} has {sizes[c]} rows; {queries} queries and {needed[c] - queries} training "
+            f"rows of every class need {needed[c]}"
+        )

@@ -1,0 +1,1 @@
+"""Networks as hash functions: the training loop every deep method shares, and ``DeepDISH``."""

@@ -1,0 +1,1 @@
+"""Runs as JSON files, the paper's tables as data, tables and figures made from runs, the demonstration."""

@@ -1,0 +1,181 @@
+"""The contract of every hasher: rows in, packed r-bit codes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dish import codes
+from dish.io import modelfile, shards
+
+
+class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Learns r-bit codes. A subclass has ``n_bits``, ``fit``, ``_decide`` and names its arrays.
+
+    ``_state`` lists the fitted attributes (arrays, numbers, strings) that make up a saved model.
+    """
+
+    n_bits: int
+    _state: tuple[str, ...] = ()
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
+        check_is_fitted(self)
+        if shards.is_streamed(X):
+            return np.concatenate([self.decision_function(block) for block in self._blocks(X)])
+        return self._decide(self._check_X(X, reset=False)).astype(np.float32, copy=False)
+
+    def transform(self, X: Any) -> NDArray[np.uint8]:
+        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
+        check_is_fitted(self)
+        if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
+            return np.concatenate([self.transform(block) for block in self._blocks(X)])
+        X = self._check_X(X, reset=False)
+        n = X.shape[0]  # a hasher may accept sparse rows, which have no len
+        packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
+        for i in range(0, n, 2**15):  # F is 32 times as large as the codes: never all of it at once
+            rows = slice(i, i + 2**15)
+            packed[rows] = codes.pack(self._decide(X[rows]).astype(np.float32, copy=False))
+        return packed
+
+    @staticmethod
+    def _blocks(X: Any) -> Iterator[NDArray[Any]]:
+        """Row blocks of what is streamed; a bad row is named by its number among all."""
+        X = shards.features_at(X) if shards.is_path(X) else X
+        start = 0
+        for block in shards.blocks_of(X):
+            shards.check_finite(block, start, X)
+            yield block
+            start += len(block)
+
+    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+        """F of checked rows."""
+        raise TypeError(f"{type(self).__name__} defines no decision function")
+
+    @property
+    def _n_features_out(self) -> int:
+        return codes.n_bytes(self.n_bits)
+
+    # --- checks ---
+
+    def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        """Rows as a finite float32 or float64 matrix (n, d); ``reset`` while fitting."""
+        checked: NDArray[Any] = validate_data(
+            self, as_rows(X), reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=1, order="C"
+        )
+        return checked
+
+    def _check_n_bits(self) -> int:
+        return check_integer("n_bits", self.n_bits, low=1)
+
+    def _require_y(self, y: Any, kinds: str = "give (n,) classes or (n, l) labels of 0 and 1") -> None:
+        """Refuse to learn without labels what is learned from labels."""
+        if y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} requires y to be passed, but the target y is None: {kinds}")
+
+    # --- files ---
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
+        check_is_fitted(self)
+        arrays, values = {}, {}
+        for name in (*self._state, "n_features_in_"):
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                arrays[name] = value
+            else:
+                values[name] = value
+        if hasattr(self, "feature_names_in_"):
+            values["feature_names_in_"] = list(map(str, self.feature_names_in_))
+        params = {name: plain(name, value) for name, value in self.get_params(deep=False).items()}
+        modelfile.save(path, type(self).__name__, {"init": params, "fitted": values}, arrays)
+
+    @classmethod
+    def _restore(cls, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
+        hasher = cls(**content["init"])
+        for name, value in {**content["fitted"], **arrays}.items():
+            setattr(hasher, name, np.array(value, object) if name == "feature_names_in_" else value)
+        missing = [name for name in cls._state if not hasattr(hasher, name)]
+        if missing:
+            raise modelfile.ModelFileError(f"the model file lacks {', '.join(missing)}")
+        return hasher
+
+
+def load(path: str | os.PathLike[str]) -> Hasher:
+    """Read a hasher saved by ``save``; the right class comes back."""
+    from dish.baselines import REGISTRY
+    from dish.deep.dish import DeepDISH
+    from dish.kernel.dish import DISH
+
+    classes: list[type[Hasher]] = [DISH, DeepDISH, *REGISTRY.values()]
+    kinds = {c.__name__: c for c in classes}
+    kind, content, arrays = modelfile.read(path)
+    if kind not in kinds:
+        raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
+    try:
+        return kinds[kind]._restore(content, arrays)
+    except (TypeError, KeyError) as error:
+        raise modelfile.ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None
+
+
+def as_rows(X: Any) -> Any:
+    """Torch tensors, shards and iterables of row blocks as one array; anything else as it is."""
+    if hasattr(X, "detach"):
+        return X.detach().cpu().numpy()
+    if shards.is_blocks(X):
+        blocks = [np.asarray(block) for block in X]
+        widths = {b.shape[1:] for b in blocks}
+        if len(widths) != 1:
+            raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+        return np.concatenate(blocks)
+    return X
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """An integer parameter within its bounds, or an error that names it."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {bounds}, got {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> float:
+    """A finite real parameter at or above its bound, or an error that names it."""
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < low or (strict and value == low):
+        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
+    return float(value)
+
+
+def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str = "") -> str:
+    """A parameter that is one of a few words, or an error that lists them."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(repr(a) for a in allowed)
+        raise ValueError(f"{name} must be one of {words}{otherwise}, got {value!r}")
+    return value
+
+
+def plain(name: str, value: Any) -> Any:
+    """A parameter as a JSON value; objects that JSON cannot hold are kept by their description."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if name == "checkpoint" or value is None:
+        return None  # the folder of one fit is not another's
+    if isinstance(value, str | int | float | bool):
+        return value
+    if name == "kernel":
+        raise TypeError("a hasher with a kernel function of your own cannot be saved: files hold no code")
+    if name == "random_state":
+        return None  # a generator's state is not kept
+    if isinstance(value, np.ndarray) or sp.issparse(value):
+        return f"array of shape {value.shape}"
+    return repr(value)

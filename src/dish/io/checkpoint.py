@@ -1,0 +1,135 @@
+"""The state of a fit in a folder, from which another process, or another number of them, can go on.
+
+``codes-T.npy`` holds the codes of all rows after T iterations; every process writes its own part. ``state.dish`` is
+replaced, whole, when they are all there: a kill at any moment leaves the last good state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dish.io import modelfile
+from dish.io.tables import DataFileError, allocate_npy, read_npy
+from dish.parallel import Group
+
+
+@dataclass
+class State:
+    """A fit after so many iterations."""
+
+    codes: NDArray[np.uint8]  # of the rows of this process
+    W: NDArray[Any]
+    objective: NDArray[np.float64]
+    anchors: NDArray[Any]
+    mean: NDArray[Any]
+    random: tuple[Any, ...]  # of the generator, as ``RandomState.get_state`` gives it
+
+
+class Checkpoint:
+    """A folder of its own, with a mark in it: nothing is ever written to, or removed from, one without."""
+
+    KIND, MARK = "checkpoint", ".dish-checkpoint"
+
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, span: tuple[int, int], group: Group) -> None:
+        """``span``: this process's first row, and the rows of all processes."""
+        self.folder, self.fingerprint, self.group = Path(folder), fingerprint, group
+        self.start, self.n = span
+
+    def prepare(self) -> None:
+        """Make the folder, before hours are spent on what could not be kept."""
+        with self.group.agreed():
+            if not self.group.first:
+                return
+            if self.folder.exists() and not self.folder.is_dir():
+                raise ValueError(f"checkpoint {self.folder} is a file: name a folder")
+            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / self.MARK).exists():
+                raise ValueError(f"checkpoint {self.folder} holds other files: name a new or an empty folder")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / self.MARK).write_text("The state of a fit that has not ended. It may be removed.\n")
+
+    def load(self, n: int, width: int) -> State | None:
+        """The last state, with the codes of this process's n rows, of ``width`` bytes; None if there is none."""
+        path = self.folder / "state.dish"
+        if not path.exists():
+            return None
+        try:
+            kind, content, arrays = modelfile.read(path)
+            codes = read_npy(self._codes(content["iterations"]), mmap_mode="r")
+        except (OSError, ValueError, KeyError) as error:
+            raise DataFileError(f"{error}. Remove {self.folder} to begin anew") from None
+        if kind != self.KIND or content.get("fingerprint") != self.fingerprint:
+            raise DataFileError(
+                f"checkpoint {self.folder} is of a fit with other parameters or labels: remove it, or name another"
+            )
+        if codes.shape != (self.n, width) or codes.dtype != np.uint8:
+            raise DataFileError(
+                f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to begin anew"
+            )
+        mine = np.array(codes[self.start : self.start + n])
+        if checksum(mine, self.start, self.group) != content["checksum"]:
+            raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to begin anew")
+        random = ("MT19937", arrays["random"], *content["random"])
+        return State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
+
+    def save(self, state: State) -> None:
+        """Write the state of all processes."""
+        t = len(state.objective)
+        path = self._codes(t)
+        with self.group.agreed():
+            if self.group.first:
+                allocate_npy(path, (self.n, state.codes.shape[1]))
+        with self.group.agreed():
+            file = np.lib.format.open_memmap(path, "r+")
+            file[self.start : self.start + len(state.codes)] = state.codes
+            file.flush()
+        total = checksum(state.codes, self.start, self.group)
+        with self.group.agreed():
+            if self.group.first:
+                name, keys, *rest = state.random
+                assert name == "MT19937"
+                arrays = {
+                    "W": state.W,
+                    "objective": state.objective,
+                    "anchors": state.anchors,
+                    "mean": state.mean,
+                    "random": np.asarray(keys),
+                }
+                content = {"fingerprint": self.fingerprint, "iterations": t, "random": rest, "checksum": total}
+                modelfile.save(self.folder / "state.dish", self.KIND, content, arrays)
+                for old in self._written():
+                    if old != path:
+                        old.unlink()
+
+    def remove(self) -> None:
+        """The fit is done: its files go, and the folder with them."""
+        if self.group.first and (self.folder / self.MARK).exists():
+            for file in (*self._written(), self.folder / "state.dish", self.folder / self.MARK):
+                file.unlink(missing_ok=True)
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
+
+    def _codes(self, t: int) -> Path:
+        return self.folder / f"codes-{t}.npy"
+
+    def _written(self) -> list[Path]:
+        return [f for f in self.folder.iterdir() if re.fullmatch(r"codes-\d+\.npy", f.name)]
+
+
+def checksum(rows: NDArray[np.integer[Any]], first: int, group: Group) -> int:
+    """A number for rows of small whole numbers (n,) or (n, k) that does not depend on how they are shared out."""
+    rows = rows.reshape(len(rows), -1)
+    with np.errstate(over="ignore"):
+        each = np.zeros(len(rows), np.uint64)
+        for column in rows.T:
+            each = each * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64) + np.uint64(1)
+        place = np.arange(first + 1, first + 1 + len(rows), dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = int((each * (place ^ (place >> np.uint64(29)))).sum()) % 2**40
+    return int(group.total(torch.tensor(float(mixed), dtype=torch.float64))) % 2**40

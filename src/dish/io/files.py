@@ -1,0 +1,86 @@
+"""Whole files, a block at a time, by one process or by several that share the rows out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dish import codes, metrics
+from dish.io.cache import progress
+from dish.io.shards import blocks_of, check_finite
+from dish.io.tables import allocate_npy
+from dish.parallel import Group
+
+BLOCK = 1 << 14  # rows
+
+
+def encode_file(hasher: Any, X: Any, output: Path, group: Group) -> tuple[int, int]:
+    """Write the codes of X (an array, a memory-map, shards) to a .npy file, whole or not at all: its shape."""
+    shape = X.shape[0], codes.n_bytes(hasher.n_bits)
+    temporary = output.with_name(f".{output.name}.tmp")
+    try:
+        with group.agreed():
+            if group.first:
+                allocate_npy(temporary, shape)
+        with group.agreed():
+            out = np.lib.format.open_memmap(temporary, "r+")
+            for rows, block in _parts(X, group, "encoding"):
+                out[rows] = hasher.transform(block)
+            out.flush()
+        with group.agreed():
+            if group.first:
+                os.replace(temporary, output)
+    finally:
+        if group.first:
+            temporary.unlink(missing_ok=True)
+    return shape
+
+
+def evaluate_files(
+    hasher: Any, queries: tuple[Any, Any], database: tuple[Any, Any], k: int | None, group: Group
+) -> metrics.Report:
+    """Score labelled queries against labelled database rows, which are never held all at once."""
+    Xq, yq = queries
+    X, y = database
+    if len(y) != X.shape[0]:
+        raise ValueError(f"the database has {X.shape[0]:,} rows but {len(y):,} labels")
+    q = hasher.transform(Xq)
+    all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
+    relevant = np.zeros_like(all_)
+    with group.agreed():
+        for rows, block in _parts(X, group, "scoring"):
+            found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
+            all_ += found.all_
+            relevant += found.relevant
+    sums = group.sum(torch.from_numpy(all_), torch.from_numpy(relevant))
+    return metrics.report(metrics.Histograms(*(s.numpy().astype(np.int64) for s in sums)), k)
+
+
+def _parts(X: Any, group: Group, title: str) -> Any:
+    """This process's rows by blocks: their slice, and the block."""
+    mine = group.share(X.shape[0], BLOCK)
+    start = mine.start
+    with progress(title, mine.stop - mine.start) as step:
+        for block in blocks_of(_Part(X, mine), BLOCK):
+            check_finite(block, start, X)
+            yield slice(start, start + len(block)), block
+            start += len(block)
+            step(len(block))
+
+
+class _Part:
+    """A range of the rows of something with a shape."""
+
+    def __init__(self, X: Any, rows: slice) -> None:
+        self.X, self.start = X, rows.start
+        self.shape = (rows.stop - rows.start, *X.shape[1:])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        part: NDArray[Any] = self.X[self.start + start : self.start + stop]
+        return part

@@ -1,0 +1,213 @@
+"""Images in: arrays, torch Datasets and folders → uint8 (n, H, W, 3), with a stated rule for odd ones.
+
+Grey becomes RGB, transparent parts become white, CMYK and palettes are converted, EXIF rotation is applied. What
+cannot be read (truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a
+folder in which a whole class, or more than half of the files, cannot be read is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish.io.cache import progress
+
+MAX_PIXELS = 50_000_000
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+Pixels = NDArray[np.uint8]
+
+
+class ImageError(ValueError):
+    """A file that is no readable image, with its name and the reason."""
+
+
+def read_image(source: Any, size: int | None = None, name: str = "") -> Pixels:
+    """One image, (H, W, 3): a path or a binary stream; cut to its middle square of side ``size`` if that is given."""
+    Image, ImageOps = _pillow()
+    name = name or str(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's own warning about size: we refuse below
+            with Image.open(source) as image:
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise ImageError(f"{name}: {width}×{height} is more than {MAX_PIXELS:,} pixels")
+                image = ImageOps.exif_transpose(image)
+                if size is not None:
+                    image = ImageOps.fit(_rgb(image), (size, size), Image.Resampling.BILINEAR)
+                return np.asarray(_rgb(image), np.uint8).copy()
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+        raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
+
+
+def _rgb(image: Any) -> Any:
+    """Any mode as RGB; what is transparent becomes white."""
+    Image, _ = _pillow()
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more: down to 8
+        values = np.nan_to_num(np.asarray(image, np.float64))
+        deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
+        top = 65535.0 if deep else 255.0
+        return Image.fromarray((values.clip(0, top) / top * 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise ModuleNotFoundError("reading images needs Pillow: pip install 'dish[images]'") from None
+    return Image, ImageOps
+
+
+def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
+    """Image files of a folder with a sub-folder per label, and their labels; sorted, so always in the same order."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder of images at {folder}")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not classes:
+        raise ValueError(f"{folder} has no sub-folders: put the images of each label into a folder of its name")
+    paths, labels = [], []
+    for c in classes:
+        files = image_files(c)
+        if not files:
+            raise ValueError(f"the folder {c} has no images: fill it or remove it")
+        paths += files
+        labels += [c.name] * len(files)
+    return paths, labels
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Image files below a folder, by their suffix."""
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    return sorted(p for p in found if not p.name.startswith("."))
+
+
+def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]:
+    """Images (k, size, size, 3) of the readable files, and which files those are."""
+    pixels = np.empty((len(paths), size, size, 3), np.uint8)
+    kept: list[int] = []
+    problems: list[str] = []
+    with progress("reading images", len(paths)) as step:
+        for i, path in enumerate(paths):
+            try:
+                pixels[len(kept)] = read_image(path, size)
+                kept.append(i)
+            except ImageError as error:
+                problems.append(str(error))
+            step(1)
+    if problems:
+        listed = "\n  ".join(problems[:10]) + (f"\n  … and {len(problems) - 10} more" if len(problems) > 10 else "")
+        if len(problems) > len(paths) / 2:
+            raise ImageError(f"{len(problems)} of {len(paths)} images cannot be read:\n  {listed}")
+        warnings.warn(
+            f"{len(problems)} of {len(paths)} images cannot be read and are skipped:\n  {listed}", stacklevel=3
+        )
+    return pixels[: len(kept)], np.array(kept, np.int64)
+
+
+def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
+    """Rows and labels of whatever was given: folders and Datasets are read, the rest is left as it is."""
+    if isinstance(X, str | os.PathLike):
+        return read_folder(Path(X), y, size or 224)[:2]
+    if (
+        hasattr(X, "__getitem__")
+        and hasattr(X, "__len__")
+        and not hasattr(X, "shape")
+        and not isinstance(X, list | tuple)
+    ):
+        return _from_dataset(X, y)
+    if hasattr(X, "detach"):
+        return X.detach().cpu().numpy(), y
+    return X, y
+
+
+def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
+    """Images of a folder, their labels (``y``, or the sub-folders' names) and names: paths in it without suffix."""
+    if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
+        paths, labels = labelled_paths(folder)
+    else:  # images without labels, to encode
+        paths, labels = image_files(folder), []
+        if not paths:
+            raise ValueError(f"the folder {folder} has no images")
+    if y is not None and np.shape(y)[0] != len(paths):
+        raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
+    pixels, kept = read_files(paths, size)
+    names = [paths[i].relative_to(folder).with_suffix("").as_posix() for i in kept]
+    if y is not None:
+        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # labels go with skipped images
+    if not labels:
+        return pixels, None, names
+    found = np.array(labels)[kept]
+    missing = sorted(set(labels) - set(found))
+    if missing:
+        raise ImageError(f"no image of the label {missing[0]!r} in {folder} can be read")
+    return pixels, found, names
+
+
+def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
+    """All items of a map-style Dataset: (image, label), or images alone."""
+    rows, labels = [], []
+    for i in range(len(data)):
+        item = data[i]
+        image, label = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+        rows.append(_item(image, i))
+        labels.append(label)
+    if not rows:
+        raise ValueError("X: the Dataset is empty (0 samples)")
+    shapes = {r.shape for r in rows}
+    if len(shapes) > 1:
+        raise ValueError(f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size")
+    if y is None and labels[0] is not None:
+        y = np.array([np.asarray(v) for v in labels])
+    return np.stack(rows), y
+
+
+def _item(image: Any, i: int) -> NDArray[Any]:
+    """A Dataset's image as (H, W, 3) uint8, or a vector; tensors may be (3, H, W), floats 0 … 1."""
+    a = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    if a.ndim == 3 and a.shape[0] in (1, 3) and a.shape[2] not in (1, 3):
+        a = a.transpose(1, 2, 0)
+    if a.ndim > 1 and a.dtype.kind == "f":
+        if a.min(initial=0) < 0 or a.max(initial=0) > 1:
+            raise ValueError(
+                f"X[{i}]: images of floats must lie in 0 … 1 (not normalised); got {a.min()} … {a.max()}"
+            )
+        a = (255 * a).round().astype(np.uint8)
+    return check_images(a[None])[0] if a.ndim > 1 else a
+
+
+def looks_like_images(X: Any) -> bool:
+    """Whether this is meant as images: an array of three or four axes, or a list of (H, W, 3); not row blocks."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and np.ndim(X[0]) == 3
+    return getattr(X, "ndim", 2) in (3, 4)
+
+
+def check_images(X: Any) -> Pixels:
+    """Images as uint8 (n, H, W, 3); grey ones (n, H, W) or (n, H, W, 1) get three equal channels."""
+    if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
+        raise ValueError("X: the images differ in size: resize them to one size")
+    a = np.asarray(X)
+    if a.ndim == 3:
+        a = a[..., None]
+    if a.ndim != 4 or a.shape[3] not in (1, 3) or a.dtype != np.uint8:
+        raise ValueError(f"X must be images, uint8 of shape (n, H, W, 3); got {a.dtype} of shape {np.shape(X)}")
+    if len(a) == 0:
+        raise ValueError("X has 0 samples: no images were given")
+    if min(a.shape[1:3]) < 4:
+        raise ValueError(f"X: images of {a.shape[1]}×{a.shape[2]} are too small, 4×4 is the least")
+    return np.ascontiguousarray(np.broadcast_to(a, (*a.shape[:3], 3)))

@@ -1,0 +1,190 @@
+"""Rows wherever they lie: arrays, memory-maps, shards, blocks from any iterable, tensors on a GPU.
+
+``Rows`` gives them a block at a time as finite floating-point tensors. Blocks of a memory-map are let go of once they
+have been read, so that reading a file larger than memory does not fill it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish.io.shards import Shards, as_array, check_widths, features_at, is_blocks, is_map, is_path, not_finite
+from dish.io.tables import release, reserve
+
+
+class Rows:
+    """Rows (n, d) that are read a block at a time, as tensors of float32 or float64."""
+
+    def __init__(self, array: Any, part: slice | None = None, *, checked: bool = False) -> None:
+        """``array`` has a shape, a dtype and rows by slice or numbers; ``part`` is the range that counts.
+
+        ``checked``: its numbers are known to be finite.
+        """
+        self.checked = checked
+        if len(array.shape) != 2:
+            raise ValueError(f"X must be a matrix (n, d), got shape {tuple(array.shape)}")
+        self.array = array
+        self.start, stop, _ = (part or slice(None)).indices(array.shape[0])
+        self.shape = (stop - self.start, array.shape[1])
+        if 0 in self.shape:
+            raise ValueError(f"X has no rows or no features: {self.shape}")
+        wide = str(array.dtype).endswith("float64")
+        self.dtype = torch.float64 if wide else torch.float32
+
+    @classmethod
+    def of(cls, X: Any) -> Rows:
+        """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
+        if is_path(X):
+            X = features_at(X)
+        elif isinstance(X, list | tuple) and is_blocks(X):
+            X = _in_memory(X)
+        elif is_blocks(X):
+            X = spool(X)
+        if getattr(X.dtype, "kind", "f") not in "fiub":
+            raise ValueError(f"X must hold numbers, got {X.dtype}")
+        return cls(X)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether reading costs more than a copy."""
+        return is_map(self.array) or isinstance(self.array, Shards)
+
+    def read(self, rows: slice, device: torch.device, *, check: bool = True) -> Tensor:
+        """A block of rows on the device; finite, unless the caller checks that."""
+        start, stop, _ = rows.indices(len(self))
+        block = self.array[self.start + start : self.start + stop]
+        tensor = _tensor(block, self.dtype, device)
+        if check:
+            self._finite(tensor, range(start, stop))
+        if is_map(block):
+            if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
+                return tensor  # float rows are used where they lie; ``release`` lets go of them
+            release(block)
+        return tensor
+
+    def release(self, rows: slice) -> None:
+        """Let go of memory that holds rows of a file."""
+        if is_map(self.array):
+            release(self.array[self.start + rows.start : self.start + rows.stop])
+
+    def take(self, picked: NDArray[np.intp], device: torch.device) -> Tensor:
+        """Rows by ascending numbers, finite, on the device."""
+        if isinstance(self.array, Tensor):
+            index = torch.from_numpy(picked + self.start).to(self.array.device)
+            return self._finite(self.array[index].to(device, self.dtype), picked)
+        block = self.array[picked + self.start]
+        if is_map(self.array):
+            release(self.array)
+        return self._finite(_tensor(block, self.dtype, device), picked)
+
+    def _finite(self, block: Tensor, numbers: Any) -> Tensor:
+        """The block, if it has no NaN; ``numbers`` are those of its rows, for the error."""
+        if self.checked or bool(block.isfinite().all()):
+            return block
+        row = self.start + int(numbers[int((~block.isfinite()).any(1).nonzero()[0])])
+        raise not_finite(row, self.array)
+
+
+def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if isinstance(block, Tensor):
+        if block.device.type == "cuda" or device.type == "cpu":
+            return block.to(device, dtype)
+        block = block.numpy()
+    if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch has no type for it
+        block = block.astype(str(dtype).removeprefix("torch."))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensor = torch.from_numpy(np.ascontiguousarray(block))
+    if device.type == "cuda" and tensor.dtype.is_floating_point:  # through page-locked memory, without waiting
+        return tensor.pin_memory().to(device, non_blocking=True).to(dtype)
+    return tensor.to(device, dtype)
+
+
+def _in_memory(blocks: Any) -> Shards:
+    """A list of row blocks as one matrix, without a copy."""
+    arrays = [as_array(block) for block in blocks]
+    check_widths({a.shape[1:] for a in arrays})
+    dtype = np.result_type(*(a.dtype for a in arrays))
+    return Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
+
+
+def spool(blocks: Iterable[Any]) -> NDArray[Any]:
+    """Row blocks, which come only once, as a memory-map of a scratch file that vanishes with it."""
+    n, width, dtype = 0, None, np.dtype("float32")
+    with tempfile.TemporaryFile(prefix="dish-rows-") as file:  # without a name: gone whatever happens
+        for block in blocks:
+            rows = as_array(block)
+            if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+                raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
+            if width is None:
+                width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
+            check_widths({(width,), rows.shape[1:]})
+            np.ascontiguousarray(rows, dtype).tofile(file)
+            n += len(rows)
+        if not n or not width:
+            raise ValueError("X: there are no row blocks, or they are empty")
+        file.flush()
+        return np.memmap(file, dtype, "r", shape=(n, width))
+
+
+def scratch(n: int, m: int, dtype: Any) -> np.memmap[Any, Any]:
+    """Room for (n, m) numbers in a scratch file that vanishes with the map."""
+    with tempfile.TemporaryFile(prefix="dish-K-") as file:
+        size = n * m * np.dtype(dtype).itemsize
+        file.truncate(size)
+        reserve(file.fileno(), size)
+        return np.memmap(file, dtype, "r+", shape=(n, m))
+
+
+UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024**i for i, k in enumerate("KMGT", 1)}
+
+
+def memory_budget(value: Any) -> int:
+    """Bytes of a ``memory_budget``: a number, "2GB", or None for half of what is free."""
+    if value is None:  # the processes on a machine share it
+        return free_memory() // 2 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if isinstance(value, str):
+        text = value.strip().upper().replace(" ", "").removesuffix("B")
+        number = text.rstrip("KMGTI")
+        try:
+            bytes_ = float(number) * UNITS[text[len(number) :]]
+        except (ValueError, KeyError):
+            bytes_ = None
+        if bytes_ is not None:
+            return _positive(bytes_, value)
+    elif isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        return _positive(float(value), value)
+    raise ValueError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")
+
+
+def _positive(number: float, given: Any) -> int:
+    if not 0 < number < float("inf"):
+        raise ValueError(f"memory_budget must be above 0, got {given!r}")
+    return int(number)
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping: of the machine, or of its container if that has less."""
+    free = 4 << 30
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, max(0, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())))
+    except (OSError, StopIteration, ValueError):
+        pass
+    return free
