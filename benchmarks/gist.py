@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dish import datasets, metrics
+from dish import datasets, machine, metrics
 from dish.datasets.gist import gist
-from dish.experiments import runs as bench
+from dish.experiments import bench
 
 RESULTS = Path(__file__).parent / "results" / "gist.json"
 
@@ -26,7 +26,7 @@ def main() -> None:
     value = metrics.l2_mean_average_precision(X[split.query], y[split.query], X[split.database], y[split.database])
     print(f"GIST of {len(X):,} images: {seconds:.1f} s; l2 MAP {value:.4f}")
     content = {"what": "GIST of CIFAR-10 (real)", "seconds": seconds, "l2_map": value, "trial": 0}
-    bench.write_json(RESULTS, content | {"environment": bench.environment()})
+    bench.write_json(RESULTS, content | {"environment": machine.environment()})
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH, HammingIndex
-from dish.experiments import runs as bench
+from dish import DISH, HammingIndex, machine
+from dish.experiments import bench
 
 N, N_QUERIES, N_RADIUS, N_SINGLE, SEED, JITTER = 1_000_000, 500, 100, 100, 0, 0.05
 RESULTS = Path(__file__).parent / "results" / "index.json"
@@ -118,7 +118,7 @@ def main() -> None:
         for kind, (B, Q) in {"random": uniform(n_bits), **learned(n_bits)}.items():
             results[f"{kind}, {n_bits} bits"] = measure(B, Q)
             show(f"{kind}, {n_bits} bits", results[f"{kind}, {n_bits} bits"])
-    environment = bench.environment()
+    environment = machine.environment()
     environment["versions"]["faiss-cpu"] = importlib.metadata.version("faiss-cpu")
     bench.write_json(
         RESULTS,

@@ -29,8 +29,8 @@ import httpx
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dish import DISH, HammingIndex
-from dish.experiments import runs as bench
+from dish import DISH, HammingIndex, machine
+from dish.experiments import bench
 
 N, BITS, K, SEED = 1_000_000, 64, 10, 0
 WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.25
@@ -156,7 +156,7 @@ def main() -> None:
                 server.send_signal(signal.SIGTERM)
                 found_end = server.wait(30)
     what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1); 4 in 5 by k={K}, else radius 2"
-    content = {"what": what, **found, "exit_code": found_end, "environment": bench.environment()}
+    content = {"what": what, **found, "exit_code": found_end, "environment": machine.environment()}
     bench.write_json(given.output, content)
     print({name: value for name, value in content.items() if name != "environment"})
 

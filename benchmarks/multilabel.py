@@ -16,9 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH, datasets, metrics
+from dish import DISH, datasets, machine, metrics
 from dish.baselines import LSH
-from dish.experiments import runs as bench
+from dish.experiments import bench
 
 BITS, TRIALS, N_QUERIES, CUT = (16, 32, 64, 96), 3, 2000, 5000
 RESULTS = Path(__file__).parent / "results" / "multilabel.json"
@@ -72,7 +72,7 @@ def main(paths: list[str]) -> None:
             fits = [x["fit_s"] for x in rows if x["method"] == method and x["bits"] == 64]
             table.add_row(method, *cells, f"{np.mean(fits):.1f}" if fits else "–")
         Console().print(table)
-    bench.write_json(RESULTS, content | {"environment": bench.environment()})
+    bench.write_json(RESULTS, content | {"environment": machine.environment()})
 
 
 if __name__ == "__main__":

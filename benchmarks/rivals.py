@@ -10,7 +10,8 @@ import statistics
 import time
 from pathlib import Path
 
-from dish.experiments import runs as bench
+from dish import machine
+from dish.experiments import bench
 
 ROUNDS = 6
 METHODS = ("dish", "sdh", "fasth", "cosdish")
@@ -32,7 +33,7 @@ def main() -> None:
         medians = {name: statistics.median(all_[1:]) for name, all_ in seconds.items()}
         results[str(len(X))] = {"median_s": medians, "seconds": seconds}
         print(len(X), {name: round(value, 2) for name, value in medians.items()})
-    content = {"what": "fit, 64 bits, CIFAR-10 GIST", "results": results, "environment": bench.environment()}
+    content = {"what": "fit, 64 bits, CIFAR-10 GIST", "results": results, "environment": machine.environment()}
     bench.write_json(Path(__file__).parent / "results" / "rivals.json", content)
 
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from dish import DISH, load, metrics
+from dish import DISH, load, machine, metrics
 from dish.datasets.synthetic import SyntheticImageNet
-from dish.experiments import runs as bench
+from dish.experiments import bench
 from dish.io.cache import cache_folder
 
 RESULTS = Path(__file__).parent / "results"
@@ -107,7 +107,7 @@ def on_gpu() -> None:
     hasher, seconds, memory = timed_gpu_fit(host, y, M, 2)
     content["from_host"] = {"seconds": min(seconds), "all_s": seconds, "gpu_bytes": memory, "stages": hasher.timings_}
     print(content["from_host"], flush=True)
-    bench.write_json(RESULTS / "scale_gpu.json", content | {"environment": bench.environment()})
+    bench.write_json(RESULTS / "scale_gpu.json", content | {"environment": machine.environment()})
 
 
 def timed_gpu_fit(X: Any, y: Any, m: int, repeats: int) -> tuple[DISH, list[float], int]:
@@ -204,7 +204,7 @@ def on_cpu() -> None:
         "setting": SETTING | {"m": M},
         "sizes": rows,
     }
-    bench.write_json(RESULTS / "scale_cpu.json", content | {"environment": bench.environment()})
+    bench.write_json(RESULTS / "scale_cpu.json", content | {"environment": machine.environment()})
 
 
 def one_cpu_fit(n: int) -> None:
@@ -224,7 +224,7 @@ def one_cpu_fit(n: int) -> None:
     X = np.load(cache_folder() / "synthetic_imagenet.npy", mmap_mode="r")[:n]
     y = SyntheticImageNet(n).labels()
     DISH(n_bits=16, n_anchors=50, n_iter=1, device="cpu").fit(np.array(X[:5000]), y[:5000])  # compile
-    peak = bench.PeakMemory()
+    peak = machine.PeakMemory()
     start = time.perf_counter()
     hasher = DISH(**PARAMS, n_anchors=M, device="cpu").fit(X, y)
     seconds = time.perf_counter() - start
@@ -265,7 +265,7 @@ def ranks() -> None:
         "stages": {"one": results[-3]["stages"], "two": results[-1]["stages"]},
     }
     print(json.dumps(content, indent=1))
-    bench.write_json(RESULTS / "scale_ranks.json", content | {"environment": bench.environment()})
+    bench.write_json(RESULTS / "scale_ranks.json", content | {"environment": machine.environment()})
 
 
 def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
@@ -370,7 +370,7 @@ def kills(wanted: int = 20) -> None:
         "killed_after_s": moments,
     }
     content |= {"fits_ended": fits, "same_codes_and_W": same, "synthetic": True}
-    bench.write_json(RESULTS / "scale_kills.json", content | {"environment": bench.environment()})
+    bench.write_json(RESULTS / "scale_kills.json", content | {"environment": machine.environment()})
 
 
 def plot() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dish.experiments import runs as bench
+from dish import machine
+from dish.experiments import bench
 
 SIZES = (25_000, 50_000, 100_000, 200_000, 400_000)
 D, N_CLASSES, R, M, N_ITER = 128, 100, 64, 1000, 5
@@ -35,7 +36,7 @@ def one(n: int) -> dict[str, float]:
         rows = slice(start, min(n, start + 10_000))
         X[rows] = centres[y[rows]] + 4 * rng.standard_normal((len(y[rows]), D), dtype=np.float32)
     DISH(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
-    peak = bench.PeakMemory()
+    peak = machine.PeakMemory()
     seconds = []
     for _ in range(REPEATS):
         start_time = time.perf_counter()
@@ -103,7 +104,7 @@ def main() -> None:
     }
     content = {"what": "fit time and memory against n", "setting": setting, "rows": rows}
     content |= {"beyond_slope_bytes_a_row": slope, "beyond_constant_bytes": constant}
-    bench.write_json(RESULTS / "scaling.json", content | {"environment": bench.environment()})
+    bench.write_json(RESULTS / "scaling.json", content | {"environment": machine.environment()})
     plot(rows, RESULTS / "scaling.png")
     print(f"written: {RESULTS / 'scaling.json'} and scaling.png")
 

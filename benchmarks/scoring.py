@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dish import metrics
-from dish.experiments import runs as bench
+from dish import machine, metrics
+from dish.experiments import bench
 
 N, R, SEED = 1_000_000, 64, 0
 RESULTS = Path(__file__).parent / "results" / "scoring.json"
@@ -46,7 +46,7 @@ def main() -> None:
         numpy_s[kind] = 1000 * (time.perf_counter() - start) / 20
     assert abs(theirs - metrics.mean_average_precision(q[:20], yq[:20], b, yb, ties="stable")) < 1e-12
     seconds = {}
-    peak = bench.PeakMemory()
+    peak = machine.PeakMemory()
     for n_queries in (1000, 10_000):
         times = []
         for _ in range(3 if n_queries == 1000 else 1):
@@ -72,7 +72,7 @@ def main() -> None:
         "ratio_at_1000": ratio,
         "ratio_at_1000_to_stable_argsort": stable,
         "peak_bytes_beyond_codes": memory,
-        "environment": bench.environment(),
+        "environment": machine.environment(),
     }
     bench.write_json(RESULTS, content)
 

@@ -17,8 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from dish import DISH
-from dish.experiments import runs as bench
+from dish import DISH, machine
 
 N, D, M, R, N_ITER, N_CLASSES, SEED = 59_000, 512, 1000, 64, 5, 10, 0
 RESULTS = Path(__file__).parent / "results" / "speed.json"
@@ -92,7 +91,7 @@ def main() -> None:
         "seed": SEED,
         "synthetic": True,
     }
-    bench.write_json(
+    runs.write_json(
         RESULTS,
         {
             "what": "fit time over the time of its own matrix products",
@@ -103,7 +102,7 @@ def main() -> None:
             "n_iter_done": hasher.n_iter_,
             "floor_s": products,
             "ratio": ratio,
-            "environment": bench.environment(),
+            "environment": machine.environment(),
         },
     )
     print(f"written: {RESULTS}")

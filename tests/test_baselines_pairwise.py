@@ -8,7 +8,8 @@ import scipy.sparse as sp
 import torch
 
 from dish import codes, metrics
-from dish.baselines import REGISTRY, bre, cosdish, lfh, mlh, pairs, tsh
+from dish.baselines import REGISTRY, bre, cosdish, lfh, mlh, tsh
+from dish.baselines import _pairs as pairs
 from dish.similarity.labelled import from_labels
 
 NAMES = ("bre", "mlh", "tsh", "lfh", "cosdish")

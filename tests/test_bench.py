@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from dish import datasets, metrics
-from dish.experiments import paper, report
-from dish.experiments import runs as bench
-from dish.experiments.runs import Run
-from dish.io import rows as source
+from dish.experiments import bench, paper, report
+from dish.experiments.bench import Run
+from dish.io.rows import Rows
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +191,9 @@ def test_methods_by_kind_of_data_and_the_papers_training_sizes():
 def test_rows_that_would_fill_the_memory_are_streamed(data, monkeypatch):
     run = Run("digits", "dish", 16, None, 0, (("n_anchors", 50),))
     whole = bench.execute(run, data["digits"])
-    monkeypatch.setattr("dish.io.rows.free_memory", lambda: 1000)
-    monkeypatch.setattr("dish.io.rows.memory_budget", lambda _: 10**9)
+    monkeypatch.setattr("dish.machine.free_memory", lambda: 1000)
+    monkeypatch.setattr("dish.machine.memory_budget", lambda _: 10**9)
     split = data["digits"].split(0)
-    assert isinstance(bench.training_rows(run, data["digits"], split.train), source.Rows)
+    assert isinstance(bench.training_rows(run, data["digits"], split.train), Rows)
     streamed = bench.execute(run, data["digits"])
     assert streamed["map"] == pytest.approx(whole["map"], abs=1e-9)

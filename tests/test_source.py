@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, load
+from dish import DISH, load, machine
 from dish import parallel as collective
-from dish.io import checkpoint, shards
-from dish.io import rows as source
+from dish.io import checkpoint
+from dish.io import rows as io_rows
+from dish.io.blocks import blocks_of
 from dish.kernel import features as kernel
 from dish.similarity.labelled import from_labels
 
@@ -88,7 +89,7 @@ def test_features_without_room(where, loss, rows, monkeypatch):
     def decide(self):
         decided.append(where)
         if where == "scratch":
-            self.file = source.scratch(*self.shape, np.float32)
+            self.file = io_rows.scratch(*self.shape, np.float32)
 
     monkeypatch.setattr(kernel.KernelRows, "decide", decide)
     monkeypatch.setattr(kernel, "BLOCK", 200)
@@ -111,7 +112,7 @@ def test_the_faster_of_file_and_anew_is_taken(rows):
             time.sleep(slow)
             return np.ones((len(X), len(A)), np.float32)
 
-        K = kernel.KernelRows(source.Rows(X), kernel.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
+        K = kernel.KernelRows(io_rows.Rows(X), kernel.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
         K.decide()
         assert (K.file is not None) == bool(slow)
 
@@ -136,7 +137,7 @@ def test_a_classifier_needs_its_features_in_memory(rows):
     ],
 )
 def test_budgets(given, expected):
-    assert source.memory_budget(given) == expected
+    assert machine.memory_budget(given) == expected
 
 
 @pytest.mark.parametrize("given", ["2 apples", "GB", -3, 0, "-2GB", float("nan"), True, [1], ""])
@@ -146,7 +147,7 @@ def test_bad_budgets_are_named(given, rows):
 
 
 def test_by_itself_the_budget_is_half_of_what_is_free():
-    assert 0.3 * source.free_memory() < source.memory_budget(None) < 0.7 * source.free_memory()
+    assert 0.3 * machine.free_memory() < machine.memory_budget(None) < 0.7 * machine.free_memory()
 
 
 def test_bad_rows_are_named(rows, tmp_path):
@@ -172,8 +173,8 @@ def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
     X[:] = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
     X.flush()
     code = (
-        "import sys, numpy as np, torch; from dish.experiments import runs as bench; from dish.io.rows import Rows\n"
-        "X = np.load(sys.argv[1], mmap_mode='r'); rows = Rows(X); peak = bench.PeakMemory()\n"
+        "import sys, numpy as np, torch; from dish import machine; from dish.io.rows import Rows\n"
+        "X = np.load(sys.argv[1], mmap_mode='r'); rows = Rows(X); peak = machine.PeakMemory()\n"
         "for i in range(0, len(X), 512):\n"
         "    block = slice(i, min(len(X), i + 512))\n"
         "    rows.read(block, torch.device('cpu')).sum(); rows.release(block)\n"
@@ -187,14 +188,14 @@ def test_what_was_written_to_a_private_map_is_not_lost(tmp_path):
     np.save(tmp_path / "X.npy", np.zeros((1000, 4), np.float32))
     X = np.load(tmp_path / "X.npy", mmap_mode="c")
     X[:] = 1
-    source.release(X)
+    io_rows.release(X)
     assert (X == 1).all()
 
 
 def test_blocks_of_shards_and_lists(rows):
     X, _ = rows
-    matrix = source.Rows.of(pieces(X)).array
-    np.testing.assert_array_equal(np.concatenate(list(shards.blocks_of(matrix, 97))), X)
+    matrix = io_rows.Rows.of(pieces(X)).array
+    np.testing.assert_array_equal(np.concatenate(list(blocks_of(matrix, 97))), X)
     np.testing.assert_array_equal(matrix[1650:1720], X[1650:1720])
     np.testing.assert_array_equal(matrix[[5, 2999, 101]], X[[5, 2999, 101]])
     assert matrix.where(1700) == "block 2"

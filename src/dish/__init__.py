@@ -12,7 +12,7 @@ _NAMES = {
     "DISH": "dish.kernel.dish",
     "DeepDISH": "dish.deep.dish",
     "HammingIndex": "dish.index",
-    "load": "dish.hasher",
+    "load": "dish.registry",
 }
 _MODULES = {
     "baselines": "dish.baselines",
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from dish import baselines, codes, datasets, kernel, metrics, nets, similarity
     from dish.datasets import gist
     from dish.deep.dish import DeepDISH
-    from dish.hasher import load
     from dish.index import HammingIndex
     from dish.io import images, modelfile
     from dish.kernel.dish import DISH
+    from dish.registry import load
     from dish.solver import cbcd
 
 __all__ = [

@@ -13,7 +13,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dish import codes
+from dish.checks import check_integer
 from dish.io import modelfile, shards
+from dish.io.blocks import blocks_of
+from dish.io.features import read_features
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -48,9 +51,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @staticmethod
     def _blocks(X: Any) -> Iterator[NDArray[Any]]:
         """Row blocks of what is streamed; a bad row is named by its number among all."""
-        X = shards.features_at(X) if shards.is_path(X) else X
+        X = read_features(X)[0] if shards.is_path(X) else X
         start = 0
-        for block in shards.blocks_of(X):
+        for block in blocks_of(X):
             shards.check_finite(block, start, X)
             yield block
             start += len(block)
@@ -109,23 +112,6 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return hasher
 
 
-def load(path: str | os.PathLike[str]) -> Hasher:
-    """Read a hasher saved by ``save``; the right class comes back."""
-    from dish.baselines import REGISTRY
-    from dish.deep.dish import DeepDISH
-    from dish.kernel.dish import DISH
-
-    classes: list[type[Hasher]] = [DISH, DeepDISH, *REGISTRY.values()]
-    kinds = {c.__name__: c for c in classes}
-    kind, content, arrays = modelfile.read(path)
-    if kind not in kinds:
-        raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
-    try:
-        return kinds[kind]._restore(content, arrays)
-    except (TypeError, KeyError) as error:
-        raise modelfile.ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None
-
-
 def as_rows(X: Any) -> Any:
     """Torch tensors, shards and iterables of row blocks as one array; anything else as it is."""
     if hasattr(X, "detach"):
@@ -137,31 +123,6 @@ def as_rows(X: Any) -> Any:
             raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
         return np.concatenate(blocks)
     return X
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """An integer parameter within its bounds, or an error that names it."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
-        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be a whole number {bounds}, got {value!r}")
-    return int(value)
-
-
-def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> float:
-    """A finite real parameter at or above its bound, or an error that names it."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or value < low or (strict and value == low):
-        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
-    return float(value)
-
-
-def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str = "") -> str:
-    """A parameter that is one of a few words, or an error that lists them."""
-    if not isinstance(value, str) or value not in allowed:
-        words = ", ".join(repr(a) for a in allowed)
-        raise ValueError(f"{name} must be one of {words}{otherwise}, got {value!r}")
-    return value
 
 
 def plain(name: str, value: Any) -> Any:

@@ -19,7 +19,8 @@ from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, byte_table, check_codes, n_bytes, popcount
-from dish.similarity.labelled import encode_classes
+from dish.labels import encode_classes
+from dish.progress import progress
 
 Floats = NDArray[np.float64]
 _TILE = 2048  # database rows worked on at a time
@@ -318,24 +319,15 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: _Labels, r
         columns = np.ascontiguousarray(B[order].T)  # (words, n)
     distance = np.empty(_TILE, np.uint8 if r < 256 else np.uint16)
     block = 1024
-    for i in _watched(range(0, len(Q), block), long=len(Q) * len(B) > 2e10):
-        some = slice(i, i + block)
-        if y.sets:
-            out[some] = _set_histograms(Q[some], y.queries[some], B, y.rows, r)
-        else:
-            out[some] = _class_histograms(Q[some], y.queries[some, 0], columns, starts, r, distance)
+    with progress("scoring", len(Q), worth=len(Q) * len(B) > 2e10) as step:
+        for i in range(0, len(Q), block):
+            some = slice(i, i + block)
+            if y.sets:
+                out[some] = _set_histograms(Q[some], y.queries[some], B, y.rows, r)
+            else:
+                out[some] = _class_histograms(Q[some], y.queries[some, 0], columns, starts, r, distance)
+            step(len(Q[some]))
     return out
-
-
-def _watched(steps: Any, long: bool) -> Any:
-    """The same steps; behind a progress bar if they take long and standard error is a terminal."""
-    if not long:
-        return steps
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(list(steps), "scoring", console=console, disable=not console.is_terminal, transient=True)
 
 
 def _histograms_torch(

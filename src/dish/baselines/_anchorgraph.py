@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from dish.baselines._pca import Matrix
-from dish.hasher import Hasher, check_integer
+from dish.checks import check_integer
+from dish.hasher import Hasher
 from dish.kernel.features import choose_anchors
 from dish.kernel.hasher import as_tensor
 from dish.similarity.labelled import anchor_weights

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.kernel.features import row_blocks
-from dish.kernel.hasher import KernelHasher, resolve_device
+from dish.kernel.hasher import KernelHasher
+from dish.machine import resolve_device
 from dish.similarity.labelled import Similarity, from_labels
 
 POOL = 2048  # rows drawn as possible partners of a block of rows
@@ -84,14 +83,3 @@ def sample_pairs(
             f"y makes every pair of rows {'similar' if similar.any() else 'dissimilar'}; both kinds are needed"
         )
     return np.concatenate(i_all), np.concatenate(j_all).astype(np.int64), similar
-
-
-@contextmanager
-def threads_for(n: int) -> Iterator[None]:
-    """Threads of torch for many products over n rows each: waking a thread costs more than it saves on a few rows."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, n // 16384)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

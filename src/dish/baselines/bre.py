@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dish.baselines._pairs import PairwiseHasher, sample_pairs
-from dish.hasher import check_integer
+from dish.checks import check_integer
 
 
 class BRE(PairwiseHasher):

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
-from dish.baselines._pairs import PairwiseHasher, similar_columns, threads_for
-from dish.hasher import check_integer, check_number
+from dish.baselines._pairs import PairwiseHasher, similar_columns
+from dish.checks import check_integer, check_number
+from dish.machine import threads_for
 from dish.similarity.labelled import Similarity
 
 

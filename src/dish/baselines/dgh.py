@@ -15,7 +15,7 @@ from dish import codes
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
 from dish.baselines.itq import rotation
-from dish.hasher import check_integer, check_number, check_option
+from dish.checks import check_integer, check_number, check_option
 
 
 class DGH(AnchorGraphHasher):

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dish import codes
 from dish.baselines import _trees as trees
-from dish.hasher import check_integer, check_number, check_option
+from dish.checks import check_integer, check_number, check_option
 from dish.kernel.features import Whitening
 from dish.kernel.hasher import KernelHasher
 from dish.similarity.labelled import Classes, LabelCounts, from_labels

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dish.baselines._pca import Matrix, PCAHasher, principal
-from dish.hasher import check_integer, check_number
+from dish.checks import check_integer, check_number
 
 
 class IsoH(PCAHasher):

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.baselines._pca import Matrix, PCAHasher, principal, project
-from dish.hasher import check_integer, check_number
+from dish.checks import check_integer, check_number
 from dish.kernel import features as kernels
 from dish.kernel.hasher import KernelHasher
 from dish.similarity.labelled import Classes, LabelCounts, from_labels

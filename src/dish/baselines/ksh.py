@@ -16,9 +16,10 @@ import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish.hasher import check_integer, check_number
+from dish.checks import check_integer, check_number
 from dish.kernel.features import Relaxation, Whitening
-from dish.kernel.hasher import KernelHasher, resolve_device
+from dish.kernel.hasher import KernelHasher
+from dish.machine import resolve_device
 from dish.similarity.labelled import Similarity, from_labels
 
 

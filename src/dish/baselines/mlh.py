@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.baselines._pairs import PairwiseHasher, sample_pairs, threads_for
-from dish.hasher import check_integer, check_number
+from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.checks import check_integer, check_number
+from dish.machine import threads_for
 
 
 class MLH(PairwiseHasher):

@@ -19,9 +19,10 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import codes
-from dish.hasher import check_integer, check_number
+from dish.checks import check_integer, check_number
 from dish.kernel import features as kernels
-from dish.kernel.hasher import KernelHasher, resolve_device
+from dish.kernel.hasher import KernelHasher
+from dish.machine import resolve_device
 from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
 MAX_PASSES = 10  # over the bits in one B-step, as its authors do; most rows stop changing before

@@ -241,9 +241,9 @@ def _rows_to_fit(path: Path, y: Any, group: Any) -> tuple[Any, Any]:
 
 def _labels_within(rows: Path) -> Any:
     """Labels that come with the rows: in a .npz or a folder of shards, or beside X.npy in X_labels.npy."""
-    from dish.io.features import load_features
+    from dish.io.features import read_features
 
-    y = load_features(rows).y if rows.is_dir() or rows.suffix in (".npy", ".npz") else None
+    y = read_features(rows)[1] if rows.is_dir() or rows.suffix in (".npy", ".npz") else None
     if y is None:
         raise ValueError(
             f"labels Y are missing: name a file of labels, or put them with {rows} (y.npy or y-*.npy in a folder of "
@@ -513,7 +513,7 @@ def bench(
     force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
 ) -> None:
     """Run methods on a dataset; one JSON a run. Finished runs are skipped, failing ones recorded."""
-    from dish.experiments import runs as benchmark
+    from dish.experiments import bench as benchmark
 
     known = benchmark.method_names() + benchmark.method_names(images=True)
     wanted = benchmark.method_names(images=data == "cifar10_images") if methods == "all" else methods.split(",")
@@ -628,9 +628,9 @@ def _rows_for(hasher: Any, path: Path) -> Any:
     from dish.io import tables
 
     if path.suffix == ".npy" or (path.is_dir() and _has_shards(path)):
-        from dish.io.features import load_features
+        from dish.io.features import read_features
 
-        return load_features(path).X
+        return read_features(path)[0]
     if not path.is_dir():
         return tables.read_rows(path)
     if not getattr(hasher, "takes_images", False) or hasher.vectors_:
@@ -654,7 +654,7 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path) -> tuple[Any, NDArray[A
 
 
 def _load(model: Path) -> Hasher:
-    from dish.hasher import load
+    from dish.registry import load
 
     return load(model)
 

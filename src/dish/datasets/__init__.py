@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from dish.datasets.cifar import cifar10_gist, load_cifar10
-from dish.datasets.dataset import Dataset, Split, make_split
+from dish.datasets.dataset import Dataset, Split, load_features, make_split
 from dish.datasets.nuswide import load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 from dish.io.cache import DownloadError, cache_folder
-from dish.io.features import Shards, load_features
+from dish.io.shards import Shards
 from dish.io.tables import DataFileError
 
 __all__ = [

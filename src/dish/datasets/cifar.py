@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.datasets.dataset import Dataset
-from dish.io.cache import DownloadError, cache_folder, download, progress, save_npy
+from dish.io.cache import DownloadError, cache_folder, download, save_npy
 from dish.io.tables import DataFileError, StrPath, read_npy
+from dish.progress import progress
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",

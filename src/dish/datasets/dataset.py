@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish.hasher import check_integer
+from dish.checks import check_integer
+from dish.io.features import read_features
+from dish.io.tables import StrPath
 
 Indices = NDArray[np.int64]
 
@@ -56,6 +59,15 @@ class Dataset:
         if self.y is None:
             raise ValueError(f"{self.name} has no labels, so there are no classes to split by")
         return make_split(self.y, self.queries, n_train, trial)
+
+
+def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 100) -> Dataset:
+    """Your own features: a .npy file (memory-mapped), a .npz with X and y (or Y), or a folder of shards.
+
+    ``io.features.read_features`` says what files there may be.
+    """
+    X, y = read_features(path, labels)
+    return Dataset(Path(path).stem, X, y, queries=queries)
 
 
 def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: int = 0) -> Split:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.hasher import check_integer
+from dish.checks import check_integer
 
 N_SCALES = 4
 N_ORIENTATIONS = 8

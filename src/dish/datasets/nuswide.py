@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
-from dish.hasher import check_integer
-from dish.io.cache import progress
 from dish.io.tables import DataFileError, StrPath
+from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21
 NUSWIDE_WORDS = 500

@@ -12,11 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
 from dish.datasets.nuswide import NUSWIDE_CONCEPTS, NUSWIDE_WORDS
-from dish.hasher import check_integer
-from dish.io.cache import progress
 from dish.io.tables import DataFileError, StrPath, read_npy
+from dish.progress import progress
 
 
 def synthetic_nuswide(n: int = 190_000, seed: int = 0) -> Dataset:

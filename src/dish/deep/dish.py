@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dish import codes
+from dish.checks import check_integer, check_number
 from dish.deep.hasher import DeepHasher
-from dish.hasher import check_integer, check_number
 from dish.kernel import features as kernel
 from dish.similarity.labelled import Similarity
 from dish.solver import cbcd

@@ -26,11 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish import codes, nets
+from dish.checks import check_integer, check_number, check_option
 from dish.deep.augment import augment
-from dish.hasher import Hasher, check_integer, check_number, check_option, plain
+from dish.hasher import Hasher, plain
 from dish.io import images, modelfile
-from dish.io.cache import progress
-from dish.kernel.hasher import Stopwatch, resolve_device
+from dish.machine import resolve_device
+from dish.progress import Stopwatch, progress
 from dish.similarity.labelled import Similarity, from_labels
 
 BatchLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (Φ (b, D), F (b, r), rows (b,)) → a number
@@ -471,7 +472,7 @@ class _Encoder(nn.Module):
 
 def class_targets(y: Any) -> Tensor:
     """Class numbers (n,) int64, or labels (n, l) float32 of 0 and 1."""
-    from dish.similarity.labelled import encode_classes
+    from dish.labels import encode_classes
 
     if hasattr(y, "toarray"):
         y = y.toarray()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes, metrics
+from dish import codes, machine, metrics
 from dish.baselines.lsh import LSH
-from dish.experiments import runs as bench
+from dish.experiments import bench
 from dish.io import modelfile
 from dish.kernel.dish import DISH
 
@@ -84,7 +84,7 @@ def write_table(result: Result, path: Path) -> None:
     """The table as JSON, with machine, versions and commit."""
     rows = [asdict(row) for row in result.rows]
     content = {"what": "scikit-learn digits (real), 300 queries, 1,497 database rows", "seed": 0, "rows": rows}
-    bench.write_json(path, content | {"environment": bench.environment()})
+    bench.write_json(path, content | {"environment": machine.environment()})
 
 
 def write_page(result: Result, path: Path) -> None:

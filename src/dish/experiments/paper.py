@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dish.experiments.runs import Run
+from dish.experiments.bench import Run
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dish.experiments import paper
-from dish.experiments import runs as bench
-from dish.experiments.runs import Run
+from dish.experiments import bench, paper
+from dish.experiments.bench import Run
 from dish.io.modelfile import write_atomically
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dish.checks import check_integer, check_option
 from dish.codes import check_codes, n_bytes, pack
-from dish.hasher import check_integer, check_option
 from dish.index import scan
 from dish.index.snapshot import (
     Ids,

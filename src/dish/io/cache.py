@@ -1,13 +1,10 @@
-"""The folder of prepared data, downloads into it, and the bar that shows how far they are."""
+"""The folder of prepared data, and downloads into it."""
 
 from __future__ import annotations
 
 import io
 import os
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from numpy.typing import NDArray
 
 from dish.io.modelfile import write_atomically
 from dish.io.tables import DataFileError, StrPath
+from dish.progress import progress
 
 
 class DownloadError(RuntimeError):
@@ -29,30 +27,6 @@ def cache_folder(cache: StrPath | None = None) -> Path:
     if cache is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dish"
     return Path(cache)
-
-
-LONG = 100_000  # rows that take long enough for a bar
-
-
-@contextmanager
-def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that takes steps; silent where standard error is no terminal, or another process's."""
-    if not worth or not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
-        yield lambda step: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn
-
-    speed = TextColumn("{task.fields[speed]}")
-    with Progress(*Progress.get_default_columns(), speed, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, speed="")
-
-        def advance(step: int) -> None:
-            bar.advance(task, step)
-            rate = bar.tasks[0].speed
-            bar.update(task, speed=f"{rate:,.0f} a second" if rate else "")
-
-        yield advance
 
 
 def download(url: str, target: Path, title: str, timeout: float) -> None:

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.datasets.dataset import Dataset
 from dish.io.shards import Shards
 from dish.io.tables import DataFileError, StrPath, open_npz, parquet_layout, read_npy, read_parquet
 
 PARQUET_LABELS = ("y", "label")  # columns of a shard that are not features
 
 
-def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 100) -> Dataset:
-    """Your own features: a .npy file (memory-mapped), a .npz with X and y (or Y), or a folder of shards.
+def read_features(path: StrPath, labels: StrPath | None = None) -> tuple[Any, NDArray[Any] | None]:
+    """X and y (or None) of a .npy file (memory-mapped), of a .npz with X and y (or Y), or of a folder of shards.
 
     A folder holds .npy shards (features ``*.npy``, labels in ``y*.npy`` or ``*_labels.npy``, in the same
     order of names) or .parquet shards (a list column or one column a feature; labels in ``y`` or
@@ -47,7 +46,7 @@ def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 1
     _check_matrix(path, X)
     if y is not None and (y.ndim not in (1, 2) or len(y) != X.shape[0]):
         raise DataFileError(f"{path} has {X.shape[0]:,} rows, but its labels are of shape {y.shape}")
-    return Dataset(path.stem, X, y, queries=queries)
+    return X, y
 
 
 def _check_matrix(path: Path, X: Any) -> None:

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from dish import codes, metrics
-from dish.io.cache import progress
-from dish.io.shards import blocks_of, check_finite
+from dish.io.blocks import blocks_of
+from dish.io.shards import check_finite
 from dish.io.tables import allocate_npy
 from dish.parallel import Group
+from dish.progress import progress
 
 BLOCK = 1 << 14  # rows
 

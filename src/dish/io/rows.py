@@ -6,11 +6,9 @@ have been read, so that reading a file larger than memory does not fill it.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.io.shards import Shards, as_array, check_widths, features_at, is_blocks, is_map, is_path, not_finite
+from dish.io.features import read_features
+from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
 from dish.io.tables import release, reserve
 
 
@@ -45,7 +44,7 @@ class Rows:
     def of(cls, X: Any) -> Rows:
         """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
         if is_path(X):
-            X = features_at(X)
+            X, _ = read_features(X)
         elif isinstance(X, list | tuple) and is_blocks(X):
             X = _in_memory(X)
         elif is_blocks(X):
@@ -147,44 +146,3 @@ def scratch(n: int, m: int, dtype: Any) -> np.memmap[Any, Any]:
         file.truncate(size)
         reserve(file.fileno(), size)
         return np.memmap(file, dtype, "r+", shape=(n, m))
-
-
-UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024**i for i, k in enumerate("KMGT", 1)}
-
-
-def memory_budget(value: Any) -> int:
-    """Bytes of a ``memory_budget``: a number, "2GB", or None for half of what is free."""
-    if value is None:  # the processes on a machine share it
-        return free_memory() // 2 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    if isinstance(value, str):
-        text = value.strip().upper().replace(" ", "").removesuffix("B")
-        number = text.rstrip("KMGTI")
-        try:
-            bytes_ = float(number) * UNITS[text[len(number) :]]
-        except (ValueError, KeyError):
-            bytes_ = None
-        if bytes_ is not None:
-            return _positive(bytes_, value)
-    elif isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return _positive(float(value), value)
-    raise ValueError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")
-
-
-def _positive(number: float, given: Any) -> int:
-    if not 0 < number < float("inf"):
-        raise ValueError(f"memory_budget must be above 0, got {given!r}")
-    return int(number)
-
-
-def free_memory() -> int:
-    """Bytes that can be had without swapping: of the machine, or of its container if that has less."""
-    free = 4 << 30
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            free = min(free, max(0, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())))
-    except (OSError, StopIteration, ValueError):
-        pass
-    return free

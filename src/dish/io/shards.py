@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,35 +94,6 @@ def is_blocks(X: Any) -> bool:
 def is_map(X: Any) -> bool:
     """Whether X is a memory-map of a file."""
     return isinstance(X, np.memmap) and getattr(X, "_mmap", None) is not None
-
-
-def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
-    """Row blocks of anything streamed, as arrays, for hashers that check and encode them one by one."""
-    if is_path(X):
-        X = features_at(X)
-    if is_blocks(X):
-        width = None
-        for block in X:
-            rows = as_array(block)
-            width = rows.shape[1:] if width is None else width
-            check_widths({width, rows.shape[1:]})
-            if len(rows):
-                yield rows
-        if width is None:
-            raise ValueError("X: there are no row blocks")
-        return
-    for i in range(0, X.shape[0], size):
-        block = X[i : i + size]
-        yield np.asarray(block)
-        if is_map(block):
-            release(block)
-
-
-def features_at(path: Any) -> Any:
-    """The rows of a .npy file or a folder of shards."""
-    from dish.io.features import load_features
-
-    return load_features(path).X
 
 
 def check_widths(widths: set[tuple[int, ...]]) -> None:

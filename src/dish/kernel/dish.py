@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish import codes
+from dish import codes, machine
 from dish import parallel as collective
-from dish.hasher import check_integer, check_number, check_option
-from dish.io import rows as source
+from dish.checks import check_integer, check_number, check_option
 from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State, checksum
-from dish.io.features import load_features
+from dish.io.features import read_features
 from dish.io.rows import Rows
 from dish.io.tables import read_labels
 from dish.kernel import features as kernel
-from dish.kernel.hasher import KernelHasher, resolve_device
+from dish.kernel.hasher import KernelHasher
+from dish.machine import resolve_device
 from dish.parallel import Group
 from dish.similarity.labelled import Similarity, check_labels, from_labels
 from dish.solver import cbcd
@@ -192,19 +192,19 @@ class DISH(KernelHasher):
     def _open(self, X: Any, y: Any, group: Group) -> tuple[Rows, Any]:
         """Rows and labels of this process."""
         if shards.is_path(X):
-            data = load_features(X)
-            n = data.X.shape[0]
+            data, own_labels = read_features(X)
+            n = data.shape[0]
             part = group.share(n)
             if part.start == part.stop:
                 raise ValueError(f"{X} has {n} rows, too few for {group.world} processes")
-            y = read_labels(Path(y)) if shards.is_path(y) else data.y if y is None else y
+            y = read_labels(Path(y)) if shards.is_path(y) else own_labels if y is None else y
             if y is not None and not isinstance(y, Similarity):
                 if np.shape(y)[:1] != (n,):
                     raise ValueError(
                         f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal"
                     )
                 y = y[part]
-            rows = Rows(data.X, part)
+            rows = Rows(data, part)
         elif isinstance(X, Rows):
             rows = X
         elif isinstance(X, Tensor) and (X.device.type == "cuda" or _is_large(X)):
@@ -232,7 +232,7 @@ class DISH(KernelHasher):
     def _room_for_K(self, rows: Rows) -> int:
         """What the budget leaves for K beside F and the codes."""
         beside = len(rows) * (self.n_bits * (torch.finfo(rows.dtype).bits // 8) + self.n_bits // 2 + 32)
-        return max(1, source.memory_budget(self.memory_budget) - beside)
+        return max(1, machine.memory_budget(self.memory_budget) - beside)
 
     def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, group: Group) -> None:
         """Fit F to S itself, similar pairs counting half as much again (``codes_`` stay)."""
@@ -381,7 +381,7 @@ class DISH(KernelHasher):
             check_option("loss", self.loss, tuple(kernel.LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
-        source.memory_budget(self.memory_budget)
+        machine.memory_budget(self.memory_budget)
 
     def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
         if self.verbose:

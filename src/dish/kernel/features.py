@@ -21,10 +21,10 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dish import codes
-from dish.io.cache import LONG, progress
 from dish.io.rows import Rows, scratch
 from dish.io.tables import release
 from dish.parallel import ALONE, Group
+from dish.progress import LONG, progress
 from dish.similarity.labelled import Classes, Similarity
 from dish.solver.cbcd import Columns, pack_signs
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,25 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.hasher import Hasher, check_integer, check_number, check_option
+from dish.checks import check_integer, check_number, check_option
+from dish.hasher import Hasher
 from dish.io.rows import Rows
 from dish.kernel import features as kernels
+from dish.machine import resolve_device
 from dish.parallel import ALONE, Group
-
-
-class Stopwatch:
-    """Seconds spent in each stage of ``fit``."""
-
-    timings_: dict[str, float]
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        """Add the seconds of a stage to ``timings_``."""
-        start = time.perf_counter()
-        yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start
+from dish.progress import Stopwatch
 
 
 class KernelHasher(Stopwatch, Hasher):
@@ -143,18 +129,3 @@ def as_tensor(X: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(X)
-
-
-def resolve_device(device: str) -> torch.device:
-    """The torch device of a parameter: "auto" is a GPU if there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
-    return chosen

@@ -35,8 +35,8 @@ from torch import Tensor
 from dish import codes
 from dish import parallel as collective
 from dish.codes import byte_table, popcount
-from dish.io.cache import LONG, progress
 from dish.parallel import ALONE, Group
+from dish.progress import LONG, progress
 from dish.similarity.labelled import Similarity
 
 

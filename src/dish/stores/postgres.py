@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dish.checks import check_integer, check_option
 from dish.codes import check_codes
-from dish.hasher import check_integer, check_option
 from dish.index.snapshot import Ids, as_ids, as_labels
-from dish.io.cache import progress
+from dish.progress import progress
 
 if TYPE_CHECKING:
     from psycopg import sql

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 
-from dish.experiments import runs as bench
+from dish.machine import resident
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
@@ -45,7 +45,7 @@ class Meters:
             lines.append(f'dish_request_seconds_count{{route="{route}"}} {total}')
         own = {
             "dish_in_flight": ("Requests under way.", self.in_flight),
-            "process_resident_memory_bytes": ("Resident memory.", bench.resident("VmRSS")),
+            "process_resident_memory_bytes": ("Resident memory.", resident("VmRSS")),
         }
         for name, (about, value) in {**own, **gauges}.items():
             lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:.15g}"]

@@ -41,8 +41,8 @@ def open_collection(
     model: Path, index: Path, *, images: Path | None = None, takes: str | None = None, writable: bool = False
 ) -> Collection:
     """Load a model and an index from their files, and replay what the journal holds beyond the index."""
-    from dish.hasher import load
     from dish.index.hamming import HammingIndex
+    from dish.registry import load
     from dish.web.journal import Journal
     from dish.web.pictures import FolderPictures
 

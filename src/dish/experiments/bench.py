@@ -6,18 +6,13 @@ whole: interrupting and starting again loses nothing.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
-import subprocess
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +22,7 @@ from numpy.typing import NDArray
 from dish.io import modelfile
 from dish.io.shards import is_map
 from dish.io.tables import release
+from dish.machine import PeakMemory, environment
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
@@ -214,10 +210,11 @@ def make_method(run: Run) -> Any:
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
-    from dish.io import rows as source
+    from dish import machine
+    from dish.io.rows import Rows
 
-    if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > source.free_memory() // 2:
-        return source.Rows(_Selected(data, rows))
+    if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
+        return Rows(_Selected(data, rows))
     return prepared(data, rows)
 
 
@@ -250,74 +247,7 @@ def unit_rows(X: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(X / np.where(norm > 0, norm, 1), np.float32)
 
 
-class PeakMemory:
-    """Resident memory beyond what there was at the start, at its peak (0 where the system does not tell)."""
-
-    def __init__(self) -> None:
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-        self.start = resident("VmRSS")
-
-    def bytes(self) -> int:
-        """Bytes at the peak beyond the start."""
-        return max(0, resident("VmHWM") - self.start)
-
-
-def resident(field: str) -> int:
-    """Resident bytes of this process: now (VmRSS) or at the peak (VmHWM)."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date: what every results file carries."""
-    packages = ("numpy", "scipy", "scikit-learn", "torch", "numba")
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        **_gpu(),
-        "commit": commit(),
-    }
-
-
-def _gpu() -> dict[str, str]:
-    """The GPU, if there is one and torch is in use."""
-    import sys
-
-    torch = sys.modules.get("torch")
-    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
-
-
-def commit() -> str:
-    """The commit of the checkout this code runs from; "+" if code differs; $DISH_COMMIT outside a checkout."""
-
-    def git(*args: str) -> str:
-        folder = Path(__file__).parent
-        done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("DISH_COMMIT", "")
-
-
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a results file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     modelfile.write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
