@@ -20,7 +20,7 @@ bench-digits: $(VENV)/.ready    ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
 test: lint                      ## lint, types, tests
-	sh tests/install_chromium.sh
+	sh tests/web/install_chromium.sh
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.ready

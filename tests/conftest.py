@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from helpers.cli import run
+
 
 @pytest.fixture(scope="session")
 def digits():
@@ -21,3 +23,9 @@ def blobs():
     y = np.repeat([0, 1, 2], 40)
     X = rng.standard_normal((120, 6)) + 6 * np.eye(3, 6)[y]
     return X, y
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """Exit code, output and errors of a command line."""
+    return lambda *args: run(capsys, monkeypatch, *args)

@@ -608,7 +608,7 @@ def test_small_adds_do_not_group_again():
 
 @pytest.fixture
 def cli(capsys, monkeypatch):
-    from test_cli import run
+    from helpers.cli import run
 
     return lambda *args: run(capsys, monkeypatch, *args)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rank_worker
 from dish import DISH, metrics
 from dish import parallel as collective
+from helpers import rank_worker
 
 WORKER = Path(rank_worker.__file__)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dish.datasets import DataFileError, Shards, load_features
-from dish.io.shards import blocks_of
+from dish.io.blocks import blocks_of
 
 X7 = np.arange(35, dtype=np.float32).reshape(7, 5)
 Y7 = np.array([0, 1, 0, 1, 0, 1, 1])

@@ -301,7 +301,7 @@ def test_an_empty_table(store):
 
 
 def test_the_command_line(server, capsys, monkeypatch, tmp_path):
-    from test_cli import run
+    from helpers.cli import run
 
     B = clustered(900)
     np.save(tmp_path / "B.npy", B)

@@ -10,7 +10,7 @@ from dish import codes
 from dish import parallel as collective
 from dish.similarity.labelled import Classes, from_labels
 from dish.solver import cbcd
-from test_similarity import KINDS
+from helpers.similarities import KINDS
 
 RNG = np.random.default_rng(3)
 FORMS = {

@@ -18,53 +18,12 @@ from dish.baselines import CNNH, DHN, FTDE, REGISTRY, SFHC
 from dish.baselines.cnnh import _newton_column, factorise
 from dish.baselines.ftde import infer_codes, sample_triplets
 from dish.similarity.labelled import from_labels
-
-
-def patches(n, seed, n_classes=4, side=16):
-    """Noisy stripes: a class is a colour and a direction. uint8 (n, side, side, 3) and labels (n,)."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(n_classes, size=n)
-    wave = np.sin(np.arange(side))
-    across, down = np.broadcast_to(wave, (side, side)), np.broadcast_to(wave[:, None], (side, side))
-    stripes = np.where((y % 2 == 0)[:, None, None], across, down)
-    colour = np.array([[60, 20, 0], [0, 20, 60]])[y // 2 % 2]
-    x = 127 + colour[:, None, None] + 40 * stripes[..., None] + rng.normal(0, 25, (n, side, side, 3))
-    return x.clip(0, 255).astype(np.uint8), y
-
-
-class Tiny(nn.Module):
-    """Two small convolutions."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
-        )
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def tiny(**params):
-    torch.manual_seed(0)
-    given = {"n_bits": 16, "net": Tiny(), "epochs": 6, "n_iter": 2, "batch_size": 32, "augment": False}
-    return DeepDISH(**{**given, "device": "cpu", **params})
-
-
-def rival(kind, **params):
-    torch.manual_seed(0)
-    given = {"n_bits": 16, "net": Tiny(), "epochs": 15, "batch_size": 32, "augment": False, "device": "cpu"}
-    return kind(**{**given, **params})
+from helpers.deep import patches, rival, score, tiny
 
 
 @pytest.fixture(scope="module")
 def data():
     return *patches(400, 0), *patches(100, 1)
-
-
-def score(hasher, X, y, Xq, yq):
-    return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y)
 
 
 # --- learning ---
@@ -143,7 +102,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from test_deep import patches, tiny
+from helpers.deep import patches, tiny
 X, y = patches(200, 0)
 hasher = tiny(epochs=2, n_iter=3, checkpoint={checkpoint!r}, augment=True)
 write = hasher._write_checkpoint
@@ -162,7 +121,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_codes(tmp_path):
     X, y = patches(200, 0)
     whole = tiny(epochs=2, n_iter=3, augment=True).fit(X, y)
     path = tmp_path / "c.dish"
-    script = CHILD.format(tests=str(Path(__file__).parent), checkpoint=str(path))
+    script = CHILD.format(tests=str(Path(__file__).parents[1]), checkpoint=str(path))
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     os.kill(child.pid, signal.SIGKILL)
@@ -245,7 +204,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 torch.set_num_threads(1)
-from test_deep import patches, score, tiny
+from helpers.deep import patches, score, tiny
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=2)
 X, y = patches(400, 0)
@@ -259,7 +218,7 @@ dist.destroy_process_group()
 
 
 def test_two_processes_learn_one_network(data, tmp_path):
-    script = WORKER.format(tests=str(Path(__file__).parent), store=str(tmp_path / "store"))
+    script = WORKER.format(tests=str(Path(__file__).parents[1]), store=str(tmp_path / "store"))
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     children = [subprocess.Popen([sys.executable, "-c", script, str(rank)], env=env) for rank in range(2)]
     assert [child.wait(timeout=120) for child in children] == [0, 0]

@@ -17,7 +17,7 @@ from dish.baselines import (
     SH,
     IsoH,
     MinHash,
-    anchorgraph,
+    _anchorgraph,
     dgh,
     isoh,
     itq,
@@ -349,7 +349,7 @@ def test_dgh_objective_never_falls_and_is_the_one_of_its_codes(digits, init, r):
     assert (np.diff(hasher.objective_) >= -1e-9 * hasher.objective_[-1]).all()
     B = codes.unpack(hasher.codes_, r).astype(float)
     Z = hasher._weights(X)
-    A = Z @ sp.diags_array(1 / anchorgraph.mass(Z)) @ Z.T
+    A = Z @ sp.diags_array(1 / _anchorgraph.mass(Z)) @ Z.T
     Y = dgh.y_step(B, np.random.RandomState(0))
     assert hasher.objective_[-1] == pytest.approx(np.trace(B.T @ (A @ B)) + (B * Y).sum(), rel=1e-9)
     # a new row gets the vote of its neighbours, b(x) = sgn(Σ A(x, i) b_i)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dish import DISH
-from dish.cli.app import main
 
 
 @pytest.fixture
@@ -15,21 +14,6 @@ def files(tmp_path, digits):
     for name, array in {"X": X[:500], "y": y[:500], "Xq": Xq, "yq": yq}.items():
         np.save(tmp_path / f"{name}.npy", array)
     return tmp_path
-
-
-def run(capsys, monkeypatch, *args):
-    """Exit code, output and errors of `dish args…`."""
-    monkeypatch.setattr(sys, "argv", ["dish", *map(str, args)])
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit) as end:
-        main()
-    out = capsys.readouterr()
-    return end.value.code or 0, out.out, out.err
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    return lambda *args: run(capsys, monkeypatch, *args)
 
 
 def test_fit_encode_eval_info(cli, files):

@@ -11,7 +11,7 @@ from dish.io.rows import Rows
 from dish.kernel import features as kernel
 from dish.similarity.labelled import LowRank, from_labels
 from dish.solver import cbcd
-from test_similarity import KINDS
+from helpers.similarities import KINDS
 
 RNG = np.random.default_rng(5)
 CPU = torch.device("cpu")
