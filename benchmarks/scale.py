@@ -289,7 +289,7 @@ def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
 
 def one_rank(n: int, path: str) -> None:
     """This process's share of a fit; print a line of JSON. The first one writes the codes."""
-    from dish import parallel as collective
+    from dish import parallel
     from dish.solver import cbcd
 
     steps, sweep = [], cbcd.sweep
@@ -300,27 +300,27 @@ def one_rank(n: int, path: str) -> None:
         return done
 
     cbcd.sweep = counted
-    with collective.from_environment() as group:
-        mine = group.share(n)
+    with parallel.from_environment() as ranks:
+        mine = ranks.my_rows(n)
         whole = np.load(cache_folder() / "synthetic_imagenet.npy", mmap_mode="r")
         X, y = np.array(whole[mine]), SyntheticImageNet(n).labels()[mine]
         DISH(n_bits=16, n_anchors=50, n_iter=1).fit(X[:4096], y[:4096])  # compile
         steps.clear()
-        made = collective.Group.__init__
+        made = parallel.Group.__init__
         groups = []
 
         def kept(self: Any, *args: Any) -> None:
             made(self, *args)
             groups.append(self)
 
-        collective.Group.__init__ = kept  # type: ignore[method-assign]
-        group.barrier()
+        parallel.Group.__init__ = kept  # type: ignore[method-assign]
+        ranks.barrier()
         start = time.perf_counter()
         hasher = DISH(**PARAMS, n_anchors=M).fit(X, y)
-        group.barrier()
+        ranks.barrier()
         seconds = time.perf_counter() - start
-        codes = np.concatenate(group.gather_arrays(hasher.codes_))
-        if group.first:
+        codes = np.concatenate(ranks.gather_arrays(hasher.codes_))
+        if ranks.first:
             np.save(path, codes)
     sent = {"bytes": sum(g.bytes for g in groups), "messages": sum(g.messages for g in groups)}
     line = {"seconds": seconds, "n_iter": hasher.n_iter_}

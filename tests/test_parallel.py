@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dish import DISH, metrics
-from dish import parallel as collective
+from dish import DISH, metrics, parallel
 from helpers import rank_worker
 
 WORKER = Path(rank_worker.__file__)
@@ -141,19 +140,19 @@ def test_torchrun(tmp_path, digits):
 
 
 def test_alone_is_the_identity():
-    group = collective.ALONE
-    assert group.first
-    assert group.span(5) == (0, 5)
-    assert group.share(100) == slice(0, 100)
-    with pytest.raises(KeyError), group.agreed():
+    ranks = parallel.ALONE
+    assert ranks.first
+    assert ranks.offset_and_total(5) == (0, 5)
+    assert ranks.my_rows(100) == slice(0, 100)
+    with pytest.raises(KeyError), ranks.raise_together():
         raise KeyError("as it was")
-    assert group.messages == 0
+    assert ranks.messages == 0
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("n", [1, 5, 100_000, 1_280_000])
 def test_shares_cover_all_rows_once(n, world):
-    shares = [collective.Group(rank, world).share(n) for rank in range(world)]
+    shares = [parallel.Ranks(rank, world).my_rows(n) for rank in range(world)]
     assert shares[0].start == 0
     assert shares[-1].stop == n
     assert all(a.stop == b.start for a, b in pairwise(shares))

@@ -28,7 +28,7 @@ class RankError(RuntimeError):
     """Another process of the group ended, or cannot be reached."""
 
 
-class Group:
+class Ranks:
     """Processes that learn together, each with its own rows. Counts its messages and their bytes."""
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
@@ -75,12 +75,12 @@ class Group:
         raw = [part[:n].cpu().numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
         return [np.load(io.BytesIO(one), allow_pickle=False) for one in raw]
 
-    def span(self, n: int) -> tuple[int, int]:
+    def offset_and_total(self, n: int) -> tuple[int, int]:
         """(first row, all rows), given the rows of this process."""
         counts = self.gather(torch.tensor([n])).flatten()
         return int(counts[: self.rank].sum()), int(counts.sum())
 
-    def share(self, n: int, align: int = 8192) -> slice:
+    def my_rows(self, n: int, align: int = 8192) -> slice:
         """This process's range of n rows, its ends at multiples of ``align`` if there are enough.
 
         Sums over such blocks of rows are the same numbers however many processes there are.
@@ -95,7 +95,7 @@ class Group:
         self.total(torch.zeros(1))
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def raise_together(self) -> Iterator[None]:
         """An error inside, on any process, is an error on all of them: none waits for one that gave up."""
         error: Exception | None = None
         try:
@@ -126,18 +126,18 @@ class Group:
         self.bytes += sent.numel() * sent.element_size()
 
 
-ALONE = Group()
+ALONE = Ranks()
 
 
-def current() -> Group:
+def current() -> Ranks:
     """The initialised process group, or ``ALONE``."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return Group(dist.get_rank(), dist.get_world_size())
+        return Ranks(dist.get_rank(), dist.get_world_size())
     return ALONE
 
 
 @contextmanager
-def from_environment(timeout_s: float = 600) -> Iterator[Group]:
+def from_environment(timeout_s: float = 600) -> Iterator[Ranks]:
     """The group that torchrun describes in the environment, closed at the end; ``ALONE`` outside of it.
 
     $DISH_STORE may name a file that the processes meet in, in place of an address.
@@ -182,17 +182,17 @@ def _together() -> Iterator[None]:
         ) from error
 
 
-def sample(values: Tensor, group: Group) -> Tensor:
+def sample(values: Tensor, ranks: Ranks) -> Tensor:
     """What a selection wants to know first: (world, size + 1), a few of our values and how many there are.
 
     Zero in the rows of other processes: to be summed over all of them, with whatever else is to be sent.
     """
-    size = -(-SAMPLE // group.world)
-    some = values.new_full((group.world, size + 1), 0.0)
+    size = -(-SAMPLE // ranks.world)
+    some = values.new_full((ranks.world, size + 1), 0.0)
     drawn = values[:: max(1, len(values) // size)][:size]
-    some[group.rank] = torch.nan
-    some[group.rank, : len(drawn)] = drawn
-    some[group.rank, -1] = len(values)
+    some[ranks.rank] = torch.nan
+    some[ranks.rank, : len(drawn)] = drawn
+    some[ranks.rank, -1] = len(values)
     return some
 
 
@@ -205,7 +205,7 @@ def between(values: Tensor, low: float, high: float) -> tuple[int, Tensor]:
 
 
 def kth_largest(
-    values: Tensor, k: int, group: Group, samples: Tensor | None = None, between: Between = between
+    values: Tensor, k: int, ranks: Ranks, samples: Tensor | None = None, between: Between = between
 ) -> tuple[float, int]:
     """The k-th largest of the values of all processes, and how many of ours that equal it are among the k largest.
 
@@ -213,11 +213,11 @@ def kth_largest(
     the values of that bin are sorted if they are few, else binned again: two or three messages, none of which
     depends on how many values there are. ``samples`` are the summed ``sample`` of all, if they were sent already.
     """
-    low, high = _bounds(group.total(sample(values, group)) if samples is None else samples, k)
+    low, high = _bounds(ranks.total(sample(values, ranks)) if samples is None else samples, k)
     above, left = between(values, low, high)
     while True:
         bins, counts = _histogram(left, low, high)
-        totals, all_above = group.sum(counts.cpu().double(), torch.tensor(float(above), dtype=torch.float64))
+        totals, all_above = ranks.sum(counts.cpu().double(), torch.tensor(float(above), dtype=torch.float64))
         n_above = int(all_above)
         if not n_above < k <= n_above + float(totals.sum()):  # the bounds missed it: look on that side
             left = values[values > high] if k <= n_above else values[values < low]
@@ -230,14 +230,14 @@ def kth_largest(
             left = left[bins == chosen]
             inside = int(totals[chosen])
         if inside <= FEW:
-            every = group.gather(_padded(left, FEW)).cpu()
+            every = ranks.gather(_padded(left, FEW)).cpu()
             larger = n_above + int(totals[chosen + 1 :].sum())
-            return _among(every, k - larger, group.rank)
-        ends = group.gather(torch.stack(_ends(left))).cpu()
+            return _among(every, k - larger, ranks.rank)
+        ends = ranks.gather(torch.stack(_ends(left))).cpu()
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
         if low == high:  # all equal
-            numbers = group.gather(torch.tensor([float(above), float(len(left))]))
-            ties, before = k - int(numbers[:, 0].sum()), int(numbers[: group.rank, 1].sum())
+            numbers = ranks.gather(torch.tensor([float(above), float(len(left))]))
+            ties, before = k - int(numbers[:, 0].sum()), int(numbers[: ranks.rank, 1].sum())
             return low, max(0, min(len(left), ties - before))
 
 

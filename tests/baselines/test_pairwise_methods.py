@@ -42,7 +42,7 @@ def test_columns_and_pairs_agree_with_the_labels(label_sets):
     Y, share = label_sets
     S = from_labels(sp.csr_array(Y))
     columns = torch.tensor([4, 0, 17])
-    table = pairs.similar_columns(S, columns)[S.group.long()].numpy()
+    table = pairs.similar_columns(S, columns)[S.row_group.long()].numpy()
     np.testing.assert_array_equal(table, share[:, [4, 0, 17]])
     i, j, similar = pairs.sample_pairs(S, 3, np.random.RandomState(0))
     np.testing.assert_array_equal(similar, share[i, j])

@@ -292,7 +292,7 @@ def test_cnnh_never_raises_its_objective(multilabel):
     table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy()
     for k in [*range(8), *range(8)]:
         values.append(cnnh_objective(S.dense(), H))
-        _newton_column(H, k, S.group.numpy(), table, S.diag.numpy())
+        _newton_column(H, k, S.row_group.numpy(), table, S.diag.numpy())
     assert np.abs(H).max() <= 1
     assert (np.diff(values) < 0).all()
     np.testing.assert_array_equal(H, factorise(S, 8, np.random.RandomState(1), 2))
@@ -306,7 +306,7 @@ def test_cnnhs_newton_step_is_that_of_numeric_differentiation():
         start = np.random.RandomState(seed).uniform(-1, 1, (12, r))
         H = start.copy()
         table = S.P(S.Rt(torch.eye(3, dtype=torch.float64))).numpy()
-        _newton_column(H, 0, S.group.numpy(), table, S.diag.numpy())
+        _newton_column(H, 0, S.row_group.numpy(), table, S.diag.numpy())
 
         def f(value, start=start):
             changed = start.copy()

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, load, machine
-from dish import parallel as collective
+from dish import DISH, load, machine, parallel
 from dish.io import checkpoint
 from dish.io import rows as io_rows
 from dish.io.blocks import blocks_of
@@ -265,7 +264,7 @@ def test_a_folder_of_other_files_is_never_touched(rows, tmp_path):
     (tmp_path / "new" / "codes-best.npy").write_text("kept")
     again = DISH(**PARAMS, checkpoint=tmp_path / "new").fit(X, y)
     np.testing.assert_array_equal(again.codes_, done.codes_)
-    checkpoint.Checkpoint(tmp_path / "new", "", (0, 0), collective.ALONE).remove()
+    checkpoint.Checkpoint(tmp_path / "new", "", (0, 0), parallel.ALONE).remove()
     assert [f.name for f in (tmp_path / "new").iterdir()] == ["codes-best.npy"]
 
 

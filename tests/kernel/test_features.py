@@ -5,8 +5,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dish import codes
-from dish import parallel as collective
+from dish import codes, parallel
 from dish.io.rows import Rows
 from dish.kernel import features as kernel
 from dish.similarity.labelled import LowRank, from_labels
@@ -98,7 +97,9 @@ def test_spectral_start_is_r_generalised_eigenproblems(kind, r):
     K = kernel.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(Rows(torch.from_numpy(X)), CPU)
     white = kernel.Whitening.of(kernel.gram(K), 1e-6)
     W, packed = kernel.spectral_start(K, white, S, r, np.random.RandomState(0))
-    expected, H = reference_start(K.numpy(), S.dense(), S.group.numpy() if kind == "classes" else None, r, white.rho)
+    expected, H = reference_start(
+        K.numpy(), S.dense(), S.row_group.numpy() if kind == "classes" else None, r, white.rho
+    )
     F, G = K.numpy() @ W.numpy(), K.numpy() @ expected
     assert (abs((codes.unpack(packed, r) * H).sum(0)) == n).all()  # the same bits, up to the sign of a bit
     for k in range(r):
@@ -133,7 +134,7 @@ def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
 
     def by_rows():
         relaxed = kernel.Relaxation(K, white, S, 4)
-        return kernel._start_by_rows(relaxed, K, 4, np.random.RandomState(0), collective.ALONE)
+        return kernel._start_by_rows(relaxed, K, 4, np.random.RandomState(0), parallel.ALONE)
 
     exact = by_rows()
     monkeypatch.setattr(kernel, "START_ROWS", 800)

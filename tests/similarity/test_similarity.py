@@ -13,7 +13,7 @@ def test_products_equal_the_dense_matrix(name):
     S, dense = KINDS[name]
     np.testing.assert_allclose(S.dense(), dense, atol=1e-12)
     b = RNG.standard_normal(12)
-    group = S.group.long()
+    group = S.row_group.long()
     sums = torch.zeros(S.n_groups, dtype=torch.float64).index_add_(0, group, torch.from_numpy(b))
     np.testing.assert_allclose(S.P(S.Rt(sums))[group], dense @ b, atol=1e-12)
     np.testing.assert_allclose(S.diag[group], np.diag(dense), atol=1e-12)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish import codes
-from dish import parallel as collective
+from dish import codes, parallel
 from dish.similarity.labelled import Classes, from_labels
 from dish.solver import cbcd
 from helpers.similarities import KINDS
@@ -112,7 +111,7 @@ def test_sim_is_the_papers_formula(name, form, lam):
     literal = 8 * d0 + q0 + np.where(chosen, -8 * np.diag(Q) + lam, 0)
 
     columns = FORMS[form](codes.pack(H), r)
-    group = S.group
+    group = S.row_group
     sums = columns.group_sums(k, group, S.n_groups)
     u = columns.gram(k)
     u[k] = 0
@@ -187,7 +186,7 @@ def test_selection_is_a_stable_sort(n, values, monkeypatch):
     device = cbcd.DeviceColumns(torch.zeros(n, 1, dtype=torch.uint8), 1)
     monkeypatch.setattr(device, "SAMPLE", 1 << 11)
     assert device.kth_largest(torch.from_numpy(v), count) == (threshold, ties)
-    assert collective.kth_largest(torch.from_numpy(v), count, collective.ALONE) == (threshold, ties)
+    assert parallel.kth_largest(torch.from_numpy(v), count, parallel.ALONE) == (threshold, ties)
     for _ in range(2):  # right after the selection, and by itself
         np.testing.assert_array_equal(device.above(torch.from_numpy(v), threshold, ties) > 0, expected)
 
@@ -203,8 +202,8 @@ def test_integers_of_the_similarity_part_stay_exact():
     S = Classes(y)
     u = columns.gram(0)
     u[0] = 0
-    value = r * S.P(S.Rt(columns.group_sums(0, S.group, 2)))
-    sim, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.group, q[0], 0.0)
+    value = r * S.P(S.Rt(columns.group_sums(0, S.row_group, 2)))
+    sim, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.row_group, q[0], 0.0)
     rows = y == 0
     assert np.ptp(sim.numpy()[rows]) > 1e-6  # q does tell the rows of a class apart …
     assert np.ptp((sim + q[0]).numpy()[rows]) < 1e-8  # … and is all that does

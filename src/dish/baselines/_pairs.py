@@ -50,8 +50,8 @@ class PairwiseHasher(KernelHasher):
 
 def similar_columns(S: Similarity, columns: Tensor) -> Tensor:
     """S_ij > 0 for j in ``columns``, by group: row i of the table (g, c) holds for all rows of group i."""
-    E = torch.zeros(S.n_groups, len(columns), dtype=torch.float64, device=S.group.device)
-    E[S.group[columns].long(), torch.arange(len(columns), device=E.device)] = 1.0
+    E = torch.zeros(S.n_groups, len(columns), dtype=torch.float64, device=S.row_group.device)
+    E[S.row_group[columns].long(), torch.arange(len(columns), device=E.device)] = 1.0
     return S.P(S.Rt(E)) > 0
 
 
@@ -65,8 +65,8 @@ def sample_pairs(
     i_all, j_all, similar_all = [], [], []
     for rows in row_blocks(S.n):
         pool = random_state.choice(S.n, min(S.n, max(POOL, 4 * per_row)), replace=False)
-        table = similar_columns(S, torch.from_numpy(pool).to(S.group.device))
-        similar = table[S.group[rows].long()].cpu().numpy()  # (block, pool)
+        table = similar_columns(S, torch.from_numpy(pool).to(S.row_group.device))
+        similar = table[S.row_group[rows].long()].cpu().numpy()  # (block, pool)
         key = random_state.random_sample(similar.shape)
         key[np.arange(rows.start, rows.stop)[:, None] == pool] = np.inf  # no row is its own partner
         for kind in (True, False):

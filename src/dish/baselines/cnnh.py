@@ -47,17 +47,17 @@ class CNNH(DeepHasher):
 def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_sweeps: int) -> NDArray[np.float64]:
     """H (n, r) in [−1, 1] that lowers ‖S − HHᵀ/r‖² by Newton steps on one entry at a time, column after column."""
     H = random_state.uniform(-1, 1, (S.n, r))
-    group, diag = S.group.numpy(), S.diag.numpy()
+    row_group, diag = S.row_group.numpy(), S.diag.numpy()
     # S between groups, (g, g): for classes the number of classes squared
     table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy()
     for _ in range(n_sweeps):
         for k in range(r):
-            _newton_column(H, k, group, table, diag)
+            _newton_column(H, k, row_group, table, diag)
     return H
 
 
 @njit(cache=True)
-def _newton_column(H: Any, k: int, group: Any, table: Any, diag: Any) -> None:
+def _newton_column(H: Any, k: int, row_group: Any, table: Any, diag: Any) -> None:
     """One pass over column k: each entry moves to the bounded minimum of its quadratic model if that helps.
 
     With h = H_·k and R = rS − Σ_{j≠k} H_·j H_·jᵀ (without its diagonal), the entries of column k enter as
@@ -67,18 +67,18 @@ def _newton_column(H: Any, k: int, group: Any, table: Any, diag: Any) -> None:
     u = H.T @ np.ascontiguousarray(H[:, k])  # Hᵀh (r,), kept up to date
     sums = np.zeros(len(table))  # Eᵀh
     for i in range(n):
-        sums[group[i]] += H[i, k]
+        sums[row_group[i]] += H[i, k]
     for i in range(n):
         h = H[i, k]
         Sh, Hu, own = 0.0, 0.0, 0.0
         for g in range(len(sums)):
-            Sh += table[group[i], g] * sums[g]
+            Sh += table[row_group[i], g] * sums[g]
         for j in range(r):
             if j != k:
                 Hu += H[i, j] * u[j]
                 own += H[i, j] ** 2
         # Σ_{j≠i} R_ij h_j and Σ_{j≠i} h_j²
-        R_ii = r * diag[group[i]] - own
+        R_ii = r * diag[row_group[i]] - own
         Rh = (r * Sh - Hu) - R_ii * h
         hh = u[k] - h * h
         slope = 4 * (hh * h - Rh) + 4 * h * (h * h - R_ii)
@@ -93,5 +93,5 @@ def _newton_column(H: Any, k: int, group: Any, table: Any, diag: Any) -> None:
                 if j != k:
                     u[j] += (new - h) * H[i, j]
             u[k] += new * new - h * h
-            sums[group[i]] += new - h
+            sums[row_group[i]] += new - h
             H[i, k] = new

@@ -96,7 +96,7 @@ class Draw:
     the others)."""
 
     def __init__(self, S: Similarity, columns: Tensor) -> None:
-        self.columns, self.group, self.n_groups = columns, S.group.long(), S.n_groups
+        self.columns, self.row_group, self.n_groups = columns, S.row_group.long(), S.n_groups
         similar = similar_columns(S, columns).double()  # (g, c)
         ones = float(S.group_sizes() @ similar.sum(1))
         others = S.n * len(columns) - ones
@@ -105,7 +105,7 @@ class Draw:
     def update_others(self, B: Tensor) -> None:
         """B^Γ = sgn(S^Γ B^Ω), in place; where that is 0 the bit stays."""
         drawn = B[self.columns]
-        votes = (self.table @ drawn)[self.group]  # (n, r): all rows of a group see the same columns
+        votes = (self.table @ drawn)[self.row_group]  # (n, r): all rows of a group see the same columns
         B.copy_(torch.where(votes.abs() < 1e-9, B, votes.sign()))
         B[self.columns] = drawn
 
@@ -119,10 +119,10 @@ class Draw:
         drawn = B[self.columns].cpu().numpy()  # (c, r)
         others = B.clone()
         others[self.columns] = 0
-        sums = B.new_zeros(self.n_groups, r).index_add_(0, self.group, others)
+        sums = B.new_zeros(self.n_groups, r).index_add_(0, self.row_group, others)
         SB = (self.table.T @ sums).cpu().numpy()  # (c, r): (S^Γ)ᵀ B^Γ
         gram = (others.T @ others).cpu().numpy()  # (r, r)
-        S_drawn = self.table[self.group[self.columns]].cpu().numpy()  # (c, c)
+        S_drawn = self.table[self.row_group[self.columns]].cpu().numpy()  # (c, c)
         for k in range(r):
             rest = np.delete(np.arange(r), k)
             M = r * S_drawn - drawn[:, rest] @ drawn[:, rest].T

@@ -135,7 +135,7 @@ class Pairs:
         if not isinstance(S, Classes | LabelCounts):
             raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
         self.r, self.w, self.g = r, S.w, S.n_groups
-        self.group = S.group.numpy().astype(np.int64)
+        self.row_group = S.row_group.numpy().astype(np.int64)
         self.size = S.group_sizes().numpy()  # (g,)
         if isinstance(S, Classes):  # a set of one label each
             self.start, self.labels, self.n_labels = np.arange(self.g + 1), np.arange(self.g), self.g
@@ -146,19 +146,19 @@ class Pairs:
     def infer(self, H: NDArray[np.int8], k: int, random_state: np.random.RandomState) -> NDArray[np.float64]:
         """z (n,) for the bit after the first k of H: flips of blocks from several starts, then flips of rows."""
         H_g = np.zeros((self.g, H.shape[1]))  # EᵀH
-        H_g[:, :k] = np.stack([np.bincount(self.group, h, self.g) for h in H[:, :k].T], 1) if k else 0
+        H_g[:, :k] = np.stack([np.bincount(self.row_group, h, self.g) for h in H[:, :k].T], 1) if k else 0
         starts = 2.0 * random_state.randint(2, size=(N_STARTS, self.g)) - 1
         losses = [self.descend(x, self.size, H_g, k, np.arange(self.g)) for x in starts]
-        z = starts[np.argmin(losses)][self.group]
-        self.descend(z, np.ones(len(z)), H, k, self.group)
+        z = starts[np.argmin(losses)][self.row_group]
+        self.descend(z, np.ones(len(z)), H, k, self.row_group)
         return z
 
     def descend(
-        self, z: NDArray[np.float64], size: NDArray[np.float64], H: NDArray[Any], k: int, group: NDArray[np.int64]
+        self, z: NDArray[np.float64], size: NDArray[np.float64], H: NDArray[Any], k: int, row_group: NDArray[np.int64]
     ) -> float:
         """Flip rows (or blocks of ``size`` rows, H being their sums) in place while the loss falls; the loss."""
         sums = np.zeros(self.n_labels), np.zeros(1), np.zeros(k)  # Yᵀz, 1ᵀz, Hᵀz
-        args = z, size, H, group, self.start, self.labels, *sums
+        args = z, size, H, row_group, self.start, self.labels, *sums
         return float(_descend(*args, float(self.r), self.w, MAX_SWEEPS))
 
 
@@ -167,7 +167,7 @@ def _descend(
     z: Any,
     size: Any,
     H: Any,
-    group: Any,
+    row_group: Any,
     start: Any,
     labels: Any,
     Ytz: Any,
@@ -179,11 +179,11 @@ def _descend(
 ) -> Any:
     """z_i ← sgn((Qz)_i − Q_ii z_i) in turn, Q_ij = r size_i size_j (w Y_i·Y_j − 1) − H_i·H_j; keeps the sums."""
     for i in range(len(z)):
-        _add(z[i], size[i], labels[start[group[i]] : start[group[i] + 1]], H[i], Ytz, one_z, Htz)
+        _add(z[i], size[i], labels[start[row_group[i]] : start[row_group[i] + 1]], H[i], Ytz, one_z, Htz)
     for _ in range(max_sweeps):
         flips = 0
         for i in range(len(z)):
-            mine = labels[start[group[i]] : start[group[i] + 1]]
+            mine = labels[start[row_group[i]] : start[row_group[i] + 1]]
             shared = 0.0
             for a in mine:
                 shared += Ytz[a]

@@ -52,12 +52,12 @@ class FTDE(DeepHasher):
 
 def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomState) -> NDArray[np.int64]:
     """(t, 3): rows i, j, k with S_ij > 0 > S_ik, drawn for every row i that has both."""
-    group = S.group.numpy()
+    row_group = S.row_group.numpy()
     table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy() > 0  # (g, g): similar groups
     found = []
     for g in range(S.n_groups):
-        anchors = np.flatnonzero(group == g)
-        similar, other = (np.flatnonzero(m[group]) for m in (table[g], ~table[g]))
+        anchors = np.flatnonzero(row_group == g)
+        similar, other = (np.flatnonzero(m[row_group]) for m in (table[g], ~table[g]))
         if len(similar) < 2 or len(other) == 0:
             continue
         i = np.repeat(anchors, per_row)

@@ -98,16 +98,16 @@ class Residue:
     """Q = rS − HHᵀ (n, n) by its products."""
 
     def __init__(self, S: Similarity, r: int, K: Tensor) -> None:
-        self.S, self.r, self.group = S, r, S.group.long()
+        self.S, self.r, self.row_group = S, r, S.row_group.long()
         self.H = K.new_empty(r, len(K))  # bits by row: the first k are in use
         self.k = 0
 
     def __matmul__(self, z: Tensor) -> Tensor:
         """Q z."""
         sums = torch.zeros(self.S.n_groups, dtype=torch.float64, device=z.device)
-        Sz = self.S.P(self.S.Rt(sums.index_add_(0, self.group, z.double())))  # by group
+        Sz = self.S.P(self.S.Rt(sums.index_add_(0, self.row_group, z.double())))  # by group
         H = self.H[: self.k]
-        return self.r * Sz.to(z.dtype)[self.group] - (H @ z) @ H
+        return self.r * Sz.to(z.dtype)[self.row_group] - (H @ z) @ H
 
     def quadratic(self, z: Tensor) -> float:
         """zᵀQz."""

@@ -101,12 +101,12 @@ def update_factors(U: Tensor, S: Similarity, columns: Tensor, beta: float) -> No
     U_c = U[columns]
     for block in row_blocks(len(U), 8192):
         rows = block.start + torch.nonzero(~drawn[block]).ravel()
-        s = similar[S.group[rows].long()].to(U)
+        s = similar[S.row_group[rows].long()].to(U)
         U[rows] += newton_step(U[rows], U_c, s, beta)
     with threads_for(1):
         for k, row in enumerate(columns.tolist()):
             others = torch.arange(len(columns), device=U.device) != k  # a row is no pair with itself
-            s = similar[S.group[row].long()][others].to(U)
+            s = similar[S.row_group[row].long()][others].to(U)
             U[row] += newton_step(U[row][None], U[columns[others]], s[None], beta)[0]
 
 

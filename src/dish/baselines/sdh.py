@@ -108,7 +108,7 @@ class Labels:
         S = from_labels(y, n_rows=n).to(device)
         if not isinstance(S, Classes | LabelCounts):
             raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
-        self.S, self.group = S, S.group.long()
+        self.S, self.row_group = S, S.row_group.long()
         self.n_ones = float(((S.diag + 1) / S.w) @ S.group_sizes())  # ‖Y‖²; S_ii = w|Y_i| − 1
 
     def Y(self, Z: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Labels:
         """YᵀB: (n, r) → (l, r). R of the similarity is [Y, −1]."""
         sums = torch.zeros(self.S.n_groups, B.shape[1], dtype=torch.float64, device=B.device)
         for rows, block in kernels.blocks_of(B):
-            sums.index_add_(0, self.group[rows], block.double())
+            sums.index_add_(0, self.row_group[rows], block.double())
         return self.S.Rt(sums)[:-1]
 
 
@@ -143,7 +143,7 @@ def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: Labels
     M, YWt = W @ W.T, labels.Y(W.T)  # (r, r), (g, r)
     flips = 0
     for rows, F in kernels.F_blocks(K, P.to(K.dtype)):
-        Q = YWt[labels.group[rows]] + nu * (F.double() + c)
+        Q = YWt[labels.row_group[rows]] + nu * (F.double() + c)
         if B.device.type == "cpu":
             flips += int(_descend(B[rows].numpy(), Q.numpy(), M.numpy(), MAX_PASSES))
         else:

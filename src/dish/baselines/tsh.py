@@ -144,7 +144,7 @@ class AllPairs:
     """Σ_ij (t s_ij − h_iᵀh_j)², which in one bit is −2 zᵀ(tS − H'H'ᵀ)z: S and H' only in products."""
 
     def __init__(self, S: Similarity) -> None:
-        self.S, self.n, self.group = S, S.n, S.group.numpy()
+        self.S, self.n, self.row_group = S, S.n, S.row_group.numpy()
 
     def product(self, H: Vector) -> Callable[[Vector], Vector]:
         """z → −(tS − H'H'ᵀ) z."""
@@ -158,8 +158,8 @@ class AllPairs:
         return float(t * t * self.S.squared_norm() - 2 * t * HSH + np.sum((H.T @ H) ** 2))
 
     def _S(self, z: Vector) -> Vector:
-        sums = torch.from_numpy(np.bincount(self.group, weights=z, minlength=self.S.n_groups))
-        return np.asarray(self.S.P(self.S.Rt(sums)).numpy()[self.group])
+        sums = torch.from_numpy(np.bincount(self.row_group, weights=z, minlength=self.S.n_groups))
+        return np.asarray(self.S.P(self.S.Rt(sums)).numpy()[self.row_group])
 
 
 class SampledPairs:

@@ -160,7 +160,7 @@ def fit(
     _check_writable(output, rows, *([labels] if labels else []))
     import numpy as np
 
-    from dish import parallel as collective
+    from dish import parallel
     from dish.deep.dish import DeepDISH
     from dish.io import tables
     from dish.io.checkpoint import Checkpoint
@@ -182,9 +182,9 @@ def fit(
             random_state=seed,
             verbose=verbose,
         )
-        with collective.from_environment() as group:
+        with parallel.from_environment() as ranks:
             deep.fit(rows, y)
-            if group.first:
+            if ranks.first:
                 _keep(deep, output, len(deep.codes_), "images", quiet)
         return
     if net is not None:
@@ -210,14 +210,14 @@ def fit(
         random_state=seed,
         verbose=verbose,
     )
-    with collective.from_environment() as group:
+    with parallel.from_environment() as ranks:
         hasher._goes_on = resume  # else it begins anew, and the old state stands until there is a new one
-        hasher.fit(*_rows_to_fit(rows, y, group))
-        codes = group.gather_arrays(hasher.codes_)  # the model holds those of all rows
-        if group.first:
+        hasher.fit(*_rows_to_fit(rows, y, ranks))
+        codes = ranks.gather_arrays(hasher.codes_)  # the model holds those of all rows
+        if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
             _keep(hasher, output, len(hasher.codes_), "rows", quiet)
-            Checkpoint(checkpoint, "", (0, 0), collective.ALONE).remove()
+            Checkpoint(checkpoint, "", (0, 0), parallel.ALONE).remove()
 
 
 def _has_shards(folder: Path) -> bool:
@@ -273,19 +273,19 @@ def encode(
     _check_writable(output, model, rows)
     import numpy as np
 
-    from dish import parallel as collective
+    from dish import parallel
     from dish.io import files as bulk
     from dish.io import images
     from dish.io.cache import save_npy
 
     hasher: Any = _load(model)
     X, beside = _rows_for(hasher, rows), {}
-    with collective.from_environment() as group:
+    with parallel.from_environment() as ranks:
         if isinstance(X, Path):
             X, labels, names = images.read_folder(X, None, hasher._side() or 224)
             beside = {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
-        n, width = bulk.encode_file(hasher, X, output, group)
-        if group.first:
+        n, width = bulk.encode_file(hasher, X, output, ranks)
+        if ranks.first:
             for suffix, array in beside.items():
                 save_npy(output.with_suffix(suffix), array)
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
@@ -303,14 +303,14 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
-    from dish import parallel as collective
+    from dish import parallel
     from dish.io import files as bulk
 
     hasher = _load(model)
     base, wanted = (_labelled_for(hasher, x, y) for x, y in (db, queries))
-    with collective.from_environment() as group:
-        report = bulk.evaluate_files(hasher, wanted, base, top, group)
-        if not group.first:
+    with parallel.from_environment() as ranks:
+        report = bulk.evaluate_files(hasher, wanted, base, top, ranks)
+        if not ranks.first:
             return
     if json:
         import json as js

@@ -252,7 +252,7 @@ class DeepHasher(Stopwatch, Hasher):
             pct_start=0.1,
             cycle_momentum=False,
         )
-        params = [p for group in optimiser.param_groups for p in group["params"]]
+        params = [p for param_group in optimiser.param_groups for p in param_group["params"]]
         _same_everywhere([*params, *model.buffers()])
         with self._stage(f"round {round_}"), progress(f"round {round_}", self.epochs) as step:
             for epoch in range(self.epochs):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dish.io import modelfile
 from dish.io.tables import DataFileError, allocate_npy, read_npy
-from dish.parallel import Group
+from dish.parallel import Ranks
 
 
 @dataclass
@@ -38,15 +38,15 @@ class Checkpoint:
 
     KIND, MARK = "checkpoint", ".dish-checkpoint"
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, span: tuple[int, int], group: Group) -> None:
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, span: tuple[int, int], ranks: Ranks) -> None:
         """``span``: this process's first row, and the rows of all processes."""
-        self.folder, self.fingerprint, self.group = Path(folder), fingerprint, group
+        self.folder, self.fingerprint, self.ranks = Path(folder), fingerprint, ranks
         self.start, self.n = span
 
     def prepare(self) -> None:
         """Make the folder, before hours are spent on what could not be kept."""
-        with self.group.agreed():
-            if not self.group.first:
+        with self.ranks.raise_together():
+            if not self.ranks.first:
                 return
             if self.folder.exists() and not self.folder.is_dir():
                 raise ValueError(f"checkpoint {self.folder} is a file: name a folder")
@@ -74,7 +74,7 @@ class Checkpoint:
                 f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to begin anew"
             )
         mine = np.array(codes[self.start : self.start + n])
-        if checksum(mine, self.start, self.group) != content["checksum"]:
+        if checksum(mine, self.start, self.ranks) != content["checksum"]:
             raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to begin anew")
         random = ("MT19937", arrays["random"], *content["random"])
         return State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
@@ -83,16 +83,16 @@ class Checkpoint:
         """Write the state of all processes."""
         t = len(state.objective)
         path = self._codes(t)
-        with self.group.agreed():
-            if self.group.first:
+        with self.ranks.raise_together():
+            if self.ranks.first:
                 allocate_npy(path, (self.n, state.codes.shape[1]))
-        with self.group.agreed():
+        with self.ranks.raise_together():
             file = np.lib.format.open_memmap(path, "r+")
             file[self.start : self.start + len(state.codes)] = state.codes
             file.flush()
-        total = checksum(state.codes, self.start, self.group)
-        with self.group.agreed():
-            if self.group.first:
+        total = checksum(state.codes, self.start, self.ranks)
+        with self.ranks.raise_together():
+            if self.ranks.first:
                 name, keys, *rest = state.random
                 assert name == "MT19937"
                 arrays = {
@@ -110,7 +110,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """The fit is done: its files go, and the folder with them."""
-        if self.group.first and (self.folder / self.MARK).exists():
+        if self.ranks.first and (self.folder / self.MARK).exists():
             for file in (*self._written(), self.folder / "state.dish", self.folder / self.MARK):
                 file.unlink(missing_ok=True)
             if not any(self.folder.iterdir()):
@@ -123,7 +123,7 @@ class Checkpoint:
         return [f for f in self.folder.iterdir() if re.fullmatch(r"codes-\d+\.npy", f.name)]
 
 
-def checksum(rows: NDArray[np.integer[Any]], first: int, group: Group) -> int:
+def checksum(rows: NDArray[np.integer[Any]], first: int, ranks: Ranks) -> int:
     """A number for rows of small whole numbers (n,) or (n, k) that does not depend on how they are shared out."""
     rows = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore"):
@@ -132,4 +132,4 @@ def checksum(rows: NDArray[np.integer[Any]], first: int, group: Group) -> int:
             each = each * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64) + np.uint64(1)
         place = np.arange(first + 1, first + 1 + len(rows), dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = int((each * (place ^ (place >> np.uint64(29)))).sum()) % 2**40
-    return int(group.total(torch.tensor(float(mixed), dtype=torch.float64))) % 2**40
+    return int(ranks.total(torch.tensor(float(mixed), dtype=torch.float64))) % 2**40

@@ -14,36 +14,36 @@ from dish import codes, metrics
 from dish.io.blocks import blocks_of
 from dish.io.shards import check_finite
 from dish.io.tables import allocate_npy
-from dish.parallel import Group
+from dish.parallel import Ranks
 from dish.progress import progress
 
 BLOCK = 1 << 14  # rows
 
 
-def encode_file(hasher: Any, X: Any, output: Path, group: Group) -> tuple[int, int]:
+def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
     """Write the codes of X (an array, a memory-map, shards) to a .npy file, whole or not at all: its shape."""
     shape = X.shape[0], codes.n_bytes(hasher.n_bits)
     temporary = output.with_name(f".{output.name}.tmp")
     try:
-        with group.agreed():
-            if group.first:
+        with ranks.raise_together():
+            if ranks.first:
                 allocate_npy(temporary, shape)
-        with group.agreed():
+        with ranks.raise_together():
             out = np.lib.format.open_memmap(temporary, "r+")
-            for rows, block in _parts(X, group, "encoding"):
+            for rows, block in _parts(X, ranks, "encoding"):
                 out[rows] = hasher.transform(block)
             out.flush()
-        with group.agreed():
-            if group.first:
+        with ranks.raise_together():
+            if ranks.first:
                 os.replace(temporary, output)
     finally:
-        if group.first:
+        if ranks.first:
             temporary.unlink(missing_ok=True)
     return shape
 
 
 def evaluate_files(
-    hasher: Any, queries: tuple[Any, Any], database: tuple[Any, Any], k: int | None, group: Group
+    hasher: Any, queries: tuple[Any, Any], database: tuple[Any, Any], k: int | None, ranks: Ranks
 ) -> metrics.Report:
     """Score labelled queries against labelled database rows, which are never held all at once."""
     Xq, yq = queries
@@ -53,18 +53,18 @@ def evaluate_files(
     q = hasher.transform(Xq)
     all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
     relevant = np.zeros_like(all_)
-    with group.agreed():
-        for rows, block in _parts(X, group, "scoring"):
+    with ranks.raise_together():
+        for rows, block in _parts(X, ranks, "scoring"):
             found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
             all_ += found.all_
             relevant += found.relevant
-    sums = group.sum(torch.from_numpy(all_), torch.from_numpy(relevant))
+    sums = ranks.sum(torch.from_numpy(all_), torch.from_numpy(relevant))
     return metrics.report(metrics.Histograms(*(s.numpy().astype(np.int64) for s in sums)), k)
 
 
-def _parts(X: Any, group: Group, title: str) -> Any:
+def _parts(X: Any, ranks: Ranks, title: str) -> Any:
     """This process's rows by blocks: their slice, and the block."""
-    mine = group.share(X.shape[0], BLOCK)
+    mine = ranks.my_rows(X.shape[0], BLOCK)
     start = mine.start
     with progress(title, mine.stop - mine.start) as step:
         for block in blocks_of(_Part(X, mine), BLOCK):

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish import codes, machine
-from dish import parallel as collective
+from dish import codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State, checksum
@@ -26,7 +25,7 @@ from dish.io.tables import read_labels
 from dish.kernel import features as kernel
 from dish.kernel.hasher import KernelHasher
 from dish.machine import resolve_device
-from dish.parallel import Group
+from dish.parallel import Ranks
 from dish.similarity.labelled import Similarity, check_labels, from_labels
 from dish.solver import cbcd
 
@@ -155,48 +154,48 @@ class DISH(KernelHasher):
         same path.
         """
         self._check_params()
-        group = collective.current()
+        ranks = parallel.current()
         self.timings_: dict[str, float] = {}
-        with group.agreed():
-            rows, y = self._open(X, y, group)
-            if group.world > 1:
+        with ranks.raise_together():
+            rows, y = self._open(X, y, ranks)
+            if ranks.world > 1:
                 check_labels(y)  # each its own: an error in the middle of a message would leave the others waiting
         device = resolve_device(self.device)
         with self._stage("labels"):
-            S = self._similarity(y, len(rows), group, self.similar_weight).to(device)
-        random_state = shared_random_state(self.random_state, group)
-        saved = self._checkpoint(rows, S, group)
+            S = self._similarity(y, len(rows), ranks, self.similar_weight).to(device)
+        random_state = shared_random_state(self.random_state, ranks)
+        saved = self._checkpoint(rows, S, ranks)
         state = None
         if saved:
             saved.prepare()
-            with group.agreed():
+            with ranks.raise_together():
                 state = saved.load(len(rows), codes.n_bytes(self.n_bits)) if self._goes_on else None
 
         with self._stage("features"):
-            K = self._kernel_features(rows, random_state, group, self._room_for_K(rows))
-        white = self._whitening(K, self.ridge, group)
-        step = self._f_step(K, white, group)
+            K = self._kernel_features(rows, random_state, ranks, self._room_for_K(rows))
+        white = self._whitening(K, self.ridge, ranks)
+        step = self._f_step(K, white, ranks)
         if state is None:
             with self._stage("start"):
-                packed = self._start(K, white, S, step, random_state, group)
+                packed = self._start(K, white, S, step, random_state, ranks)
         else:
             packed = self._take_up(state, step, random_state)
         del X, rows
-        self._alternate(S, step, packed, group, state, saved, random_state)
+        self._alternate(S, step, packed, ranks, state, saved, random_state)
 
         if self.polish:
-            self._polish(step, y, random_state, group)
+            self._polish(step, y, random_state, ranks)
         self._keep_hash_function(step)
         return self
 
-    def _open(self, X: Any, y: Any, group: Group) -> tuple[Rows, Any]:
+    def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[Rows, Any]:
         """Rows and labels of this process."""
         if shards.is_path(X):
             data, own_labels = read_features(X)
             n = data.shape[0]
-            part = group.share(n)
+            part = ranks.my_rows(n)
             if part.start == part.stop:
-                raise ValueError(f"{X} has {n} rows, too few for {group.world} processes")
+                raise ValueError(f"{X} has {n} rows, too few for {ranks.world} processes")
             y = read_labels(Path(y)) if shards.is_path(y) else own_labels if y is None else y
             if y is not None and not isinstance(y, Similarity):
                 if np.shape(y)[:1] != (n,):
@@ -226,35 +225,35 @@ class DISH(KernelHasher):
                 del self.feature_names_in_
         return rows, y
 
-    def _similarity(self, y: Any, n: int, group: Group, weight: float) -> Similarity:
-        return from_labels(y, similar_weight=weight, multilabel=self.multilabel, n_rows=n, group=group)
+    def _similarity(self, y: Any, n: int, ranks: Ranks, weight: float) -> Similarity:
+        return from_labels(y, similar_weight=weight, multilabel=self.multilabel, n_rows=n, ranks=ranks)
 
     def _room_for_K(self, rows: Rows) -> int:
         """What the budget leaves for K beside F and the codes."""
         beside = len(rows) * (self.n_bits * (torch.finfo(rows.dtype).bits // 8) + self.n_bits // 2 + 32)
         return max(1, machine.memory_budget(self.memory_budget) - beside)
 
-    def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, group: Group) -> None:
+    def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, ranks: Ranks) -> None:
         """Fit F to S itself, similar pairs counting half as much again (``codes_`` stay)."""
         assert isinstance(step, kernel.LinearStep)
         K = step.K
-        S = self._similarity(y, len(K), group, 1.5 * self.similar_weight).to(K.device)
+        S = self._similarity(y, len(K), ranks, 1.5 * self.similar_weight).to(K.device)
         with self._stage("polish"):
             G = step.white.gram()
-            step.W = kernel.polish(K, G, S, step.W, self.polish, random_state, group)
+            step.W = kernel.polish(K, G, S, step.W, self.polish, random_state, ranks)
 
     def _alternate(
         self,
         S: Similarity,
         step: FStep,
         packed: Tensor,
-        group: Group,
+        ranks: Ranks,
         state: State | None,
         saved: Checkpoint | None,
         random_state: np.random.RandomState,
     ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
-        r, n = self.n_bits, group.span(S.n)[1]
+        r, n = self.n_bits, ranks.offset_and_total(S.n)[1]
         H = columns(packed, r)
         if state is None and not (isinstance(self.init, str) and self.init == "spectral"):
             step.fit(H)  # the other starts give H, and F follows
@@ -265,7 +264,7 @@ class DISH(KernelHasher):
             with self._stage("linear term"):
                 q, constant = step.linear_terms(n * self.nu)
             with self._stage("H-step"):
-                done = cbcd.sweep(H, S, q, lam=self.lam, group=group)
+                done = cbcd.sweep(H, S, q, lam=self.lam, ranks=ranks)
             value = cbcd.objective(done, squared_norm, r, constant)
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands
@@ -290,16 +289,16 @@ class DISH(KernelHasher):
         S: Similarity,
         step: FStep,
         random_state: np.random.RandomState,
-        group: Group,
+        ranks: Ranks,
     ) -> Tensor:
         """The first H, packed, and for the spectral start the first F in ``step``."""
         r = self.n_bits
         if isinstance(self.init, str) and self.init == "spectral":
-            W, packed_start = kernel.spectral_start(K, white, S, r, random_state, group)
+            W, packed_start = kernel.spectral_start(K, white, S, r, random_state, ranks)
             step.start(W)
             return packed_start
         if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
-            first, n = group.span(len(K))
+            first, n = ranks.offset_and_total(len(K))
             half, mine = np.arange(n) < (n + 1) // 2, slice(first, first + len(K))
             packed = np.packbits(np.stack([random_state.permutation(half)[mine] for _ in range(r)], 1), axis=1)
         else:
@@ -310,21 +309,21 @@ class DISH(KernelHasher):
 
     # --- checkpoints ---
 
-    def _checkpoint(self, rows: Rows, S: Similarity, group: Group) -> Checkpoint | None:
+    def _checkpoint(self, rows: Rows, S: Similarity, ranks: Ranks) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
-        first, n = span = group.span(len(rows))
+        first, n = span = ranks.offset_and_total(len(rows))
         left_out = ("checkpoint", "verbose", "device", "memory_budget", "n_iter", "init", "anchors")
         params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
         for k in ("init", "anchors"):
             value = getattr(self, k)
             params[k] = value if isinstance(value, str) else _digest(np.asarray(value))
-        labels = checksum(S.group.cpu().numpy(), first, group)
+        labels = checksum(S.row_group.cpu().numpy(), first, ranks)
         probe = torch.cos(torch.arange(len(S.Rt(S.diag)), dtype=torch.float64, device=S.diag.device))
         known = {**params, "labels": labels, "S": _digest(S.P(probe).cpu().numpy()), "n": n}
         known |= {"d": rows.shape[1], "dtype": str(rows.dtype)}
         fingerprint = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-        return Checkpoint(self.checkpoint, fingerprint, span, group)
+        return Checkpoint(self.checkpoint, fingerprint, span, ranks)
 
     def _take_up(self, state: State, step: FStep, random_state: np.random.RandomState) -> Tensor:
         """Go on from a state: F into ``step``, the codes back."""
@@ -343,10 +342,10 @@ class DISH(KernelHasher):
             print(f"DISH goes on after {len(state.objective)} iterations", file=sys.stderr)
         return torch.from_numpy(state.codes).to(step.K.device)
 
-    def _f_step(self, K: kernel.KernelMatrix, white: kernel.Whitening, group: Group) -> FStep:
+    def _f_step(self, K: kernel.KernelMatrix, white: kernel.Whitening, ranks: Ranks) -> FStep:
         if isinstance(self.loss, str):
-            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits, group)
-        if not isinstance(K, Tensor) or group.world > 1:
+            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits, ranks)
+        if not isinstance(K, Tensor) or ranks.world > 1:
             raise ValueError(
                 "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
                 "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
@@ -427,9 +426,9 @@ def columns(packed: Tensor, r: int) -> cbcd.Columns:
     return cbcd.DeviceColumns(packed, r)
 
 
-def shared_random_state(seed: Any, group: Group) -> np.random.RandomState:
+def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:
     """The generator of a seed; of what is no number, one that all processes have from the first of them."""
-    if group.world == 1 or isinstance(seed, int | np.integer):
+    if ranks.world == 1 or isinstance(seed, int | np.integer):
         return check_random_state(seed)
     drawn = check_random_state(seed).randint(2**31 - 1)
-    return np.random.RandomState(int(group.gather(torch.tensor([float(drawn)]))[0]))
+    return np.random.RandomState(int(ranks.gather(torch.tensor([float(drawn)]))[0]))

@@ -1,7 +1,7 @@
 """The kernel hash function F(x) = Wᵀ k(x): anchors, feature map, spectral start and F-step.
 
 K (n, m) holds the centred features of the training rows: a tensor, or ``KernelRows`` where it has no room. All that
-touches it runs over blocks of rows, and what is summed over rows goes through a ``collective.Group``.
+touches it runs over blocks of rows, and what is summed over rows goes through a ``parallel.Ranks``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from dish import codes
 from dish.io.rows import Rows, scratch
 from dish.io.tables import release
-from dish.parallel import ALONE, Group
+from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity.labelled import Classes, Similarity
 from dish.solver.cbcd import Columns, pack_signs
@@ -78,7 +78,7 @@ class FeatureMap:
         assert self.mean is not None
         return self.raw(X).sub_(self.mean)
 
-    def fit_rows(self, X: Rows, device: torch.device, budget: int | None = None, group: Group = ALONE) -> Any:
+    def fit_rows(self, X: Rows, device: torch.device, budget: int | None = None, ranks: Ranks = ALONE) -> Any:
         """K (n, m) of the training rows, and ``mean`` on the way.
 
         K is a tensor if it takes no more than ``budget`` bytes (None: whatever it takes), else ``KernelRows``.
@@ -93,12 +93,15 @@ class FeatureMap:
             keep: Tensor | None = K
         else:
             K = KernelRows(X, self, device)
-            with group.agreed():
+            with ranks.raise_together():
                 K.decide()
             keep = K.stored
         total = torch.zeros(m, dtype=torch.float64, device=device)
         finite = []
-        with group.agreed(), progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step:
+        with (
+            ranks.raise_together(),
+            progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step,
+        ):
             for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
                 on_place = keep is not None and keep.device.type == device.type
                 x = X.read(rows, device, check=device.type == "cpu")
@@ -115,7 +118,7 @@ class FeatureMap:
             if finite and not bool(torch.stack(finite).all()):
                 for rows in row_blocks(n):
                     X.read(rows, device)  # says which row it is
-        sums, n_all = group.sum(total, torch.tensor([float(n)], device=device))
+        sums, n_all = ranks.sum(total, torch.tensor([float(n)], device=device))
         self.mean = (sums / n_all).to(X.dtype)
         return K if isinstance(K, KernelRows) else K.sub_(self.mean)
 
@@ -243,59 +246,59 @@ def find_anchors(
     how: str,
     random_state: np.random.RandomState,
     device: torch.device,
-    group: Group = ALONE,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Anchors (m, d) from the rows of all processes: random rows, or k-means centres (of at most 50 rows each)."""
-    n = group.span(len(X))[1]
+    n = ranks.offset_and_total(len(X))[1]
     n_anchors = min(n_anchors, n)
     if how == "random":
         picked = np.sort(random_state.choice(n, n_anchors, replace=False))
-        return take_everywhere(X, picked, device, group)
+        return take_everywhere(X, picked, device, ranks)
     from sklearn.cluster import MiniBatchKMeans
 
     seed = random_state.randint(2**31 - 1)
     means = MiniBatchKMeans(n_anchors, n_init=1, batch_size=max(1024, n_anchors), random_state=seed)
-    most = 50 * n_anchors if X.on_disk or group.world > 1 else n
+    most = 50 * n_anchors if X.on_disk or ranks.world > 1 else n
     picked = np.arange(n) if n <= most else np.sort(random_state.choice(n, most, replace=False))
-    some = take_everywhere(X, picked, device, group)
+    some = take_everywhere(X, picked, device, ranks)
     return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some)
 
 
-def take_everywhere(X: Rows, picked: NDArray[np.intp], device: torch.device, group: Group) -> Tensor:
+def take_everywhere(X: Rows, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
     """Rows by their numbers among those of all processes."""
-    mine, rows = local_rows(len(X), picked, group)
-    with group.agreed():
+    mine, rows = local_rows(len(X), picked, ranks)
+    with ranks.raise_together():
         found = X.take(mine, device)
-    if group.world == 1:
+    if ranks.world == 1:
         return found
     out = torch.zeros(len(picked), X.shape[1], dtype=X.dtype, device=device)
     out[rows] = found
-    return group.total(out).to(X.dtype)
+    return ranks.total(out).to(X.dtype)
 
 
-def local_rows(n: int, picked: NDArray[np.intp], group: Group) -> tuple[NDArray[np.intp], slice]:
+def local_rows(n: int, picked: NDArray[np.intp], ranks: Ranks) -> tuple[NDArray[np.intp], slice]:
     """Of ascending numbers of rows those of this process, as its own numbers, and which of them they are."""
-    start = group.span(n)[0]
+    start = ranks.offset_and_total(n)[0]
     low, high = np.searchsorted(picked, [start, start + n])
     return picked[low:high] - start, slice(int(low), int(high))
 
 
-def mean_squared_distance(X: Rows, A: Tensor, group: Group = ALONE) -> float:
+def mean_squared_distance(X: Rows, A: Tensor, ranks: Ranks = ALONE) -> float:
     """Mean of ‖x − a‖² over pairs, which is that of ‖x − c‖² + ‖a − c‖² with c the mean of A, from ≤ 16,384 rows."""
-    n = group.span(len(X))[1]
-    mine, _ = local_rows(len(X), np.arange(0, n, max(1, n // 8192)), group)
+    n = ranks.offset_and_total(len(X))[1]
+    mine, _ = local_rows(len(X), np.arange(0, n, max(1, n // 8192)), ranks)
     centre = A.double().mean(0)
-    with group.agreed():
+    with ranks.raise_together():
         some = X.take(mine, A.device)
     squares = sum((block.double() - centre).square().sum() for block in some.split(1024)) if len(mine) else 0.0
-    sums = group.total(torch.tensor([float(squares), len(mine)], dtype=torch.float64))
+    sums = ranks.total(torch.tensor([float(squares), len(mine)], dtype=torch.float64))
     return float(sums[0] / sums[1]) + float((A.double() - centre).square().sum(1).mean())
 
 
 # --- Products with K --------------------------------------------------------------------------------------
 
 
-def gram(K: KernelMatrix, group: Group = ALONE) -> Tensor:
+def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
     """KᵀK (m, m) float64: products in the type of K within a block, sums in float64 across blocks."""
     m = K.shape[1]
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
@@ -305,7 +308,7 @@ def gram(K: KernelMatrix, group: Group = ALONE) -> Tensor:
             G[part, part.start :] += block[:, part].T @ block[:, part.start :]
     for part in quarters:
         G[part.stop :, part] = G[part, part.stop :].T
-    return group.total(G)
+    return ranks.total(G)
 
 
 @dataclass
@@ -355,11 +358,11 @@ class Relaxation:
     always on the CPU: it is small.
     """
 
-    def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, group: Group = ALONE) -> None:
-        self.n = group.span(len(K))[1]
+    def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, ranks: Ranks = ALONE) -> None:
+        self.n = ranks.offset_and_total(len(K))[1]
         self.L_inv = white.inverse_factor()
-        A = S.group_totals(blocks_of(K), group) if isinstance(S, Classes) else None  # Eᵀ K
-        PtK, RtK = S.project(blocks_of(K), group) if A is None else (S.Pt(A), S.Rt(A))
+        A = S.group_totals(blocks_of(K), ranks) if isinstance(S, Classes) else None  # Eᵀ K
+        PtK, RtK = S.project(blocks_of(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
         self.M = None if A is None else (A @ self.L_inv.T).cpu().numpy()  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
         most = max(LEADING, 2 * r)
@@ -402,7 +405,7 @@ def spectral_start(
     S: Similarity,
     r: int,
     random_state: np.random.RandomState,
-    group: Group = ALONE,
+    ranks: Ranks = ALONE,
 ) -> tuple[Tensor, Tensor]:
     """W (m, r) of the relaxed problem, bit by bit, and the first codes, packed.
 
@@ -412,9 +415,9 @@ def spectral_start(
     ``START_ROWS`` rows KᵀH_k is then estimated from that many random rows, so that a bit costs no pass over K, and
     all processes get these rows and do the same.
     """
-    relaxed = Relaxation(K, white, S, r, group)
+    relaxed = Relaxation(K, white, S, r, ranks)
     if relaxed.M is None:
-        W = _start_by_rows(relaxed, K, r, random_state, group)
+        W = _start_by_rows(relaxed, K, r, random_state, ranks)
         return W, pack_F(K, W)
     X = np.empty((r, K.shape[1]))
     H = np.empty((S.n_groups, r), bool)
@@ -425,14 +428,14 @@ def spectral_start(
             relaxed.deflate(np.where(H[:, k], 1.0, -1.0) @ relaxed.M)
             step(1)
     codes_of_classes = torch.from_numpy(np.packbits(H, axis=1)).to(K.device)
-    return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.group.long()]
+    return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.row_group.long()]
 
 
 def _start_by_rows(
-    relaxed: Relaxation, K: KernelMatrix, r: int, random_state: np.random.RandomState, group: Group
+    relaxed: Relaxation, K: KernelMatrix, r: int, random_state: np.random.RandomState, ranks: Ranks
 ) -> Tensor:
     """W (m, r), with the codes of rows in place of those of groups."""
-    some, weight = _sample_rows(K, random_state, group)
+    some, weight = _sample_rows(K, random_state, ranks)
     W = []
     for _ in range(r):
         w = relaxed.weights(relaxed.best()).to(K.dtype)
@@ -469,23 +472,23 @@ def _signs_product(K: Any, w: Any) -> Any:
     return partial.sum(axis=0)
 
 
-def _sample_rows(K: KernelMatrix, random_state: np.random.RandomState, group: Group) -> tuple[Tensor, float]:
+def _sample_rows(K: KernelMatrix, random_state: np.random.RandomState, ranks: Ranks) -> tuple[Tensor, float]:
     """Rows of K for KᵀH, the same on all processes, and the weight each stands for."""
-    n, m = group.span(len(K))[1], K.shape[1]
+    n, m = ranks.offset_and_total(len(K))[1], K.shape[1]
     size = max(START_ROWS, 8 * m)  # with few rows an anchor, signs fitted to those rows would not be typical
     if n <= size:
-        if group.world == 1 and isinstance(K, Tensor):
+        if ranks.world == 1 and isinstance(K, Tensor):
             return K, 1.0
         picked = np.arange(n)
     else:
         picked = np.sort(random_state.choice(n, size, replace=False))
-    mine, rows = local_rows(len(K), picked, group)
+    mine, rows = local_rows(len(K), picked, ranks)
     found = K[torch.from_numpy(mine).to(K.device)]
-    if group.world == 1:
+    if ranks.world == 1:
         return found, n / len(picked)
     out = torch.zeros(len(picked), m, dtype=K.dtype, device=K.device)
     out[rows] = found
-    return group.total(out).to(K.dtype), n / len(picked)
+    return ranks.total(out).to(K.dtype), n / len(picked)
 
 
 def _range(C: Tensor) -> Tensor:
@@ -539,7 +542,7 @@ def polish(
     W: Tensor,
     n_steps: int,
     random_state: np.random.RandomState,
-    group: Group = ALONE,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """W (m, r) whose codes come nearer to S: accelerated gradient steps on ‖rS − ΦΦᵀ‖², Φ = tanh(KW), for all bits.
 
@@ -548,17 +551,17 @@ def polish(
     rows by heart. ``G`` is KᵀK. Two products with K a step.
     """
     m = K.shape[1]
-    n = n_some = group.span(len(K))[1]
+    n = n_some = ranks.offset_and_total(len(K))[1]
     if n > POLISH_ROWS:
         n_some = POLISH_ROWS
-        mine, _ = local_rows(len(K), np.sort(random_state.choice(n, n_some, replace=False)), group)
+        mine, _ = local_rows(len(K), np.sort(random_state.choice(n, n_some, replace=False)), ranks)
         picked = torch.from_numpy(mine).to(K.device)
         K, S = K[picked], S.rows(picked)
     elif not isinstance(K, Tensor):
         K = K[torch.arange(len(K))]
     L_inv = Whitening.of(G.clone(), 0.05 * m / n_some).inverse_factor().to(K.dtype) * (n / n_some) ** 0.5
     F = K @ W
-    squares = float(group.total(F.double().square().sum()))
+    squares = float(ranks.total(F.double().square().sum()))
     scale = (n_some * W.shape[1] / squares) ** 0.5  # as in the relaxed problem: ‖Kw‖² = n
     W, F = scale * W, scale * F
     W_before, F_before, loss_before, t = W, F, float("inf"), 1.0
@@ -566,12 +569,12 @@ def polish(
     for _ in range(n_steps):
         t, beta = _nesterov(t)
         V, F_V = W + beta * (W - W_before), F + beta * (F - F_before)
-        loss_V, slope = smooth_loss(F_V, S, group)
-        grad = group.total(K.T @ slope).to(K.dtype)
+        loss_V, slope = smooth_loss(F_V, S, ranks)
+        grad = ranks.total(K.T @ slope).to(K.dtype)
         D = L_inv.T @ (L_inv @ grad)
         fall, KD = float((grad.double() * D.double()).sum()), K @ D
         enough = loss_V + 1e-6 * abs(loss_V)
-        while (loss := smooth_loss(F_V - KD / curvature, S, group)[0]) > enough - fall / (2 * curvature):
+        while (loss := smooth_loss(F_V - KD / curvature, S, ranks)[0]) > enough - fall / (2 * curvature):
             curvature *= 2
         W_before, F_before = W, F
         W, F = V - D / curvature, F_V - KD / curvature
@@ -587,12 +590,12 @@ def _nesterov(t: float) -> tuple[float, float]:
     return after, (t - 1) / after
 
 
-def smooth_loss(F: Tensor, S: Similarity, group: Group = ALONE) -> tuple[float, Tensor]:
+def smooth_loss(F: Tensor, S: Similarity, ranks: Ranks = ALONE) -> tuple[float, Tensor]:
     """‖rS − ΦΦᵀ‖² less its constant, −2r tr(ΦᵀSΦ) + ‖ΦᵀΦ‖² for Φ = tanh F, and its slope in F."""
     r = F.shape[1]
     phi = torch.tanh(F)
-    S_phi, gram = S.times(phi, group), group.total(phi.T @ phi).to(F.dtype)
-    fit = group.total((phi.double() * S_phi.double()).sum())
+    S_phi, gram = S.times(phi, ranks), ranks.total(phi.T @ phi).to(F.dtype)
+    fit = ranks.total((phi.double() * S_phi.double()).sum())
     loss = -2 * r * float(fit) + float(gram.double().square().sum())
     return loss, 4 * (phi @ gram - r * S_phi) * (1 - phi * phi)
 
@@ -655,8 +658,8 @@ class LinearStep:
 
     N_STEPS = 10
 
-    def __init__(self, K: KernelMatrix, white: Whitening, loss: Loss, r: int, group: Group = ALONE) -> None:
-        self.K, self.white, self.loss, self.r, self.group = K, white, loss, r, group
+    def __init__(self, K: KernelMatrix, white: Whitening, loss: Loss, r: int, ranks: Ranks = ALONE) -> None:
+        self.K, self.white, self.loss, self.r, self.ranks = K, white, loss, r, ranks
         self.W = torch.zeros(K.shape[1], r, dtype=K.dtype, device=K.device)
         self.q: Tensor | None = None  # (r, n), made once: it is the largest array beside K
 
@@ -671,14 +674,14 @@ class LinearStep:
             for rows, K in blocks_of(self.K, title="F-step"):
                 h = H.signs(rows, K)
                 KtT += K.T @ (h if self.loss.one_solve else self.loss.target(h, K @ self.W))
-            self.W = self.white.solve(self.group.total(KtT)).to(self.K.dtype)
+            self.W = self.white.solve(self.ranks.total(KtT)).to(self.K.dtype)
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
         """q (r, n) of the H-step and the rest of the loss, which H does not change; ``scale`` is nν."""
         if self.q is None:
             self.q = torch.empty(self.r, len(self.K), dtype=self.K.dtype, device=self.K.device)
         part = linear_terms(F_blocks(self.K, self.W), self.loss, scale, out=self.q)
-        constant = float(self.group.total(torch.tensor(part, dtype=torch.float64)))
+        constant = float(self.ranks.total(torch.tensor(part, dtype=torch.float64)))
         weights = self.loss.curvature / 2 * self.white.rho * float(self.W.double().square().sum())
         return self.q, constant + scale * weights
 

@@ -16,7 +16,7 @@ from dish.hasher import Hasher
 from dish.io.rows import Rows
 from dish.kernel import features as kernels
 from dish.machine import resolve_device
-from dish.parallel import ALONE, Group
+from dish.parallel import ALONE, Ranks
 from dish.progress import Stopwatch
 
 
@@ -55,32 +55,32 @@ class KernelHasher(Stopwatch, Hasher):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
     def _kernel_features(
-        self, X: Any, random_state: np.random.RandomState, group: Group = ALONE, budget: int | None = None
+        self, X: Any, random_state: np.random.RandomState, ranks: Ranks = ALONE, budget: int | None = None
     ) -> Any:
         """K (n, m), centred, on the device; keeps gamma_, anchors_ and mean_. The first draw is the anchors'."""
         device = resolve_device(self.device)
         rows = X if isinstance(X, Rows) else Rows(as_tensor(X), checked=True)
-        features = self._feature_map(rows, random_state, device, group)
-        K = features.fit_rows(rows, device, budget, group)
+        features = self._feature_map(rows, random_state, device, ranks)
+        K = features.fit_rows(rows, device, budget, ranks)
         assert features.mean is not None
         self.gamma_, self.anchors_ = features.gamma, features.anchors.cpu().numpy()
         self.mean_ = features.mean.cpu().numpy()
         return K
 
     def _feature_map(
-        self, X: Rows, random_state: np.random.RandomState, device: torch.device, group: Group
+        self, X: Rows, random_state: np.random.RandomState, device: torch.device, ranks: Ranks
     ) -> kernels.FeatureMap:
         d = X.shape[1]
         if self.kernel == "linear":
             return kernels.FeatureMap("linear", torch.zeros(0, d, dtype=X.dtype, device=device), 1.0)
         if isinstance(self.anchors, str):
-            n = group.span(len(X))[1]
+            n = ranks.offset_and_total(len(X))[1]
             if self.n_anchors > n:
                 warnings.warn(
                     f"n_anchors={self.n_anchors} is more than the {n} rows of X: all rows become anchors",
                     stacklevel=4,
                 )
-            anchors = kernels.find_anchors(X, self.n_anchors, self.anchors, random_state, device, group)
+            anchors = kernels.find_anchors(X, self.n_anchors, self.anchors, random_state, device, ranks)
         else:
             anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(device, X.dtype)
             fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == d
@@ -90,16 +90,16 @@ class KernelHasher(Stopwatch, Hasher):
                     f"got shape {tuple(anchors.shape)}"
                 )
         if isinstance(self.gamma, str):
-            gamma = 1.0 / max(kernels.mean_squared_distance(X, anchors, group), 1e-12)
+            gamma = 1.0 / max(kernels.mean_squared_distance(X, anchors, ranks), 1e-12)
             gamma = float(f"{gamma:.9g}")  # the same number however the rows are shared out
         else:
             gamma = float(self.gamma)
         return kernels.FeatureMap(self.kernel, anchors, gamma)
 
-    def _whitening(self, K: kernels.KernelMatrix, ridge: float, group: Group = ALONE) -> kernels.Whitening:
+    def _whitening(self, K: kernels.KernelMatrix, ridge: float, ranks: Ranks = ALONE) -> kernels.Whitening:
         """KᵀK + ρI, factored."""
         with self._stage("gram"):
-            G = kernels.gram(K, group)
+            G = kernels.gram(K, ranks)
         with self._stage("factor"):
             rounding = len(K) * torch.finfo(K.dtype).eps ** 2
             if float(G.diagonal().max()) <= 100 * rounding:

@@ -2,11 +2,11 @@
 
 DISH only ever needs three things of S: a product with P, a product with Rᵀ, and its diagonal. Rows with
 the same label (or the same set of labels) share a row of P and of R, so those are stored once per *group*:
-with E the one-hot (n, g) matrix "row i is in group ``group[i]``", here
+with E the one-hot (n, g) matrix "row i is in group ``row_group[i]``", here
 
     P = E P_g ,   R = E R_g ,   S = E P_g R_gᵀ Eᵀ .
 
-``Rt`` takes group sums Eᵀb and ``P`` gives a value per group; ``P(z)[group]`` is the product for all rows.
+``Rt`` takes group sums Eᵀb and ``P`` gives a value per group; ``P(z)[row_group]`` is the product for all rows.
 For a user's own ``LowRank(P, R)`` every row is a group of its own.
 """
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.labels import encode_classes, label_matrix, unique_rows
-from dish.parallel import ALONE, Group
+from dish.parallel import ALONE, Ranks
 
 SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
@@ -33,7 +33,7 @@ SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float6
 class Similarity(ABC):
     """S = P Rᵀ (n, n), symmetric, through products with its factors only."""
 
-    group: Tensor  # (n,) int32: row i of P and R is row group[i] of P_g and R_g
+    row_group: Tensor  # (n,) int32: row i of P and R is row row_group[i] of P_g and R_g
     n_groups: int
     diag: Tensor  # (g,) float64: S_ii = P_i · R_i by group
     _sizes: Tensor | None = None  # (g,) float64: rows of all processes, if there are several
@@ -41,7 +41,7 @@ class Similarity(ABC):
     @property
     def n(self) -> int:
         """Rows of S."""
-        return len(self.group)
+        return len(self.row_group)
 
     @abstractmethod
     def P(self, z: Tensor) -> Tensor:
@@ -59,12 +59,12 @@ class Similarity(ABC):
     def squared_norm(self) -> float:
         """‖S‖² in the Frobenius norm."""
 
-    def project(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> tuple[Tensor, Tensor]:
+    def project(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
-        A = self.group_totals(blocks, group)
+        A = self.group_totals(blocks, ranks)
         return self.Pt(A), self.Rt(A)
 
-    def group_totals(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> Tensor:
+    def group_totals(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> Tensor:
         """EᵀK (g, m) float64, from row blocks of K (n, m)."""
         A: Any = 0.0  # in float64 from time to time: float32 sums of very many rows lose digits
         part, held = None, 0
@@ -72,17 +72,17 @@ class Similarity(ABC):
             if part is None or held > 1 << 18:
                 A = A if part is None else A + part.double()
                 part, held = K.new_zeros(self.n_groups, K.shape[1]), 0
-            self._add_by_group(part, self.group[rows].to(K.device), K)
+            self._add_by_group(part, self.row_group[rows].to(K.device), K)
             held += len(K)
         assert part is not None
-        return group.total(A + part.double())
+        return ranks.total(A + part.double())
 
-    def _add_by_group(self, sums: Tensor, group: Tensor, K: Tensor) -> None:
+    def _add_by_group(self, sums: Tensor, row_group: Tensor, K: Tensor) -> None:
         """sums[group_i] += K_i; on a GPU as a product, which adds in the same order every time."""
         if K.device.type == "cpu" or self.n_groups > 4096:
-            sums.index_add_(0, group, K)
+            sums.index_add_(0, row_group, K)
             return
-        for g, block in zip(group.split(1 << 14), K.split(1 << 14), strict=True):
+        for g, block in zip(row_group.split(1 << 14), K.split(1 << 14), strict=True):
             E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
             E[torch.arange(len(block), device=K.device), g.long()] = 1
             sums.addmm_(E.T, block)
@@ -94,36 +94,36 @@ class Similarity(ABC):
                 setattr(self, name, value.to(device))
         return self
 
-    def times(self, Z: Tensor, group: Group = ALONE) -> Tensor:
+    def times(self, Z: Tensor, ranks: Ranks = ALONE) -> Tensor:
         """S Z (n, k) for a dense Z (n, k)."""
-        index = self.group.long()
+        index = self.row_group.long()
         sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, index, Z)
-        return self.P(self.Rt(group.total(sums.double()))).to(Z.dtype)[index]
+        return self.P(self.Rt(ranks.total(sums.double()))).to(Z.dtype)[index]
 
     def rows(self, picked: Tensor) -> Similarity:
         """S between some of the rows."""
         part = copy.copy(self)
-        part.group = self.group[picked]
+        part.row_group = self.row_group[picked]
         return part
 
     def group_sizes(self) -> Tensor:
         """(g,) float64: rows in each group, of all processes."""
         if self._sizes is not None:
             return self._sizes
-        return torch.bincount(self.group.long(), minlength=self.n_groups).double()
+        return torch.bincount(self.row_group.long(), minlength=self.n_groups).double()
 
-    def share(self, group: Group) -> Similarity:
+    def with_global_sizes(self, ranks: Ranks) -> Similarity:
         """The same groups on all processes: sizes are those of all rows."""
-        if group.world > 1:
-            self._sizes = group.total(self.group_sizes())
+        if ranks.world > 1:
+            self._sizes = ranks.total(self.group_sizes())
         return self
 
     def dense(self) -> NDArray[np.float64]:
         """S itself, (n, n). For tests and tiny n only."""
-        eye = torch.eye(self.n_groups, dtype=torch.float64, device=self.group.device)
+        eye = torch.eye(self.n_groups, dtype=torch.float64, device=self.row_group.device)
         S_g = self.P(self.Rt(eye)).cpu().numpy()
-        group = self.group.cpu().numpy()
-        return np.asarray(S_g[group][:, group])
+        row_group = self.row_group.cpu().numpy()
+        return np.asarray(S_g[row_group][:, row_group])
 
 
 class Classes(Similarity):
@@ -135,8 +135,8 @@ class Classes(Similarity):
     def __init__(
         self, y: NDArray[np.integer[Any]], similar_weight: float = 2.0, n_classes: int | None = None
     ) -> None:
-        self.group = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int32))
-        self.n_groups = int(self.group.max()) + 1 if n_classes is None else n_classes
+        self.row_group = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int32))
+        self.n_groups = int(self.row_group.max()) + 1 if n_classes is None else n_classes
         self.w = float(similar_weight)
         self.diag = torch.full((self.n_groups,), self.w - 1, dtype=torch.float64)
 
@@ -162,8 +162,8 @@ class Classes(Similarity):
 class LabelCounts(Similarity):
     """Several labels a row, the paper's form: S = w·YYᵀ − 1, which counts the shared labels."""
 
-    def __init__(self, Y: sp.csr_array, similar_weight: float = 2.0, group: Group = ALONE) -> None:
-        Y_g, self.group = _distinct_rows(Y, group)
+    def __init__(self, Y: sp.csr_array, similar_weight: float = 2.0, ranks: Ranks = ALONE) -> None:
+        Y_g, self.row_group = _distinct_rows(Y, ranks)
         self.n_groups = Y_g.shape[0]
         self.w = float(similar_weight)
         self.Y_g, self.Y_gt = _torch_csr(Y_g), _torch_csr(sp.csr_array(Y_g.T))
@@ -204,9 +204,9 @@ class LabelSets(Similarity):
         Y: sp.csr_array,
         table: str | SetTable = "share_one",
         similar_weight: float = 2.0,
-        group: Group = ALONE,
+        ranks: Ranks = ALONE,
     ) -> None:
-        Y_g, self.group = _distinct_rows(Y, group)
+        Y_g, self.row_group = _distinct_rows(Y, ranks)
         self.n_groups = Y_g.shape[0]
         if self.n_groups > self.MAX_SETS:
             raise ValueError(
@@ -266,7 +266,7 @@ class LowRank(Similarity):
         if not np.allclose(Sz, Stz, rtol=1e-6, atol=1e-6 * float(np.abs(Sz).max() + 1e-300)):
             stack = sp.hstack if sp.issparse(P) or sp.issparse(R) else np.hstack
             P, R = stack([0.5 * P, 0.5 * R]), stack([R, P])
-        self.group = torch.arange(P.shape[0], dtype=torch.int32)
+        self.row_group = torch.arange(P.shape[0], dtype=torch.int32)
         self.n_groups = P.shape[0]
         if sp.issparse(P) or sp.issparse(R):
             P, R = sp.csr_array(P), sp.csr_array(R)
@@ -294,7 +294,7 @@ class LowRank(Similarity):
         """‖P Rᵀ‖²."""
         return self._squared_norm
 
-    def project(self, blocks: Iterable[tuple[slice, Tensor]], group: Group = ALONE) -> tuple[Tensor, Tensor]:
+    def project(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
         PtK: Any = 0.0
         RtK: Any = 0.0
@@ -311,7 +311,7 @@ def from_labels(
     similar_weight: float = 2.0,
     multilabel: str = "count",
     n_rows: int | None = None,
-    group: Group = ALONE,
+    ranks: Ranks = ALONE,
 ) -> Similarity:
     """Labels of any kind → the similarity that fits them.
 
@@ -328,7 +328,7 @@ def from_labels(
         raise ValueError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
     if isinstance(y, Similarity):
         _check_length(y.n, n_rows)
-        if group.world > 1:
+        if ranks.world > 1:
             raise ValueError("y: a similarity of your own is for one process; several learn from classes or labels")
         return y
     if isinstance(y, Tensor):
@@ -339,19 +339,19 @@ def from_labels(
         Y = label_matrix(y)
         _check_length(Y.shape[0], n_rows)
         counted = multilabel == "count"
-        S = LabelCounts(Y, similar_weight, group) if counted else LabelSets(Y, multilabel, similar_weight, group)
+        S = LabelCounts(Y, similar_weight, ranks) if counted else LabelSets(Y, multilabel, similar_weight, ranks)
         if S.n_groups < 2:
             raise ValueError("y gives every row the same labels; at least two different label sets are needed")
-        return S.share(group)
+        return S.with_global_sizes(ranks)
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
-    if group.world > 1:
+    if ranks.world > 1:
         here = classes.astype(str) if classes.dtype.kind == "O" else classes
-        classes = np.unique(np.concatenate(group.gather_arrays(here)))
+        classes = np.unique(np.concatenate(ranks.gather_arrays(here)))
         codes = np.searchsorted(classes, here)[codes].astype(np.int32)
     if len(classes) < 2:
         raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
-    return Classes(codes, similar_weight, len(classes)).share(group)
+    return Classes(codes, similar_weight, len(classes)).with_global_sizes(ranks)
 
 
 def check_labels(y: Any) -> None:
@@ -443,18 +443,18 @@ def _check_length(n_labels: int, n_rows: int | None) -> None:
         raise ValueError(f"X has {n_rows} rows but y has {n_labels}; they must be equal")
 
 
-def _distinct_rows(Y: sp.csr_array, group: Group = ALONE) -> tuple[sp.csr_array, Tensor]:
+def _distinct_rows(Y: sp.csr_array, ranks: Ranks = ALONE) -> tuple[sp.csr_array, Tensor]:
     """Distinct label sets (L, l), of all processes, and each row's set (n,)."""
     block = max(1, 2**24 // max(Y.shape[1], 1))  # rows made dense at a time
     packed = np.vstack([np.packbits(Y[i : i + block].toarray() > 0, axis=1) for i in range(0, Y.shape[0], block)])
     sets, own = unique_rows(packed)
-    if group.world > 1:
-        parts = group.gather_arrays(sets)
+    if ranks.world > 1:
+        parts = ranks.gather_arrays(sets)
         if len({part.shape[1] for part in parts}) > 1:
             raise ValueError("y: the processes have labels of different widths")
         sets, place = unique_rows(np.concatenate(parts))
-        first = sum(len(part) for part in parts[: group.rank])
-        own = place[first : first + len(parts[group.rank])][own]
+        first = sum(len(part) for part in parts[: ranks.rank])
+        own = place[first : first + len(parts[ranks.rank])][own]
     Y_g = np.unpackbits(sets, axis=1, count=Y.shape[1]).astype(np.float64)
     return sp.csr_array(Y_g), torch.from_numpy(own.astype(np.int32))
 

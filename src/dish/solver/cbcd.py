@@ -12,7 +12,7 @@ c = (b + 1)/2. The paper's longer formula for sim is the same numbers (8 Q₀c �
 sim are taken in row order, lower row first. A step that would raise g is taken back, so g never rises.
 
 All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top half; with several processes they go
-through a ``collective.Group``.
+through a ``parallel.Ranks``.
 
 Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
 ``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, one line a method: the readable twin).
@@ -32,10 +32,9 @@ from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish import codes
-from dish import parallel as collective
+from dish import codes, parallel
 from dish.codes import byte_table, popcount
-from dish.parallel import ALONE, Group
+from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity.labelled import Similarity
 
@@ -46,7 +45,7 @@ class Columns(Protocol):
     n: int
     r: int
 
-    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,): column k summed by group."""
 
     def gram(self, k: int) -> Tensor:
@@ -56,7 +55,7 @@ class Columns(Protocol):
         """HᵀH (r, r)."""
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
         """Return sim (n,) and qᵀb, with (Qb)_i = value[group_i] − H_i u and Q_ii = diag[group_i]."""
 
@@ -94,18 +93,18 @@ class Sweep:
 
 
 def sweep(
-    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, group: Group = ALONE
+    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, ranks: Ranks = ALONE
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
-    n = int(group.total(torch.tensor(H.n)))
+    n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
     with _threads_for(H.n), progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
-            update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, group=group)
+            update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
-        result.gram = group.total(H.whole_gram()).cpu().numpy()
-    flips = group.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
+        result.gram = ranks.total(H.whole_gram()).cpu().numpy()
+    flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
     result.flips = int(flips)
     return result
 
@@ -132,7 +131,7 @@ def update_column(
     diag: Tensor,
     lam: float = 0.0,
     max_steps: int = 20,
-    group: Group = ALONE,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Steps on bit k until it stops changing (the inner loop of Algorithm 1).
 
@@ -141,17 +140,17 @@ def update_column(
     count = (n + 1) // 2
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
-        sums = H.group_sums(k, S.group, S.n_groups)  # Eᵀ b
-        Rtb, u, moved_all = group.sum(S.Rt(sums), H.gram(k), torch.tensor([moved], device=sums.device))
-        if step and group.world > 1 and moved_all == 0:
+        sums = H.group_sums(k, S.row_group, S.n_groups)  # Eᵀ b
+        Rtb, u, moved_all = ranks.sum(S.Rt(sums), H.gram(k), torch.tensor([moved], device=sums.device))
+        if step and ranks.world > 1 and moved_all == 0:
             result.steps -= 1  # it was none: several processes learn only now that nothing moved
             break
         SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
-        sim, qb = H.scores(k, u, H.r * SB, diag, S.group, q, lam)
+        sim, qb = H.scores(k, u, H.r * SB, diag, S.row_group, q, lam)
         parts = torch.stack([sums @ SB, qb, sums.sum()])
-        if group.world > 1:
-            parts, samples = group.sum(parts, collective.sample(sim, group))
+        if ranks.world > 1:
+            parts, samples = ranks.sum(parts, parallel.sample(sim, ranks))
         bSb, linear, b1, uu = torch.cat([parts, (u @ u)[None]]).tolist()
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
         if g > g_kept:  # worse than the column we had: take the step back
@@ -163,12 +162,12 @@ def update_column(
             kept, g_kept = H.column(k), g
         if step == max_steps:
             break
-        if group.world == 1:
+        if ranks.world == 1:
             threshold, ties = H.kth_largest(sim, count)
         else:
-            threshold, ties = collective.kth_largest(sim, count, group, samples, H.between)
+            threshold, ties = parallel.kth_largest(sim, count, ranks, samples, H.between)
         moved = H.set_column(k, H.above(sim, threshold, ties))
-        if group.world == 1 and moved == 0:
+        if ranks.world == 1 and moved == 0:
             break
         result.steps += 1
 
@@ -182,15 +181,15 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 class DenseColumns:
     """Codes as a ±1 float64 matrix: the readable form."""
 
-    between = staticmethod(collective.between)
+    between = staticmethod(parallel.between)
 
     def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
         self.H = torch.from_numpy(codes.unpack(packed, n_bits)).double()
         self.n, self.r = self.H.shape
 
-    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,)."""
-        return self.H.new_zeros(n_groups).index_add_(0, group, self.H[:, k])
+        return self.H.new_zeros(n_groups).index_add_(0, row_group, self.H[:, k])
 
     def gram(self, k: int) -> Tensor:
         """Hᵀb (r,)."""
@@ -201,12 +200,12 @@ class DenseColumns:
         return self.H.T @ self.H
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        b, group, q = self.H[:, k], group.long(), q.double()
-        Qb = value[group] - self.H @ u
-        sim = 4 * (Qb - diag[group] * b) - q + lam * (b + 1) / 2
+        b, row_group, q = self.H[:, k], row_group.long(), q.double()
+        Qb = value[row_group] - self.H @ u
+        sim = 4 * (Qb - diag[row_group] * b) - q + lam * (b + 1) / 2
         return sim, q @ b
 
     def column(self, k: int) -> Tensor:
@@ -246,7 +245,7 @@ class DeviceColumns:
     """
 
     SAMPLE = 1 << 14  # values that a selection takes its first bounds from
-    between = staticmethod(collective.between)
+    between = staticmethod(parallel.between)
 
     def __init__(self, packed: Tensor, n_bits: int) -> None:
         self.n, self.r = len(packed), n_bits
@@ -264,11 +263,11 @@ class DeviceColumns:
         self._all_ties = False
         self._diag: tuple[Tensor, float, Tensor] | None = None
 
-    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,): rows with +1 less rows with −1."""
-        self._cells = torch.add(self.Ht[k] > 0, group, alpha=2)  # 2·group, and one more for rows with +1
+        self._cells = torch.add(self.Ht[k] > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
         if n_groups > 1 << 16:  # few rows a group: they seldom meet
-            return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, group, self.Ht[k].double())
+            return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, row_group, self.Ht[k].double())
         counts = torch.histc(self._cells.float(), 2 * n_groups, 0, 2 * n_groups).double()
         return counts[1::2] - counts[::2]
 
@@ -283,7 +282,7 @@ class DeviceColumns:
         return torch.stack(parts).sum(0)
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb; right after ``group_sums`` of the same column."""
         if self._diag is None or self._diag[0] is not diag or self._diag[1] != lam:
@@ -370,9 +369,9 @@ class PackedColumns:
         self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
         self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
 
-    def group_sums(self, k: int, group: Tensor, n_groups: int) -> Tensor:
+    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
         """Eᵀb (g,)."""
-        return torch.from_numpy(_group_sums(self.cols[k], group.numpy(), n_groups))
+        return torch.from_numpy(_group_sums(self.cols[k], row_group.numpy(), n_groups))
 
     def gram(self, k: int) -> Tensor:
         """Hᵀb (r,): n − 2·(bits that differ)."""
@@ -383,14 +382,14 @@ class PackedColumns:
         return torch.stack([self.gram(k) for k in range(self.r)])
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         table = byte_table(u.numpy(), self.rows.shape[1])
         qb = _scores(
             self.rows,
             self.cols[k],
-            group.numpy(),
+            row_group.numpy(),
             value.numpy(),
             diag.numpy(),
             table,
@@ -449,7 +448,7 @@ def _transpose_bits(rows: Any, r: int) -> Any:
 
 @njit(parallel=True, cache=True)
 def _scores(
-    rows: Any, column: Any, group: Any, value: Any, diag: Any, table: Any, q: Any, lam: float, sim: Any
+    rows: Any, column: Any, row_group: Any, value: Any, diag: Any, table: Any, q: Any, lam: float, sim: Any
 ) -> Any:
     """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·q on the way."""
     n, words = rows.shape
@@ -470,7 +469,7 @@ def _scores(
                     (table[j + 4, (x >> np.uint64(32)) & byte] + table[j + 5, (x >> np.uint64(40)) & byte])
                     + (table[j + 6, (x >> np.uint64(48)) & byte] + table[j + 7, x >> np.uint64(56)])
                 )
-            g = np.uint64(group[i])
+            g = np.uint64(row_group[i])
             Qb = value[g] - Hu
             c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
             b = 2.0 * c_i - 1.0
@@ -493,8 +492,8 @@ def _gram(cols: Any, k: int, n: int) -> Any:
 
 
 @njit(parallel=True, cache=True)
-def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
-    n = len(group)
+def _group_sums(column: Any, row_group: Any, n_groups: int) -> Any:
+    n = len(row_group)
     lanes = 1 if n_groups > 4096 else (n + _CHUNK - 1) // _CHUNK  # a counter for each chunk, or one for all
     size = -(-n // (64 * lanes)) * 64
     counts = np.zeros((lanes, n_groups, 2), np.int32)  # rows with −1, rows with +1
@@ -502,7 +501,7 @@ def _group_sums(column: Any, group: Any, n_groups: int) -> Any:
         count = counts[c].ravel()
         for i in range(c * size, min(n, (c + 1) * size)):
             bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
-            count[(np.uint64(group[i]) << np.uint64(1)) + bit] += np.int32(1)
+            count[(np.uint64(row_group[i]) << np.uint64(1)) + bit] += np.int32(1)
     total = counts.sum(axis=0)
     return (total[:, 1] - total[:, 0]).astype(np.float64)
 
