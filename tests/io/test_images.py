@@ -1,6 +1,10 @@
-"""Images of every kind, by the rules stated in dish.images."""
+"""Images of every kind, by the rules stated in dish.io.images."""
 
+import io
 import re
+import sys
+import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ from PIL import Image
 
 from dish import DeepDISH
 from dish.io import images
-from dish.io.images import ImageError, check_images, read_image, with_labels
+from dish.io.images import ImageError, TooManyPixels, check_images, decode, read_image, with_labels
 
 
 def save(path, mode, colour, size=(12, 8), **options):
@@ -105,6 +109,82 @@ def test_what_cannot_be_read_is_named_with_the_reason(tmp_path):
     for name, reason in damaged(tmp_path).items():
         with pytest.raises(ImageError, match=f"{name}.*{re.escape(reason)}"):
             read_image(tmp_path / name)
+
+
+# --- one decoder: a path, its bytes and a stream give the same pixels ---
+
+
+def odd_pictures(folder):
+    """Wide pictures whose decoding has a choice to make."""
+    rng = np.random.default_rng(0)
+    colours = rng.integers(256, size=(24, 40, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    clear = np.dstack([colours, rng.integers(256, size=(24, 40), dtype=np.uint8)])
+    folder.mkdir(exist_ok=True)
+    Image.fromarray(colours).save(folder / "wide.png")
+    Image.fromarray(rng.integers(65536, size=(24, 40), dtype=np.uint16)).save(folder / "deep.png")
+    Image.fromarray(colours).convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(colours).save(folder / "turned.jpg", exif=exif)
+    Image.fromarray(colours).quantize(16).save(folder / "palette.png")
+    Image.fromarray(colours).quantize(16).save(folder / "clear-palette.gif", transparency=3)
+    Image.fromarray(clear).save(folder / "clear.webp", lossless=True)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("size", [None, 16, 64])
+def test_a_path_its_bytes_and_a_stream_give_the_same_pixels(tmp_path, size):
+    for path in odd_pictures(tmp_path / "odd"):
+        wanted = read_image(path, size)
+        data = path.read_bytes()
+        for source in (data, memoryview(data), io.BytesIO(data)):
+            np.testing.assert_array_equal(decode(source, size, formats=("PNG", "JPEG", "GIF", "WEBP")), wanted)
+        assert wanted.shape == ((size, size, 3) if size else wanted.shape)
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
+    values = np.linspace(0, 65535, 24 * 40).round().astype(np.uint16).reshape(24, 40)
+    Image.fromarray(values).save(tmp_path / "a.png")
+    pixels = decode((tmp_path / "a.png").read_bytes())
+    assert np.abs(pixels[..., 0] - values / 257).max() <= 1
+    Image.fromarray(values).save(tmp_path / "b.png", transparency=int(values[0, 5]))
+    assert (read_image(tmp_path / "b.png")[0, 5] == 255).all()
+
+
+def test_the_limit_and_the_formats_are_the_callers(tmp_path):
+    path = save(tmp_path / "a.png", "RGB", (1, 2, 3), size=(20, 10))
+    assert decode(path, max_pixels=200).shape == (10, 20, 3)
+    with pytest.raises(TooManyPixels, match=r"a\.png: 20×10 is more than 199 pixels"):
+        decode(path, max_pixels=199)
+    with pytest.raises(TooManyPixels, match="^mine: 20×10"):
+        decode(path.read_bytes(), max_pixels=199, name="mine")
+    with pytest.raises(ImageError, match="cannot identify"):
+        decode(path, formats=("JPEG",))
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_a_burst_of_threads_leaves_the_warning_filters_alone(tmp_path):
+    """Pillow warns of 12,000 × 10,000 pixels; hiding that by ``catch_warnings`` is not safe among threads."""
+    path = save(tmp_path / "large.png", "1", 1, size=(12_000, 10_000))
+    small = save(tmp_path / "small.png", "L", 1).read_bytes()
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+
+    def work():
+        for _ in range(100):
+            decode(small)
+            with pytest.raises(TooManyPixels):
+                decode(path)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert warnings.filters == before
 
 
 # --- folders ---

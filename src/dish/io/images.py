@@ -1,14 +1,18 @@
-"""Images in: arrays, torch Datasets and folders → uint8 (n, H, W, 3), with a stated rule for odd ones.
+"""Images in: files, arrays, torch Datasets and folders → uint8 (n, H, W, 3), with a stated rule for odd ones.
 
-Grey becomes RGB, transparent parts become white, CMYK and palettes are converted, EXIF rotation is applied. What
-cannot be read (truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a
-folder in which a whole class, or more than half of the files, cannot be read is refused.
+``decode`` is the only decoder: training, encoding and serving all see the pixels it gives. Grey becomes RGB,
+transparent parts become white, 16 bits are scaled down to 8, CMYK and palettes are converted, EXIF rotation is
+applied, and a given size means the middle square, resized. What cannot be read (truncated, empty, no image, more than
+``MAX_PIXELS``) is skipped with a warning that names it; a folder in which a whole class, or more than half of the
+files, cannot be read is refused.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +31,58 @@ class ImageError(ValueError):
     """A file that is no readable image, with its name and the reason."""
 
 
+class TooManyPixels(ImageError):
+    """An image larger than the limit, told from its header before anything is unpacked."""
+
+
 def read_image(source: Any, size: int | None = None, name: str = "") -> Pixels:
-    """One image, (H, W, 3): a path or a binary stream; cut to its middle square of side ``size`` if that is given."""
+    """One image, (H, W, 3), by ``decode`` and its default limit."""
+    return decode(source, size, name=name)
+
+
+def decode(
+    source: Any,
+    size: int | None = None,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    formats: Sequence[str] | None = None,
+    name: str = "",
+) -> Pixels:
+    """One image, uint8 (H, W, 3), from a path, bytes or a binary stream.
+
+    Whoever turns a picture into a code calls this with the same ``size`` (``hasher.image_side``), so that an uploaded
+    photo gets exactly the code that ``dish encode`` gives the file. It changes no state of the process, and may run
+    in any number of threads.
+
+    Parameters
+    ----------
+    source : path, bytes or binary stream
+        The file.
+    size : int or None
+        Side of the square that the image is cut to (its middle) and resized to; None leaves it as it is.
+    max_pixels : int
+        Larger images raise ``TooManyPixels``, before they are unpacked.
+    formats : sequence of str or None
+        Pillow's names of the formats to read, such as ("PNG", "JPEG"); None is all it knows.
+    name : str
+        What errors call the image; the path by default.
+    """
     Image, ImageOps = _pillow()
-    name = name or str(source)
+    data = isinstance(source, bytes | bytearray | memoryview)
+    name = name or ("image" if data else str(source))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own warning about size: we refuse below
-            with Image.open(source) as image:
-                width, height = image.size
-                if width * height > MAX_PIXELS:
-                    raise ImageError(f"{name}: {width}×{height} is more than {MAX_PIXELS:,} pixels")
-                image = ImageOps.exif_transpose(image)
-                if size is not None:
-                    image = ImageOps.fit(_rgb(image), (size, size), Image.Resampling.BILINEAR)
-                return np.asarray(_rgb(image), np.uint8).copy()
+        with Image.open(io.BytesIO(source) if data else source, formats=formats) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise TooManyPixels(f"{name}: {width}×{height} is more than {max_pixels:,} pixels")
+            image = _rgb(ImageOps.exif_transpose(image))
+            if size is not None:
+                image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+            return np.array(image, np.uint8)
     except ImageError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the latter under -W error
+        raise TooManyPixels(f"{name}: more than {max_pixels:,} pixels ({type(error).__name__}: {error})") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
         raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
 
@@ -54,15 +93,22 @@ def _rgb(image: Any) -> Any:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more: down to 8
-        values = np.nan_to_num(np.asarray(image, np.float64))
-        deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
-        top = 65535.0 if deep else 255.0
-        return Image.fromarray((values.clip(0, top) / top * 255).astype(np.uint8)).convert("RGB")
+        return Image.fromarray(_eight_bits(image)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
+
+
+def _eight_bits(image: Any) -> Pixels:
+    """Grey values of 16 bits or more, or floats, scaled to 0 … 255; what counts as transparent becomes white."""
+    values = np.nan_to_num(np.asarray(image, np.float64))
+    deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
+    top = 65535.0 if deep else 255.0
+    grey = (values.clip(0, top) / top * 255).astype(np.uint8)
+    clear = image.info.get("transparency")
+    return grey if clear is None else np.where(values == clear, np.uint8(255), grey)
 
 
 def _pillow() -> tuple[Any, Any]:
