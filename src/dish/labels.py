@@ -1,4 +1,8 @@
-"""Labels of any type → class numbers, or a 0/1 matrix of label sets. No torch: scoring and search load it too."""
+"""Labels of any type → class numbers, or a 0/1 matrix of label sets. No torch: scoring and search load it too.
+
+A missing label is ``None``, NaN, NaT or pandas' NA, everywhere (``is_missing``). An index or a store keeps such rows
+without a label. Learning and scoring need a label for every row: ``encode_classes`` refuses them, naming the first.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +13,168 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+UNLABELLED = -1  # scikit-learn's mark for a row without a label
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """``values`` as an array that keeps apart what was given: 1 and "1", True and 1, "a\\0" and "a".
+
+    ``np.asarray`` turns a list that mixes strings and numbers into strings, and drops zero characters at their end.
+    """
+    if hasattr(values, "detach"):  # a tensor, on whatever device
+        values = values.detach().cpu()
+    array = np.asarray(values)
+    if not isinstance(values, list | tuple) or array.ndim != 1:
+        return array
+    if len({type(v) for v in values}) <= 1 and array.tolist() == list(values):
+        return array
+    kept = np.empty(len(values), object)
+    kept[:] = values
+    return kept
+
+
+def is_missing(values: Any) -> NDArray[np.bool_]:
+    """Which values stand for no label: ``None``, NaN, NaT or pandas' NA. A mask of the shape of ``values``."""
+    values = as_array(values)
+    if values.dtype.kind in "fc":
+        return np.asarray(np.isnan(values))
+    if values.dtype.kind in "mM":
+        return np.asarray(np.isnat(values))
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, bool)
+    return np.array([_is_none(v) for v in values.ravel()], bool).reshape(values.shape)
+
+
+def _is_none(value: Any) -> bool:
+    if value is None:
+        return True
+    try:
+        return bool(value != value)  # NaN and NaT differ from themselves
+    except (TypeError, ValueError):  # pandas' NA answers neither yes nor no
+        return type(value).__name__ == "NAType"
+
 
 def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Labels (n,) of any type → class numbers 0 … c−1 (n,) and the sorted classes (c,)."""
-    y = np.asarray(y)
+    """Labels (n,) of one kind → class numbers 0 … c−1 (n,) and the sorted classes (c,).
+
+    Refused, since two classes could silently become one or a class be made up: missing labels, −1 beside labels ≥ 0
+    (scikit-learn's "unlabelled"; −1 and 1 alone are two classes), labels of several kinds, and floats that are
+    fractions or too large to tell neighbours apart.
+    """
+    y = _one_column(as_array(y), name)
+    missing = is_missing(y)
+    if missing.any():
+        raise ValueError(
+            f"{name} has no label (None, NaN or NaT) in row {int(missing.argmax())} and {int(missing.sum())} rows in "
+            f"all; learning and scoring need one for every row. Drop them: keep = ~dish.labels.is_missing({name}); "
+            f"X[keep], {name}[keep]"
+        )
+    y = _one_kind(y, name)
+    if y.dtype.kind == "f":
+        _check_whole(y, name)
+    codes, classes = _number(y, name)
+    _check_unlabelled(classes, codes, name)
+    return codes, classes
+
+
+def _one_column(y: NDArray[Any], name: str) -> NDArray[Any]:
+    """(n,) or (n, 1) labels as (n,), not empty."""
     if y.ndim == 2 and y.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning
 
         warnings.warn(
             f"A column-vector {name} was passed when a 1d array was expected; it is read as (n,) classes",
             DataConversionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         y = y.ravel()
     if y.ndim != 1:
         raise ValueError(f"{name} must be (n,) classes or (n, l) labels of 0 and 1; got shape {y.shape}")
     if len(y) == 0:
         raise ValueError(f"{name} is empty; at least one labelled row is needed")
-    if y.dtype.kind == "f":
-        if not np.isfinite(y).all():
-            raise ValueError(f"{name} contains NaN or infinity; every row needs a label")
-        if not (y == np.round(y)).all():
-            raise ValueError(
-                f"Unknown label type: continuous. {name} holds fractions; classes must be integers or strings"
-            )
     if y.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must hold classes")
-    if y.dtype.kind == "O":
-        if any(v is None or v != v for v in y):
-            raise ValueError(f"{name} contains None or NaN; every row needs a label")
-        words = {isinstance(v, str) for v in y}
-        if len(words) > 1:
-            raise ValueError(f"{name} mixes strings with other values; give every row a label of one kind")
-    if y.dtype.kind in "iu" and int(y.max()) - int(y.min()) < 4 * len(y):  # without a sort
+    return y
+
+
+def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
+    """Objects of one kind, as an array of that kind where it has one that keeps them exactly."""
+    if y.dtype.kind != "O":
+        return y
+    first: dict[str, int] = {}
+    for row, value in enumerate(y):
+        first.setdefault(_kind(value), row)
+    if len(first) > 1:
+        (a, i), (b, j) = list(first.items())[:2]
+        raise ValueError(
+            f"{name} mixes kinds of labels: row {i} is {a} ({y[i]!r}), row {j} is {b} ({y[j]!r}); give every row a "
+            f"label of one kind, for instance all as strings"
+        )
+    if first.keys() <= {"a number", "a truth value"}:
+        plain = np.array(y.tolist())
+        if plain.dtype.kind in "biuf" and bool((plain == y).all()):
+            return plain
+    return y
+
+
+def _kind(value: Any) -> str:
+    """The kind of a label: values of different kinds can be equal, or look equal, without being the same label."""
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, bool | np.bool_):
+        return "a truth value"
+    if isinstance(value, int | float | np.integer | np.floating):
+        return "a number"
+    return f"a {type(value).__name__}"
+
+
+def _check_whole(y: NDArray[Any], name: str) -> None:
+    """Refuse floats that are no whole numbers, or so large that two whole numbers share one float."""
+    if not np.isfinite(y).all():
+        raise ValueError(f"{name} contains infinity in row {int((~np.isfinite(y)).argmax())}; classes must be finite")
+    if not (y == np.round(y)).all():
+        raise ValueError(
+            f"Unknown label type: continuous. {name} holds fractions; classes must be integers or strings"
+        )
+    digits = np.finfo(y.dtype).nmant + 1
+    large = np.abs(y) >= 2.0**digits
+    if large.any():
+        row = int(large.argmax())
+        raise ValueError(
+            f"{name} holds {y[row]!r} in row {row} as {y.dtype}, which cannot tell whole numbers from 2**{digits} on "
+            f"apart; give such labels as integers or strings"
+        )
+
+
+def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Class numbers and sorted classes; whole numbers of a small range without a sort."""
+    if y.dtype.kind in "iu" and int(y.max()) - int(y.min()) < 4 * len(y):
         low = y.min()
         shifted = (y - low).astype(np.int64) if y.dtype.kind == "u" else y.astype(np.int64) - int(low)
-        there = np.bincount(shifted) > 0
-        codes = (np.cumsum(there) - 1).astype(np.int32)[shifted]
-        return codes, np.flatnonzero(there).astype(y.dtype) + low
-    classes, codes = np.unique(y, return_inverse=True)
+        present = np.bincount(shifted) > 0
+        codes = (np.cumsum(present) - 1).astype(np.int32)[shifted]
+        return codes, np.flatnonzero(present).astype(y.dtype) + low
+    try:
+        if y.dtype.kind == "O":
+            hash(y[0])  # sets do have an order, by inclusion, but not one to sort by
+        classes, codes = np.unique(y, return_inverse=True)
+    except TypeError:
+        raise ValueError(
+            f"{name} holds labels of type {type(y[0]).__name__}, which cannot be sorted; give integers or strings"
+        ) from None
     return codes.astype(np.int32).ravel(), classes
+
+
+def _check_unlabelled(classes: NDArray[Any], codes: NDArray[np.int32], name: str) -> None:
+    """Refuse −1 as the only negative class: it would silently be learned as a class of its own."""
+    if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
+        return
+    if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
+        raise ValueError(
+            f"{name} holds -1 (first in row {int((codes == 0).argmax())}), scikit-learn's mark for rows without a "
+            f"label, beside labels from {classes[1]!r} on. Drop those rows: keep = {name} != -1; X[keep], "
+            f"{name}[keep]. If -1 is a class of its own, give it another number or all labels as strings"
+        )
 
 
 def label_matrix(y: Any) -> sp.csr_array:
@@ -57,7 +183,7 @@ def label_matrix(y: Any) -> sp.csr_array:
     if Y.shape[0] == 0:
         raise ValueError("y is empty; at least one labelled row is needed")
     if not np.isin(Y.data, (0.0, 1.0)).all():
-        raise ValueError("a 2-D y must hold only 0 and 1 (one column a label); other values were found")
+        raise ValueError("a 2-D y must hold only 0 and 1 (one column per label); other values were found")
     Y.eliminate_zeros()
     return Y
 

@@ -89,7 +89,7 @@ def test_one_hot_labels_mean_the_same_as_classes():
         (np.array([1.0, np.nan]), "NaN"),
         (np.array([0.5, 1.0]), "continuous"),
         (np.array([None, "a"], dtype=object), "None"),
-        (np.array([1, "1"], dtype=object), "mixes strings"),
+        (np.array([1, "1"], dtype=object), "mixes kinds"),
         (np.full((4, 2), 3), "0 and 1"),
         (np.ones((4, 2)), "same labels"),
         (np.zeros((2, 2, 2)), "shape"),

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.labels import encode_classes, label_matrix, unique_rows
+from dish.labels import as_array, encode_classes, label_matrix, unique_rows
 from dish.parallel import ALONE, Ranks
 
 SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
@@ -331,11 +331,8 @@ def from_labels(
         if ranks.world > 1:
             raise ValueError("y: a similarity of your own is for one process; several learn from classes or labels")
         return y
-    if isinstance(y, Tensor):
-        y = y.detach().cpu()
-    if not sp.issparse(y):
-        y = np.asarray(y)
-    if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
+    y = y if sp.issparse(y) else as_array(y)
+    if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
         Y = label_matrix(y)
         _check_length(Y.shape[0], n_rows)
         counted = multilabel == "count"
@@ -358,7 +355,8 @@ def check_labels(y: Any) -> None:
     """Refuse labels that ``from_labels`` would refuse, without a message to other processes."""
     if isinstance(y, Similarity):
         return
-    if sp.issparse(y) or (np.ndim(y) == 2 and np.shape(y)[1] > 1):
+    y = y if sp.issparse(y) else as_array(y)
+    if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
         label_matrix(y)
     else:
         encode_classes(y)

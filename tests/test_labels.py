@@ -1,0 +1,151 @@
+"""Labels: what was given is kept apart, or refused with a reason; what counts as missing."""
+
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import torch
+
+from dish.labels import as_array, encode_classes, is_missing
+from dish.similarity import from_labels
+
+NAT = np.datetime64("NaT")
+
+
+class NAType:
+    """As pandas' NA: comparisons give neither True nor False."""
+
+    def __ne__(self, other):
+        return self
+
+    __hash__ = None
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, np.nan, 2.0], [False, True, False]),
+        ([None, "a", np.nan, "nan", ""], [True, False, True, False, False]),
+        ([np.nan, "a"], [True, False]),
+        (np.array(["2020-01-01", "NaT"], "datetime64[D]"), [False, True]),
+        (np.array([NAT, np.timedelta64("NaT"), 3], object), [True, True, False]),
+        ([NAType(), 1, Decimal("nan")], [True, False, True]),
+        (np.array([1, 2]), [False, False]),
+        (np.array(["", "None"]), [False, False]),
+        (torch.tensor([1.0, torch.nan]), [False, True]),
+        ([], []),
+    ],
+)
+def test_missing_is_none_nan_nat_or_na(values, expected):
+    assert is_missing(values).tolist() == expected
+
+
+def test_missing_of_pandas():
+    pd = pytest.importorskip("pandas")
+    assert is_missing(pd.Series([1, None, 3], dtype="Int64")).tolist() == [False, True, False]
+    assert is_missing([pd.NA, "a", pd.NaT]).tolist() == [True, False, True]
+    assert is_missing(pd.Categorical(["a", None])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "values", [[1, "1"], ["a\0", "a"], [True, 1], [2**63 + 1, -1], [1, 2.5], [b"a\0", b"a"], [None, np.inf, "x"]]
+)
+def test_a_list_keeps_its_values(values):
+    kept = as_array(values)
+    assert [(type(v), v) for v in kept.tolist()] == [(type(v), v) for v in values]
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        ["a\0", "a", "a\0"],
+        np.array(["a\0", "a", "a"], object),
+        [2**53, 2**53 + 1, 2**53],
+        [2**63 + 1, -5, 2**70],
+        ["001", "1", "01"],
+        [True, False, True],
+        [np.uint64(2**64 - 1), np.uint64(2**64 - 2)],
+        np.array([2**53, 2**53 + 1], object),
+        [date(2020, 1, 1), date(2021, 1, 1)],
+        np.array(["2020-01-01", "2021-01-01"], "datetime64[D]"),
+        [Decimal("1.5"), Decimal("2.5")],
+    ],
+    ids=str,
+)
+def test_classes_are_what_was_given(y):
+    codes, classes = encode_classes(y)
+    given = as_array(y)
+    assert [classes[c] == v for c, v in zip(codes, given, strict=True)] == [True] * len(given)
+    assert len(classes) == len(set(given.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1, "1", 1], "row 0 is a number .*row 1 is a string"),
+        ([True, 1, 0], "row 0 is a truth value .*row 1 is a number"),
+        (np.array([1.0, True], object), "mixes kinds"),
+        (["a", b"a"], "mixes kinds"),
+        ([date(2020, 1, 1), "2020-01-01"], "mixes kinds"),
+        (np.array([2.0**53, 1.0]), r"float64.*2\*\*53.*integers or strings"),
+        (np.array([2.0**24, 1.0], np.float32), r"float32.*2\*\*24"),
+        (np.array([2**53 + 1.0, 1], object), r"2\*\*53"),
+        ([0.0, np.inf], "infinity in row 1"),
+        ([0.5, 1.0], "continuous"),
+        ([{1}, {2}, {0}], "type set.*integers or strings"),
+        (np.array([object(), object()]), "type object"),
+    ],
+    ids=str,
+)
+def test_labels_that_would_merge_are_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        encode_classes(y)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        ["a", "b", None, None],
+        ["a", "b", np.nan, None],
+        [1.0, 2.0, np.nan, np.nan],
+        np.array(["2020-01-01", "2021-01-01", "NaT", "NaT"], "datetime64[D]"),
+        [1, 2, NAType(), None],
+        torch.tensor([1.0, 2.0, torch.nan, torch.nan]),
+    ],
+    ids=str,
+)
+def test_missing_labels_are_refused_with_the_row_and_the_way_out(y):
+    for learn in (encode_classes, from_labels):
+        with pytest.raises(ValueError, match=r"no label .*row 2 and 2 rows in all.*is_missing\(y\)"):
+            learn(y)
+
+
+@pytest.mark.parametrize(
+    "y", [[0, 1, -1, 2], [3.0, 1.0, -1.0, 4.0], [0, 0, -1], np.array([5, 6, -1], object)], ids=str
+)
+def test_minus_one_is_not_made_a_class(y):
+    with pytest.raises(ValueError, match=r"y holds -1 \(first in row 2\).*!= -1.*class of its own"):
+        encode_classes(y)
+
+
+@pytest.mark.parametrize("y", [[-1, 1, 1], [-2, -1, 0], [-1, -1], ["-1", "0", "1"], [-1.0, 1.0]], ids=str)
+def test_minus_one_among_negative_or_binary_labels_is_a_class(y):
+    codes, classes = encode_classes(y)
+    assert classes[codes].tolist() == list(y)
+
+
+def test_numbers_are_dense_and_sorted():
+    for y in (
+        np.array([7, 3, 7, 1000]),
+        np.array([7, 3, 7, 10**12]),
+        np.array([7, 3, 7, 9], np.uint8),
+        [7, 3.0, 7, 9],
+    ):
+        codes, classes = encode_classes(y)
+        assert codes.tolist() == [1, 0, 1, 2]
+        assert codes.dtype == np.int32
+        assert classes.tolist() == sorted(classes.tolist())
