@@ -233,7 +233,7 @@ def _rows_to_fit(path: Path, y: Any, group: Any) -> tuple[Any, Any]:
     X = tables.read_rows(path)
     if len(y) != len(X):
         raise ValueError(f"X has {len(X)} rows but y has {len(y)}; they must be equal")
-    mine = group.share(len(X))
+    mine = group.my_rows(len(X))
     if mine.start == mine.stop:
         raise ValueError(f"{path} has {len(X)} rows, too few for {group.world} processes")
     return X[mine], y[mine]

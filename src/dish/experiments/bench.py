@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.io import modelfile
+from dish.io.pages import release
 from dish.io.shards import is_map
-from dish.io.tables import release
 from dish.machine import PeakMemory, environment
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)

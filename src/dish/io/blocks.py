@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.io.features import read_features
+from dish.io.pages import release
 from dish.io.shards import as_array, check_widths, is_blocks, is_map, is_path
-from dish.io.tables import release
 
 
 def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:

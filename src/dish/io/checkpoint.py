@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from dish.io import modelfile
-from dish.io.tables import DataFileError, allocate_npy, read_npy
+from dish.io.pages import allocate_npy
+from dish.io.tables import DataFileError, read_npy
 from dish.parallel import Ranks
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dish import codes, metrics
 from dish.io.blocks import blocks_of
+from dish.io.pages import allocate_npy
 from dish.io.shards import check_finite
-from dish.io.tables import allocate_npy
 from dish.parallel import Ranks
 from dish.progress import progress
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.io.features import read_features
+from dish.io.pages import release, reserve
 from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
-from dish.io.tables import release, reserve
 
 
 class Rows:

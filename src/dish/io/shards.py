@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.io.tables import release
+from dish.io.pages import release
 
 
 class Shards:

@@ -21,8 +21,8 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dish import codes
+from dish.io.pages import release
 from dish.io.rows import Rows, scratch
-from dish.io.tables import release
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity.labelled import Classes, Similarity
