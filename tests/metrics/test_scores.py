@@ -1,5 +1,7 @@
 """Histogram scoring against plain sorting, and against scikit-learn where no distances tie."""
 
+import subprocess
+import sys
 from itertools import permutations
 
 import numpy as np
@@ -8,6 +10,8 @@ import scipy.sparse as sp
 from sklearn.metrics import average_precision_score
 
 from dish import codes, metrics
+from dish.metrics.counting import _exact_dtype, _histograms_torch
+from dish.metrics.relevance import match_labels
 
 RNG = np.random.default_rng(0)
 
@@ -69,6 +73,69 @@ def test_expected_ties_at_k_are_the_mean_precisions_over_the_mean_number_found(k
     assert metrics.mean_average_precision(q, yq, b, yb, k=k) == pytest.approx(np.mean(values), abs=0.01)
 
 
+@pytest.mark.parametrize("ties", ["expected", "stable"])
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_map_over_what_could_have_been_found(ties, k):
+    q, yq, b, yb = make(nq=4)
+    D, rel = codes.hamming(q, b), relevance(yq, yb)
+    values = []
+    for d, relevant in zip(D, rel, strict=True):
+        orders = [np.argsort(d, kind="stable")]
+        if ties == "expected":
+            orders = [np.lexsort((RNG.random(len(d)), d)) for _ in range(3000)]
+        sums = []
+        for order in orders:
+            ranks = np.flatnonzero(relevant[order[:k]]) + 1
+            sums.append((np.arange(1, len(ranks) + 1) / ranks).sum())
+        values.append(np.mean(sums) / min(relevant.sum(), k))
+    found = metrics.mean_average_precision(q, yq, b, yb, k=k, ties=ties, denominator="possible")
+    assert found == pytest.approx(np.mean(values), abs=0.01 if ties == "expected" else 1e-12)
+    whole = [metrics.mean_average_precision(q, yq, b, yb, denominator=name) for name in ("found", "possible")]
+    assert whole[0] == pytest.approx(whole[1])
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_recall_equals_counting(multi):
+    q, yq, b, yb = make(nq=20, r=8, multi=multi)
+    D, rel = codes.hamming(q, b), relevance(yq, yb)
+    total = np.maximum(rel.sum(1), 1)
+    ball = D <= 2
+    precision = (ball & rel).sum(1) / np.maximum(ball.sum(1), 1)
+    recall = (ball & rel).sum(1) / total
+    f1 = np.where(precision + recall > 0, 2 * precision * recall / np.maximum(precision + recall, 1e-300), 0)
+    assert metrics.recall_within_radius(q, yq, b, yb) == pytest.approx(recall.mean())
+    assert metrics.f1_within_radius(q, yq, b, yb) == pytest.approx(f1.mean())
+    k = 7
+    found = []
+    for d, relevant in zip(D, rel, strict=True):  # a row at the last distance is in with probability room / size
+        edge = np.sort(d)[k - 1]
+        room, at_edge = k - (d < edge).sum(), d == edge
+        found.append((relevant & (d < edge)).sum() + room * (relevant & at_edge).sum() / at_edge.sum())
+    assert metrics.recall_at_k(q, yq, b, yb, k=k) == pytest.approx(np.mean(found / total))
+    report = metrics.evaluate(q, yq, b, yb, n_bits=8, k=k, at=(k,))
+    assert report.recall_at == {k: pytest.approx(np.mean(found / total))}
+    assert (report.recall_within_2, report.f1_within_2) == (pytest.approx(recall.mean()), pytest.approx(f1.mean()))
+    possible = metrics.mean_average_precision(q, yq, b, yb, k=k, denominator="possible")
+    assert report.map_possible == pytest.approx(possible)
+
+
+def test_a_report_prints_as_a_short_table():
+    q, yq, b, yb = make()
+    report = metrics.evaluate(q, yq, b, yb, k=10)
+    text = str(report)
+    assert text.splitlines()[0] == "9 queries, 60 rows, 16 bits"
+    assert f"MAP@10                         {report.map:.4f}" in text
+    assert "curve" not in text
+    assert len(text.splitlines()) <= 12
+    assert max(map(len, text.splitlines())) < 60
+
+
+def test_metrics_load_without_torch():
+    program = "import sys; from dish import metrics; metrics.evaluate; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_without_ties_it_is_scikit_learns_average_precision():
     r = 40
     b = np.packbits(np.tril(np.ones((r, r), bool)), axis=1)  # distances 1 … r from zero
@@ -123,15 +190,52 @@ def test_l2_ranking_equals_scikit_learn(digits):
     assert metrics.l2_mean_average_precision(Xq, yq, X, y) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, np.float16, np.float32, bool])
+def test_l2_ranking_does_not_overflow_the_type_of_the_rows(digits, dtype):
+    """Squares of 255 do not fit in uint8, their sums not in int16 or float16."""
+    X, y, Xq, yq = digits
+    scale = {np.uint8: 15, np.int8: 7, np.int16: 2000, np.float16: 100}.get(dtype, 1)
+    X, Xq = ((A * scale).astype(dtype) for A in (X, Xq))
+    expected = metrics.l2_mean_average_precision(Xq.astype(np.float64), yq, X.astype(np.float64), y)
+    assert metrics.l2_mean_average_precision(Xq, yq, X, y) == pytest.approx(expected, abs=1e-4)
+
+
+def test_l2_ranking_refuses_what_is_no_number():
+    with pytest.raises(ValueError, match="rows must be numbers"):
+        metrics.l2_mean_average_precision([["a"]], [0], [["b"]], [0])
+
+
 @pytest.mark.parametrize("multi", [False, True])
 def test_the_torch_form_counts_the_same(multi):
     q, yq, b, yb = make(nq=13, nb=500, r=24, multi=multi)
     expected = metrics.histograms(q, yq, b, yb)
-    y = metrics._labels(yq, yb, len(q), len(b))
+    y = match_labels(yq, yb, len(q), len(b))
     for cells in (2**28, 3000):  # one block of rows, and many
-        counts = metrics._histograms_torch(q, b, y, "cpu", cells)
+        counts = _histograms_torch(q, b, y, "cpu", cells)
         np.testing.assert_array_equal(counts.sum(2), expected.all_)
         np.testing.assert_array_equal(counts[:, :, 1], expected.relevant)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("r", [64, 2048, 2056, 4096])
+def test_the_torch_form_holds_every_product_exactly(r, device):
+    """A product of ±1 codes is any whole number of −r … r; half precision has no 2,049."""
+    import torch
+
+    numbers = torch.arange(-r, r + 1)
+    assert (numbers.to(_exact_dtype(r, device)).long() == numbers).all()
+
+
+@pytest.mark.gpu
+def test_long_codes_are_counted_exactly_on_a_gpu():
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    q, yq, b, yb = make(nq=7, nb=300, r=4096)
+    expected, found = (metrics.histograms(q, yq, b, yb, device=device) for device in ("cpu", "cuda"))
+    np.testing.assert_array_equal(found.all_, expected.all_)
+    np.testing.assert_array_equal(found.relevant, expected.relevant)
 
 
 @pytest.mark.parametrize("k", [None, 10])
@@ -156,7 +260,7 @@ def test_bad_input_is_named():
         metrics.evaluate(q, yq[:3], b, yb)
     with pytest.raises(ValueError, match="differ in kind"):
         metrics.evaluate(q, np.eye(3)[yq], b, yb)
-    with pytest.raises(ValueError, match="bytes a row"):
+    with pytest.raises(ValueError, match="bytes per row"):
         metrics.evaluate(q, yq, b[:, :1], yb)
     with pytest.raises(ValueError, match="ties"):
         metrics.mean_average_precision(q, yq, b, yb, ties="random")

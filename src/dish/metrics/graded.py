@@ -1,0 +1,119 @@
+"""Graded relevance: rows that share more labels with a query count more. ACG, NDCG and weighted MAP.
+
+The grade of a row is the number of labels it shares with the query (0 or 1 for classes), its gain 2^grade − 1. As
+with MAP, rows at one distance have no order of their own; every score is the exact mean over all their orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import ArrayLike, NDArray
+
+from dish.codes import as_words, popcount
+from dish.metrics.counting import distance
+from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
+from dish.metrics.scores import Floats, harmonic_number, taken
+
+
+@dataclass
+class Grades:
+    """Per query, by distance (n_queries, r + 1): rows, relevant rows, their grades and their gains, summed.
+
+    ``by_grade`` (n_queries, most + 1) counts the rows of every grade, whatever their distance: the ideal ranking.
+    """
+
+    all_: NDArray[np.int64]
+    relevant: NDArray[np.int64]
+    grades: Floats
+    gains: Floats
+    by_grade: NDArray[np.int64]
+
+
+def average_cumulative_gain(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100
+) -> float:
+    """ACG@k: the mean grade of the k nearest rows."""
+    h, k = _grades_and_k(q_codes, q_labels, db_codes, db_labels, k)
+    return float((h.grades / np.maximum(h.all_, 1) * taken(h.all_, k)).sum(1).mean() / k)
+
+
+def normalized_discounted_cumulative_gain(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None = None
+) -> float:
+    """NDCG@k: Σ gain / log₂(1 + place) over the k nearest, over that of the best ranking there is.
+
+    A query without relevant rows counts 0.
+    """
+    h, k = _grades_and_k(q_codes, q_labels, db_codes, db_labels, k)
+    discounts = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, k + 2)))])  # of the first 0, 1, …, k places
+    ends = np.minimum(np.cumsum(h.all_, 1), k)
+    starts = np.minimum(np.cumsum(h.all_, 1) - h.all_, k)
+    gained = (h.gains / np.maximum(h.all_, 1) * (discounts[ends] - discounts[starts])).sum(1)
+    best_first = h.by_grade[:, ::-1]
+    ends, starts = np.minimum(np.cumsum(best_first, 1), k), np.minimum(np.cumsum(best_first, 1) - best_first, k)
+    gain = np.exp2(np.arange(best_first.shape[1])[::-1]) - 1
+    ideal = (gain * (discounts[ends] - discounts[starts])).sum(1)
+    return float((gained / np.where(ideal > 0, ideal, 1)).mean())
+
+
+def weighted_mean_average_precision(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None = None
+) -> float:
+    """Weighted MAP: ACG@p averaged over the places p ≤ k that hold a relevant row (expected number of them).
+
+    With a rows before a group of g at one distance, A the grades before it, T and ρ the grades and relevant rows in
+    it, a relevant row of grade s at the j-th place sees A + s + (j−1)(T − s)/(g−1) up to itself. Over the rows of
+    the group and the places j ≤ t, with Σ = harmonic(a+t) − harmonic(a):
+
+        1/g · [ (ρA + T) Σ + T(ρ−1)/(g−1) · (t − (a+1) Σ) ] .
+    """
+    h, k = _grades_and_k(q_codes, q_labels, db_codes, db_labels, k)
+    g, rho, T = h.all_.astype(np.float64), h.relevant.astype(np.float64), h.grades
+    a, A = np.cumsum(g, 1) - g, np.cumsum(T, 1) - T
+    t = np.clip(k - a, 0, g)
+    harmonic = harmonic_number(a + t) - harmonic_number(a)
+    slope = T * (rho - 1) / np.maximum(g - 1, 1)
+    sums = (((rho * A + T) * harmonic + slope * (t - (a + 1) * harmonic)) / np.maximum(g, 1)).sum(1)
+    found = (rho / np.maximum(g, 1) * t).sum(1)
+    return float((sums / np.where(found > 0, found, 1)).mean())
+
+
+def _grades_and_k(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None
+) -> tuple[Grades, int]:
+    Q, B = check_pair(q_codes, db_codes)
+    y = match_labels(q_labels, db_labels, len(Q), len(B))
+    return _grades(Q, B, y), len(B) if k is None else check_k(k, len(B))
+
+
+def _grades(Q: NDArray[np.uint8], B: NDArray[np.uint8], y: Labels) -> Grades:
+    most = int(np.bitwise_count(y.queries).sum(1).max()) if y.sets else 1
+    counts, gains, by_grade = _count_grades(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1], most)
+    return Grades(counts[:, :, 0], counts[:, :, 1], counts[:, :, 2].astype(np.float64), gains, by_grade)
+
+
+@njit(parallel=True, cache=True)
+def _count_grades(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, most: int) -> Any:
+    """Rows, relevant rows and grades by distance (n_queries, r + 1, 3); gains by distance; rows by grade."""
+    counts = np.zeros((len(Q), r + 1, 3), np.int64)
+    gains = np.zeros((len(Q), r + 1))
+    by_grade = np.zeros((len(Q), most + 1), np.int64)
+    for i in prange(len(Q)):
+        for j in range(len(B)):
+            grade = np.int64(0)
+            if sets:
+                for w in range(yq.shape[1]):
+                    grade += np.int64(popcount(yq[i, w] & yb[j, w]))
+            else:
+                grade = np.int64(yq[i, 0] == yb[j, 0])
+            d = distance(Q, i, B, j)
+            counts[i, d, 0] += 1
+            counts[i, d, 1] += np.int64(grade > 0)
+            counts[i, d, 2] += grade
+            gains[i, d] += 2.0**grade - 1.0
+            by_grade[i, grade] += 1
+    return counts, gains, by_grade

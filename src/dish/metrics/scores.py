@@ -1,0 +1,180 @@
+"""MAP, precision and recall from distance histograms: nothing is sorted.
+
+Rows at the same distance have no order of their own: ``ties="expected"`` gives the exact mean over all their orders,
+``ties="stable"`` takes them in database order, as papers that sort do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma
+
+from dish.checks import check_option
+from dish.codes import as_words
+from dish.metrics.counting import Histograms, distance, histograms, is_relevant
+from dish.metrics.relevance import check_k, check_pair, match_labels
+
+Floats = NDArray[np.float64]
+
+
+def mean_average_precision(
+    q_codes: ArrayLike,
+    q_labels: Any,
+    db_codes: ArrayLike,
+    db_labels: Any,
+    k: int | None = None,
+    ties: str = "expected",
+    denominator: str = "found",
+) -> float:
+    """MAP of the Hamming ranking. A query without relevant rows counts 0.
+
+    With ``k`` only the first k places count. A query's precisions there are averaged over the relevant rows found in
+    them (``denominator="found"``; for expected ties: over their expected number), or over as many as could have been
+    found, min(relevant rows, k) (``denominator="possible"``). Without ``k`` the two are the same.
+    """
+    check_option("ties", ties, ("expected", "stable"))
+    check_option("denominator", denominator, ("found", "possible"))
+    Q, B = check_pair(q_codes, db_codes)
+    k = len(B) if k is None else check_k(k, len(B))
+    if ties == "expected":
+        h = histograms(Q, q_labels, B, db_labels)
+        return float(expected_average_precision(h, k, denominator).mean())
+    y = match_labels(q_labels, db_labels, len(Q), len(B))
+    sums, found, relevant = _stable_sums(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1], k)
+    return float((sums / np.maximum(found if denominator == "found" else np.minimum(relevant, k), 1)).mean())
+
+
+def expected_average_precision(h: Histograms, k: int | None = None, denominator: str = "found") -> Floats:
+    """Average precision of every query, in expectation over the order of rows at equal distance.
+
+    With a rows before a group of g at one distance, R of them relevant, and ρ of the g relevant, the j-th of the
+    group is relevant with probability ρ/g, and then R + 1 + (j−1)(ρ−1)/(g−1) relevant rows are expected up to it.
+    Summed over j ≤ t (t = g, or what is left up to k) with Σ 1/(a+j) = harmonic(a+t) − harmonic(a):
+
+        ρ/g · [ (R + 1) Σ + (ρ−1)/(g−1) · (t − (a+1) Σ) ] .
+    """
+    g, rho = h.all_.astype(np.float64), h.relevant.astype(np.float64)
+    a, R = np.cumsum(g, 1) - g, np.cumsum(rho, 1) - rho
+    t = g if k is None else np.clip(k - a, 0, g)
+    harmonic = harmonic_number(a + t) - harmonic_number(a)
+    slope = (rho - 1) / np.maximum(g - 1, 1)
+    share = rho / np.maximum(g, 1)
+    precisions = (share * ((R + 1) * harmonic + slope * (t - (a + 1) * harmonic))).sum(1)
+    counted = (share * t).sum(1) if denominator == "found" else np.minimum(rho.sum(1), np.inf if k is None else k)
+    return np.asarray(precisions / np.where(counted > 0, counted, 1))
+
+
+def precision_within_radius(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
+) -> float:
+    """Mean share of relevant rows among those at distance ≤ radius; a query with none there counts 0."""
+    return float(ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)[0].mean())
+
+
+def recall_within_radius(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
+) -> float:
+    """Mean share of a query's relevant rows that lie at distance ≤ radius; a query without relevant rows counts 0."""
+    return float(ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)[1].mean())
+
+
+def f1_within_radius(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
+) -> float:
+    """Mean over queries of 2PR/(P + R), P and R the precision and recall within the radius; 0 where both are 0."""
+    precision, recall, _ = ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)
+    return float(f1(precision, recall).mean())
+
+
+def precision_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100) -> float:
+    """Mean share of relevant rows among the k nearest (expected, over the order of ties)."""
+    h = histograms(q_codes, q_labels, db_codes, db_labels)
+    k = check_k(k, int(h.all_[0].sum()))
+    return float(found_at(h, k).mean() / k)
+
+
+def recall_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100) -> float:
+    """Mean share of a query's relevant rows among the k nearest (expected); a query without any counts 0."""
+    h = histograms(q_codes, q_labels, db_codes, db_labels)
+    return float(recall_at(h, check_k(k, int(h.all_[0].sum()))).mean())
+
+
+def precision_recall_curve(
+    q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any
+) -> tuple[Floats, Floats]:
+    """Precision and recall of the balls of radius 0, 1, …, r, summed over queries."""
+    return curve(histograms(q_codes, q_labels, db_codes, db_labels))
+
+
+# --- from histograms --------------------------------------------------------------------------------------
+
+
+def ball(h: Histograms, radius: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Precision, recall and number of rows within a radius, per query."""
+    if radius < 0:
+        raise ValueError(f"radius must be at least 0, got {radius}")
+    size, relevant = h.all_[:, : radius + 1].sum(1), h.relevant[:, : radius + 1].sum(1)
+    return relevant / np.maximum(size, 1), relevant / np.maximum(h.relevant.sum(1), 1), size
+
+
+def f1(precision: Floats, recall: Floats) -> Floats:
+    """The harmonic mean 2PR/(P + R)."""
+    both = precision + recall
+    return np.asarray(2 * precision * recall / np.where(both > 0, both, 1))
+
+
+def found_at(h: Histograms, k: int) -> Floats:
+    """Relevant rows expected among the k nearest, per query."""
+    return np.asarray((h.relevant / np.maximum(h.all_, 1) * taken(h.all_, k)).sum(1))
+
+
+def recall_at(h: Histograms, k: int) -> Floats:
+    """Share of the relevant rows expected among the k nearest, per query."""
+    return np.asarray(found_at(h, k) / np.maximum(h.relevant.sum(1), 1))
+
+
+def taken(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """How many of the rows at each distance (n_queries, r + 1) are among the k nearest."""
+    return np.clip(k - (np.cumsum(counts, 1) - counts), 0, counts)
+
+
+def curve(h: Histograms) -> tuple[Floats, Floats]:
+    """Precision and recall by radius, summed over queries."""
+    found, relevant = np.cumsum(h.all_.sum(0)), np.cumsum(h.relevant.sum(0))
+    return relevant / np.maximum(found, 1), relevant / max(int(relevant[-1]), 1)
+
+
+def harmonic_number(n: Floats) -> Floats:
+    """1 + 1/2 + … + 1/n."""
+    return np.asarray(digamma(n + 1) + np.euler_gamma)
+
+
+@njit(parallel=True, cache=True)
+def _stable_sums(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -> Any:
+    """Σ precisions over the relevant rows in the first k places, their number, and that of all relevant rows.
+
+    Equal distances come in row order: a row's rank is known from counts, nothing is sorted.
+    """
+    sums = np.zeros(len(Q))
+    n_found, n_relevant = np.zeros(len(Q), np.int64), np.zeros(len(Q), np.int64)
+    for i in prange(len(Q)):
+        count = np.zeros((r + 2, 2), np.int64)
+        for j in range(len(B)):
+            d = distance(Q, i, B, j)
+            count[d + 1, 0] += 1
+            count[d + 1, 1] += is_relevant(yq, i, yb, j, sets)
+        rank, found = np.cumsum(count[:, 0]), np.cumsum(count[:, 1])  # rows before distance d
+        n_relevant[i] = found[-1]
+        for j in range(len(B)):
+            d = distance(Q, i, B, j)
+            rank[d] += 1
+            if is_relevant(yq, i, yb, j, sets):
+                found[d] += 1
+                if rank[d] <= k:
+                    sums[i] += found[d] / rank[d]
+                    n_found[i] += 1
+    return sums, n_found, n_relevant
