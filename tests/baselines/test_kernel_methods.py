@@ -11,7 +11,7 @@ import dish
 from dish import codes, metrics
 from dish.baselines import REGISTRY, fasth, ksh, sdh
 from dish.baselines import _trees as trees
-from dish.kernel.features import Whitening, gram
+from dish.kernel.whitening import Whitening, gram
 from dish.similarity.labelled import from_labels
 
 KERNEL = ("ksh", "sdh", "fasth")

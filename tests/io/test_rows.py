@@ -14,7 +14,7 @@ from dish import DISH, load, machine, parallel
 from dish.io import checkpoint
 from dish.io import rows as io_rows
 from dish.io.blocks import blocks_of
-from dish.kernel import features as kernel
+from dish.kernel import features, fstep
 from dish.similarity.labelled import from_labels
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
@@ -90,8 +90,8 @@ def test_features_without_room(where, loss, rows, monkeypatch):
         if where == "scratch":
             self.file = io_rows.scratch(*self.shape, np.float32)
 
-    monkeypatch.setattr(kernel.KernelRows, "decide", decide)
-    monkeypatch.setattr(kernel, "BLOCK", 200)
+    monkeypatch.setattr(features.KernelRows, "decide", decide)
+    monkeypatch.setattr(features, "BLOCK", 200)
     params = {**PARAMS, "loss": loss, "polish": 3}
     hasher = DISH(**params, memory_budget="100KB").fit(X, y)
     assert decided == [where]
@@ -111,7 +111,7 @@ def test_the_faster_of_file_and_anew_is_taken(rows):
             time.sleep(slow)
             return np.ones((len(X), len(A)), np.float32)
 
-        K = kernel.KernelRows(io_rows.Rows(X), kernel.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
+        K = features.KernelRows(io_rows.Rows(X), features.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
         K.decide()
         assert (K.file is not None) == bool(slow)
 
@@ -225,8 +225,8 @@ def test_a_stopped_fit_goes_on_to_the_same_codes(after, rows, tmp_path, monkeypa
         DISH(**params, checkpoint=tmp_path / "state").fit(X, y)
     monkeypatch.undo()
     calls = []
-    sweep = kernel.LinearStep.fit
-    monkeypatch.setattr(kernel.LinearStep, "fit", lambda self, H: (calls.append(1), sweep(self, H)))
+    sweep = fstep.LinearStep.fit
+    monkeypatch.setattr(fstep.LinearStep, "fit", lambda self, H: (calls.append(1), sweep(self, H)))
     resumed = DISH(**params, checkpoint=tmp_path / "state").fit(X, y)
     assert len(calls) == whole.n_iter_ - after  # it did not begin again
     np.testing.assert_array_equal(resumed.codes_, whole.codes_)
@@ -302,7 +302,7 @@ def test_no_room_for_a_scratch_file(rows, whole, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kernel, "scratch", full)
+    monkeypatch.setattr(features, "scratch", full)
     with pytest.warns(UserWarning, match="no room for a scratch file"):
         hasher = DISH(**PARAMS, memory_budget=1).fit(*rows)
     np.testing.assert_array_equal(hasher.codes_, whole.codes_)

@@ -7,7 +7,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dish import codes, parallel
 from dish.io.rows import Rows
-from dish.kernel import features as kernel
+from dish.kernel import anchors, features, fstep, polish, spectral, whitening
 from dish.similarity.labelled import LowRank, from_labels
 from dish.solver import cbcd
 from helpers.similarities import KINDS
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def rbf(X, A, gamma):
-    return kernel.rbf(torch.from_numpy(X), kernel.prepare_rbf(torch.from_numpy(A), gamma), gamma)
+    return features.rbf(torch.from_numpy(X), features.prepare_rbf(torch.from_numpy(A), gamma), gamma)
 
 
 def test_rbf_equals_scikit_learn():
@@ -37,28 +37,28 @@ def test_rbf_in_float32_survives_an_offset():
 def test_features_are_centred_and_blocks_do_not_matter(name, monkeypatch):
     X = torch.from_numpy(RNG.standard_normal((100, 5)))
     phi = (lambda X, A: (X @ A.T + 1) ** 2) if name == "function" else name
-    whole = kernel.FeatureMap(phi, X[:9], 0.3)
+    whole = features.FeatureMap(phi, X[:9], 0.3)
     K = whole.fit_rows(Rows(X), CPU)
     np.testing.assert_allclose(K.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(whole(X), K, atol=1e-12)
-    monkeypatch.setattr(kernel, "BLOCK", 7)
-    monkeypatch.setattr(kernel.row_blocks, "__defaults__", (7,))
-    np.testing.assert_allclose(kernel.FeatureMap(phi, X[:9], 0.3).fit_rows(Rows(X), CPU), K, atol=1e-12)
+    monkeypatch.setattr(features, "BLOCK", 7)
+    monkeypatch.setattr(features.row_blocks, "__defaults__", (7,))
+    np.testing.assert_allclose(features.FeatureMap(phi, X[:9], 0.3).fit_rows(Rows(X), CPU), K, atol=1e-12)
 
 
 def test_a_kernel_function_of_the_wrong_shape_is_named():
     X = torch.zeros(4, 2)
     with pytest.raises(ValueError, match="kernel must return"):
-        kernel.FeatureMap(lambda X, A: np.zeros(3), X, 1.0).raw(X)
+        features.FeatureMap(lambda X, A: np.zeros(3), X, 1.0).raw(X)
 
 
 def test_mean_squared_distance_and_gram():
     X, A = RNG.standard_normal((50, 3)), RNG.standard_normal((20, 3)) + 2
     expected = ((X[:, None] - A[None]) ** 2).sum(2).mean()
-    assert kernel.mean_squared_distance(Rows(X), torch.from_numpy(A)) == pytest.approx(expected)
+    assert anchors.mean_squared_distance(Rows(X), torch.from_numpy(A)) == pytest.approx(expected)
     for m in (1, 3, 50):
         K = RNG.standard_normal((500, m))
-        np.testing.assert_allclose(kernel.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
+        np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
 
 
 def reference_start(K, dense_S, group, r, rho):
@@ -94,9 +94,9 @@ def test_spectral_start_is_r_generalised_eigenproblems(kind, r):
         "share_one": lambda: from_labels(Y, multilabel="share_one"),
         "low_rank": lambda: __import__("dish.similarity").similarity.LowRank(X, X),
     }[kind]()
-    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(Rows(torch.from_numpy(X)), CPU)
-    white = kernel.Whitening.of(kernel.gram(K), 1e-6)
-    W, packed = kernel.spectral_start(K, white, S, r, np.random.RandomState(0))
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(Rows(torch.from_numpy(X)), CPU)
+    white = whitening.Whitening.of(whitening.gram(K), 1e-6)
+    W, packed = spectral.spectral_start(K, white, S, r, np.random.RandomState(0))
     expected, H = reference_start(
         K.numpy(), S.dense(), S.row_group.numpy() if kind == "classes" else None, r, white.rho
     )
@@ -112,9 +112,11 @@ def test_rows_without_shared_groups_start_by_rows(monkeypatch):
     """A similarity of more groups than are kept: the codes are the signs of F."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((5000, 6))
-    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(Rows(X), CPU)
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(Rows(X), CPU)
     S = LowRank(X, X)
-    W, packed = kernel.spectral_start(K, kernel.Whitening.of(kernel.gram(K), 1e-6), S, 3, np.random.RandomState(0))
+    W, packed = spectral.spectral_start(
+        K, whitening.Whitening.of(whitening.gram(K), 1e-6), S, 3, np.random.RandomState(0)
+    )
     np.testing.assert_array_equal(packed, np.packbits((K @ W).numpy() >= 0, axis=1))
     assert np.linalg.norm(codes.unpack(packed, 3).T @ X) > 1000  # and follow S
 
@@ -122,22 +124,22 @@ def test_rows_without_shared_groups_start_by_rows(monkeypatch):
 def test_lanczos_and_eigh_find_the_same_eigenvector():
     A = RNG.standard_normal((300, 300))
     T = A + A.T
-    x = kernel.leading_eigenvector(T)
+    x = spectral.leading_eigenvector(T)
     np.testing.assert_allclose(T @ x, np.linalg.eigvalsh(T)[-1] * x, atol=1e-6)
 
 
 def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
     X, y, _, _ = digits
-    K = kernel.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(Rows(torch.from_numpy(X)), CPU)
-    white = kernel.Whitening.of(kernel.gram(K), 1e-6)
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(Rows(torch.from_numpy(X)), CPU)
+    white = whitening.Whitening.of(whitening.gram(K), 1e-6)
     S = from_labels(y)
 
     def by_rows():
-        relaxed = kernel.Relaxation(K, white, S, 4)
-        return kernel._start_by_rows(relaxed, K, 4, np.random.RandomState(0), parallel.ALONE)
+        relaxed = spectral.Relaxation(K, white, S, 4)
+        return spectral._start_by_rows(relaxed, K, 4, np.random.RandomState(0), parallel.ALONE)
 
     exact = by_rows()
-    monkeypatch.setattr(kernel, "START_ROWS", 800)
+    monkeypatch.setattr(spectral, "START_ROWS", 800)
     sampled = by_rows()
     agree = ((K @ exact >= 0) == (K @ sampled >= 0)).double().mean(0)
     assert (agree.numpy() > 0.9).all()
@@ -149,7 +151,7 @@ def test_signs_product(dtype):
     K, w = RNG.standard_normal((500, 33)).astype(dtype), RNG.standard_normal(33).astype(dtype)
     expected = K.T @ np.where(K @ w >= 0, 1, -1)
     np.testing.assert_allclose(
-        kernel.signs_product(torch.from_numpy(K), torch.from_numpy(w)),
+        spectral.signs_product(torch.from_numpy(K), torch.from_numpy(w)),
         expected,
         atol=2e-4 if dtype == np.float32 else 1e-10,
     )
@@ -166,14 +168,14 @@ LITERAL = {
 def test_linear_and_constant_terms_are_the_loss(name):
     """l(b, f) = ½[l(1,f) − l(−1,f)] b + ½[l(1,f) + l(−1,f)] for b = ±1."""
     f = torch.linspace(-3, 3, 101, dtype=torch.float64)
-    loss, literal = kernel.LOSSES[name], LITERAL[name]
+    loss, literal = fstep.LOSSES[name], LITERAL[name]
     for b in (-1, 1):
         np.testing.assert_allclose(loss.half_difference(f) * b + loss.half_sum(f), literal(b, f.numpy()), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LITERAL)
 def test_working_target_bounds_the_loss_from_above(name):
-    loss, literal = kernel.LOSSES[name], LITERAL[name]
+    loss, literal = fstep.LOSSES[name], LITERAL[name]
     at = torch.linspace(-3, 3, 25, dtype=torch.float64)
     for h in (-1.0, 1.0):
         t = loss.target(torch.full_like(at, h), at).numpy()
@@ -188,8 +190,8 @@ def linear_step(name, n=400, m=12, r=3, ridge=1e-3):
     X = RNG.standard_normal((n, m))
     K = torch.from_numpy(X - X.mean(0))
     H = np.where(K.numpy() @ RNG.standard_normal((m, r)) + RNG.standard_normal((n, r)) >= 0, 1, -1)
-    white = kernel.Whitening.of(kernel.gram(K), ridge)
-    return kernel.LinearStep(K, white, kernel.LOSSES[name], r), K.numpy(), H, white.rho
+    white = whitening.Whitening.of(whitening.gram(K), ridge)
+    return fstep.LinearStep(K, white, fstep.LOSSES[name], r), K.numpy(), H, white.rho
 
 
 def test_ridge_step_is_ridge_regression():
@@ -235,15 +237,15 @@ def test_linear_terms_sum_to_the_whole_loss():
 def test_whitening_copes_with_repeated_anchors():
     K = RNG.standard_normal((50, 4))
     K = torch.from_numpy(np.hstack([K, K]))
-    white = kernel.Whitening.of(kernel.gram(K), 0.0 + 1e-12)
+    white = whitening.Whitening.of(whitening.gram(K), 0.0 + 1e-12)
     assert torch.isfinite(white.L).all()
 
 
 def test_every_similarity_kind_gives_a_start():
     for S, _ in KINDS.values():
         K = torch.from_numpy(RNG.standard_normal((12, 4)))
-        white = kernel.Whitening.of(kernel.gram(K), 1e-6)
-        W, _ = kernel.spectral_start(K, white, S, 9, np.random.RandomState(0))
+        white = whitening.Whitening.of(whitening.gram(K), 1e-6)
+        W, _ = spectral.spectral_start(K, white, S, 9, np.random.RandomState(0))
         assert W.shape == (4, 9)
         assert torch.isfinite(W).all()
 
@@ -256,7 +258,7 @@ def test_the_smooth_loss_is_the_distance_to_S_and_its_slope_is_right(name):
     phi = torch.tanh(F)
     direct = (r * torch.from_numpy(dense) - phi @ phi.T).square().sum()
     direct.backward()
-    loss, slope = kernel.smooth_loss(F.detach(), S)
+    loss, slope = polish.smooth_loss(F.detach(), S)
     assert loss + r * r * (dense**2).sum() == pytest.approx(direct.item())
     np.testing.assert_allclose(slope, F.grad, atol=1e-9)
 
@@ -265,10 +267,10 @@ def polished(n=200, n_steps=15):
     X = torch.from_numpy(RNG.standard_normal((n, 6)))
     y = (X[:, 0] * X[:, 1] > 0).numpy().astype(int)
     S = from_labels(y)
-    K = kernel.FeatureMap("rbf", X[:20], 0.3).fit_rows(Rows(X), CPU)
+    K = features.FeatureMap("rbf", X[:20], 0.3).fit_rows(Rows(X), CPU)
     W = torch.from_numpy(RNG.standard_normal((20, 4)))
-    G = kernel.gram(K)
-    return K, S, W, kernel.polish(K, G, S, W, n_steps, np.random.RandomState(0))
+    G = whitening.gram(K)
+    return K, S, W, polish.polish(K, G, S, W, n_steps, np.random.RandomState(0))
 
 
 def unit(F):
@@ -277,18 +279,18 @@ def unit(F):
 
 def test_polish_lowers_the_smooth_loss():
     K, S, W, after = polished()
-    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(unit(K @ W), S)[0]
-    few = kernel.polish(K, kernel.gram(K), S, W, 3, np.random.RandomState(0))
-    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(K @ few, S)[0]
+    assert polish.smooth_loss(K @ after, S)[0] < polish.smooth_loss(unit(K @ W), S)[0]
+    few = polish.polish(K, whitening.gram(K), S, W, 3, np.random.RandomState(0))
+    assert polish.smooth_loss(K @ after, S)[0] < polish.smooth_loss(K @ few, S)[0]
 
 
 def test_polish_of_a_sample_of_the_rows_helps_all_rows(monkeypatch):
-    monkeypatch.setattr(kernel, "POLISH_ROWS", 120)
+    monkeypatch.setattr(polish, "POLISH_ROWS", 120)
     K, S, W, after = polished(n=400, n_steps=3)  # few: more of them would learn 120 rows by heart
-    assert kernel.smooth_loss(K @ after, S)[0] < kernel.smooth_loss(unit(K @ W), S)[0]
+    assert polish.smooth_loss(K @ after, S)[0] < polish.smooth_loss(unit(K @ W), S)[0]
 
 
 def test_a_gram_matrix_comes_back_from_its_factor():
     K = torch.from_numpy(RNG.standard_normal((30, 5)))
-    G = kernel.gram(K)
-    np.testing.assert_allclose(kernel.Whitening.of(G.clone(), 1e-3).gram(), G, atol=1e-9)
+    G = whitening.gram(K)
+    np.testing.assert_allclose(whitening.Whitening.of(G.clone(), 1e-3).gram(), G, atol=1e-9)

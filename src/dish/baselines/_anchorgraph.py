@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer
 from dish.hasher import Hasher
-from dish.kernel.features import choose_anchors
+from dish.kernel.anchors import choose_anchors
 from dish.kernel.hasher import as_tensor
 from dish.similarity.labelled import anchor_weights
 

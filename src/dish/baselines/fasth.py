@@ -27,8 +27,8 @@ from torch import Tensor
 from dish import codes
 from dish.baselines import _trees as trees
 from dish.checks import check_integer, check_number, check_option
-from dish.kernel.features import Whitening
 from dish.kernel.hasher import KernelHasher
+from dish.kernel.whitening import Whitening
 from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
 N_STARTS = 10  # random signs of the blocks to start from

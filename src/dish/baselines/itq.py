@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dish.baselines._pca import Matrix, PCAHasher, principal, project
 from dish.checks import check_integer, check_number
-from dish.kernel import features as kernels
+from dish.kernel.features import blocks_of
 from dish.kernel.hasher import KernelHasher
 from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
@@ -137,7 +137,7 @@ class CCAITQ(KernelHasher):
             L = white.L / len(K) ** 0.5  # LLᵀ = C_xx + ρ_x I
             W, self.correlations_ = canonical_directions(L, C_xy, C_yy, self.n_bits)
         with self._stage("rotation"):
-            V = torch.cat([block.double() @ W for _, block in kernels.blocks_of(K)])  # (n, p)
+            V = torch.cat([block.double() @ W for _, block in blocks_of(K)])  # (n, p)
             R, self.objective_ = rotation(V, self.n_bits, self.n_iter, random_state)
         self.W_ = (W.cpu().numpy() @ R).astype(self.mean_.dtype)  # (m, r)
         self.intercept_ = np.zeros(self.n_bits, np.float32)
@@ -154,7 +154,7 @@ def rotation(
     loss = []
     for _ in range(n_iter):
         VtB = V.new_zeros(p, r)
-        for _, v in kernels.blocks_of(V):  # B is never kept
+        for _, v in blocks_of(V):  # B is never kept
             VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
         U, s, Wt = torch.linalg.svd(VtB, full_matrices=False)
         R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
@@ -166,7 +166,7 @@ def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tens
     """C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and the label matrix Y (n, l), float64."""
     n, size = len(K), S.group_sizes()
     Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): a row a group
-    KtY = S.project(kernels.blocks_of(K))[1][:-1].T  # R = [Y, −1]
+    KtY = S.project(blocks_of(K))[1][:-1].T  # R = [Y, −1]
     mean = Y_g.T @ size / n
     return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)
 

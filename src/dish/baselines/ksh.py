@@ -17,8 +17,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.checks import check_integer, check_number
-from dish.kernel.features import Relaxation, Whitening
 from dish.kernel.hasher import KernelHasher
+from dish.kernel.spectral import Relaxation
+from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
 from dish.similarity.labelled import Similarity, from_labels
 

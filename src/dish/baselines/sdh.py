@@ -20,8 +20,9 @@ from torch import Tensor
 
 from dish import codes
 from dish.checks import check_integer, check_number
-from dish.kernel import features as kernels
+from dish.kernel.features import F_blocks, blocks_of
 from dish.kernel.hasher import KernelHasher
+from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
 from dish.similarity.labelled import Classes, LabelCounts, from_labels
 
@@ -118,7 +119,7 @@ class Labels:
     def Yt(self, B: Tensor) -> Tensor:
         """YᵀB: (n, r) → (l, r). R of the similarity is [Y, −1]."""
         sums = torch.zeros(self.S.n_groups, B.shape[1], dtype=torch.float64, device=B.device)
-        for rows, block in kernels.blocks_of(B):
+        for rows, block in blocks_of(B):
             sums.index_add_(0, self.row_group[rows], block.double())
         return self.S.Rt(sums)[:-1]
 
@@ -130,10 +131,10 @@ def g_step(B: Tensor, labels: Labels, lam: float) -> Tensor:
     return torch.linalg.solve(A, labels.Yt(B).T)
 
 
-def f_step(K: Tensor, white: kernels.Whitening, B: Tensor) -> tuple[Tensor, Tensor]:
+def f_step(K: Tensor, white: Whitening, B: Tensor) -> tuple[Tensor, Tensor]:
     """P (m, r) = (KᵀK + ρI)⁻¹ KᵀB, and the intercept: the mean of B, since K is centred."""
     KtB = torch.zeros(K.shape[1], B.shape[1], dtype=torch.float64, device=K.device)
-    for rows, block in kernels.blocks_of(K):
+    for rows, block in blocks_of(K):
         KtB += block.T @ B[rows].to(K.dtype)
     return white.solve(KtB), B.double().mean(0)
 
@@ -142,7 +143,7 @@ def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: Labels
     """Better codes in place of B; how many bits changed."""
     M, YWt = W @ W.T, labels.Y(W.T)  # (r, r), (g, r)
     flips = 0
-    for rows, F in kernels.F_blocks(K, P.to(K.dtype)):
+    for rows, F in F_blocks(K, P.to(K.dtype)):
         Q = YWt[labels.row_group[rows]] + nu * (F.double() + c)
         if B.device.type == "cpu":
             flips += int(_descend(B[rows].numpy(), Q.numpy(), M.numpy(), MAX_PASSES))
@@ -189,7 +190,7 @@ def _descend(B: Any, Q: Any, M: Any, max_passes: int) -> Any:
 
 
 def value(
-    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: kernels.Whitening, labels: Labels, lam: float, nu: float
+    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: Whitening, labels: Labels, lam: float, nu: float
 ) -> float:
     """The objective, for the P and c that belong to B: their residual is n(r − ‖c‖²) − ‖LᵀP‖², KᵀK + ρI = LLᵀ."""
     n, r = B.shape
@@ -201,6 +202,6 @@ def value(
 def gram(B: Tensor) -> Tensor:
     """BᵀB (r, r) float64 of ±1 codes; exact."""
     G = torch.zeros(B.shape[1], B.shape[1], dtype=torch.float64, device=B.device)
-    for _, block in kernels.blocks_of(B):
+    for _, block in blocks_of(B):
         G += block.float().T @ block.float()
     return G

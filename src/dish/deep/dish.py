@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dish import codes
 from dish.checks import check_integer, check_number
 from dish.deep.hasher import DeepHasher
-from dish.kernel import features as kernel
+from dish.kernel.fstep import LOSSES
 from dish.similarity.labelled import Similarity
 from dish.solver import cbcd
 
@@ -102,7 +102,7 @@ class DeepDISH(DeepHasher):
             F = self._outputs()
             with self._stage("H-step"):
                 H = cbcd.PackedColumns(packed, self.n_bits)
-                q = (len(F) * self.nu * kernel.LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
+                q = (len(F) * self.nu * LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
                 done = cbcd.sweep(H, S, q)
                 packed = H.packed()
             agreement = bit_agreement(F, packed, self.n_bits)

@@ -1,4 +1,56 @@
-"""The kernel hash function F(x) = Wᵀ k(x): anchors, feature map, whitening, spectral start, F-steps.
+"""The kernel hash function F(x) = Wᵀ k(x): anchors, feature map, whitening, spectral start, F-steps, polish.
 
-``DISH`` puts them together.
+``DISH`` puts them together. Names are loaded on first use: ``import dish.kernel`` brings in neither torch nor numba.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dish.kernel.anchors import choose_anchors
+    from dish.kernel.dish import DISH
+    from dish.kernel.features import FeatureMap, KernelRows
+    from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep, Loss
+    from dish.kernel.hasher import KernelHasher
+    from dish.kernel.spectral import Relaxation, spectral_start
+    from dish.kernel.whitening import Whitening, gram
+
+_NAMES = {
+    "DISH": "dish",
+    "KernelHasher": "hasher",
+    "FeatureMap": "features",
+    "KernelRows": "features",
+    "choose_anchors": "anchors",
+    "Whitening": "whitening",
+    "gram": "whitening",
+    "Relaxation": "spectral",
+    "spectral_start": "spectral",
+    "LOSSES": "fstep",
+    "Loss": "fstep",
+    "LinearStep": "fstep",
+    "ClassifierStep": "fstep",
+}
+
+__all__ = [
+    "DISH",
+    "LOSSES",
+    "ClassifierStep",
+    "FeatureMap",
+    "KernelHasher",
+    "KernelRows",
+    "LinearStep",
+    "Loss",
+    "Relaxation",
+    "Whitening",
+    "choose_anchors",
+    "gram",
+    "spectral_start",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"dish.kernel.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'dish.kernel' has no attribute {name!r}")

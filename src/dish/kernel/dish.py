@@ -22,14 +22,18 @@ from dish.io.checkpoint import Checkpoint, State, checksum
 from dish.io.features import read_features
 from dish.io.rows import Rows
 from dish.io.tables import read_labels
-from dish.kernel import features as kernel
+from dish.kernel.features import KernelMatrix
+from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep, decide
 from dish.kernel.hasher import KernelHasher
+from dish.kernel.polish import polish
+from dish.kernel.spectral import spectral_start
+from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
 from dish.parallel import Ranks
 from dish.similarity.labelled import Similarity, check_labels, from_labels
 from dish.solver import cbcd
 
-FStep = kernel.LinearStep | kernel.ClassifierStep
+FStep = LinearStep | ClassifierStep
 
 
 class DISH(KernelHasher):
@@ -235,12 +239,12 @@ class DISH(KernelHasher):
 
     def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, ranks: Ranks) -> None:
         """Fit F to S itself, similar pairs counting half as much again (``codes_`` stay)."""
-        assert isinstance(step, kernel.LinearStep)
+        assert isinstance(step, LinearStep)
         K = step.K
         S = self._similarity(y, len(K), ranks, 1.5 * self.similar_weight).to(K.device)
         with self._stage("polish"):
             G = step.white.gram()
-            step.W = kernel.polish(K, G, S, step.W, self.polish, random_state, ranks)
+            step.W = polish(K, G, S, step.W, self.polish, random_state, ranks)
 
     def _alternate(
         self,
@@ -273,7 +277,7 @@ class DISH(KernelHasher):
             with self._stage("F-step"):
                 step.fit(H)
             self._report(t, value, done)
-            if saved and isinstance(step, kernel.LinearStep):
+            if saved and isinstance(step, LinearStep):
                 with self._stage("checkpoint"):
                     W, so_far = step.W.cpu().numpy(), np.array(objective)
                     saved.save(
@@ -284,8 +288,8 @@ class DISH(KernelHasher):
 
     def _start(
         self,
-        K: kernel.KernelMatrix,
-        white: kernel.Whitening,
+        K: KernelMatrix,
+        white: Whitening,
         S: Similarity,
         step: FStep,
         random_state: np.random.RandomState,
@@ -294,7 +298,7 @@ class DISH(KernelHasher):
         """The first H, packed, and for the spectral start the first F in ``step``."""
         r = self.n_bits
         if isinstance(self.init, str) and self.init == "spectral":
-            W, packed_start = kernel.spectral_start(K, white, S, r, random_state, ranks)
+            W, packed_start = spectral_start(K, white, S, r, random_state, ranks)
             step.start(W)
             return packed_start
         if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
@@ -342,21 +346,21 @@ class DISH(KernelHasher):
             print(f"DISH goes on after {len(state.objective)} iterations", file=sys.stderr)
         return torch.from_numpy(state.codes).to(step.K.device)
 
-    def _f_step(self, K: kernel.KernelMatrix, white: kernel.Whitening, ranks: Ranks) -> FStep:
+    def _f_step(self, K: KernelMatrix, white: Whitening, ranks: Ranks) -> FStep:
         if isinstance(self.loss, str):
-            return kernel.LinearStep(K, white, kernel.LOSSES[self.loss], self.n_bits, ranks)
+            return LinearStep(K, white, LOSSES[self.loss], self.n_bits, ranks)
         if not isinstance(K, Tensor) or ranks.world > 1:
             raise ValueError(
                 "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
                 "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
             )
-        return kernel.ClassifierStep(K, self.loss, self.n_bits)
+        return ClassifierStep(K, self.loss, self.n_bits)
 
     def _keep_hash_function(self, step: FStep) -> None:
         """F as W and an intercept where it is linear in k(x), as classifiers where it is not."""
         r = self.n_bits
         self.classifiers_ = None
-        if isinstance(step, kernel.LinearStep):
+        if isinstance(step, LinearStep):
             self.W_, self.intercept_ = step.W.cpu().numpy(), np.zeros(r, np.float32)
             return
         if not step.models:  # n_iter=0 from the spectral start: the classifiers have not been trained yet
@@ -377,7 +381,7 @@ class DISH(KernelHasher):
         if check_integer("polish", self.polish, low=0) and not isinstance(self.loss, str):
             raise ValueError("polish needs one of the built-in losses: it changes W, which classifiers do not have")
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
-            check_option("loss", self.loss, tuple(kernel.LOSSES), " or a scikit-learn classifier")
+            check_option("loss", self.loss, tuple(LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
         machine.memory_budget(self.memory_budget)
@@ -397,7 +401,7 @@ class DISH(KernelHasher):
             return super()._decide(X)
         F = np.empty((len(X), self.n_bits), np.float32)
         for rows, K in self._features_of(X):
-            F[rows] = np.stack([kernel.decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
+            F[rows] = np.stack([decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
         return F
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -14,7 +14,9 @@ from torch import Tensor
 from dish.checks import check_integer, check_number, check_option
 from dish.hasher import Hasher
 from dish.io.rows import Rows
-from dish.kernel import features as kernels
+from dish.kernel.anchors import find_anchors, mean_squared_distance
+from dish.kernel.features import FeatureMap, KernelMatrix, row_blocks, rows_at_a_time
+from dish.kernel.whitening import Whitening, gram
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
 from dish.progress import Stopwatch
@@ -69,10 +71,10 @@ class KernelHasher(Stopwatch, Hasher):
 
     def _feature_map(
         self, X: Rows, random_state: np.random.RandomState, device: torch.device, ranks: Ranks
-    ) -> kernels.FeatureMap:
+    ) -> FeatureMap:
         d = X.shape[1]
         if self.kernel == "linear":
-            return kernels.FeatureMap("linear", torch.zeros(0, d, dtype=X.dtype, device=device), 1.0)
+            return FeatureMap("linear", torch.zeros(0, d, dtype=X.dtype, device=device), 1.0)
         if isinstance(self.anchors, str):
             n = ranks.offset_and_total(len(X))[1]
             if self.n_anchors > n:
@@ -80,7 +82,7 @@ class KernelHasher(Stopwatch, Hasher):
                     f"n_anchors={self.n_anchors} is more than the {n} rows of X: all rows become anchors",
                     stacklevel=4,
                 )
-            anchors = kernels.find_anchors(X, self.n_anchors, self.anchors, random_state, device, ranks)
+            anchors = find_anchors(X, self.n_anchors, self.anchors, random_state, device, ranks)
         else:
             anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(device, X.dtype)
             fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == d
@@ -90,30 +92,30 @@ class KernelHasher(Stopwatch, Hasher):
                     f"got shape {tuple(anchors.shape)}"
                 )
         if isinstance(self.gamma, str):
-            gamma = 1.0 / max(kernels.mean_squared_distance(X, anchors, ranks), 1e-12)
+            gamma = 1.0 / max(mean_squared_distance(X, anchors, ranks), 1e-12)
             gamma = float(f"{gamma:.9g}")  # the same number however the rows are shared out
         else:
             gamma = float(self.gamma)
-        return kernels.FeatureMap(self.kernel, anchors, gamma)
+        return FeatureMap(self.kernel, anchors, gamma)
 
-    def _whitening(self, K: kernels.KernelMatrix, ridge: float, ranks: Ranks = ALONE) -> kernels.Whitening:
+    def _whitening(self, K: KernelMatrix, ridge: float, ranks: Ranks = ALONE) -> Whitening:
         """KᵀK + ρI, factored."""
         with self._stage("gram"):
-            G = kernels.gram(K, ranks)
+            G = gram(K, ranks)
         with self._stage("factor"):
             rounding = len(K) * torch.finfo(K.dtype).eps ** 2
             if float(G.diagonal().max()) <= 100 * rounding:
                 raise ValueError(
                     "the kernel features of X do not vary: its rows are all alike, or gamma is far too small"
                 )
-            return kernels.Whitening.of(G, ridge)
+            return Whitening.of(G, ridge)
 
     def _features_of(self, X: NDArray[Any]) -> Iterator[tuple[slice, Tensor]]:
         """Kernel features of new rows, a block at a time."""
         device = resolve_device(self.device)
         anchors, mean = torch.from_numpy(self.anchors_).to(device), torch.from_numpy(self.mean_).to(device)
-        features = kernels.FeatureMap(self.kernel, anchors, self.gamma_, mean)
-        for rows in kernels.row_blocks(len(X), kernels.rows_at_a_time(device, *anchors.shape)):
+        features = FeatureMap(self.kernel, anchors, self.gamma_, mean)
+        for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
             yield rows, features(as_tensor(X[rows]).to(device, anchors.dtype))
 
     def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
