@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dish import DISH, codes, metrics
-from dish.similarity.labelled import from_labels
+from dish.similarity import from_labels
 from dish.solver import cbcd
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")

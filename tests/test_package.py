@@ -30,3 +30,9 @@ def test_public_names():
         assert name in dir(dish)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dish.nothing
+
+
+def test_scoring_and_search_do_not_load_torch():
+    program = "import sys, dish.metrics, dish.index, dish.labels, dish.codes; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -12,7 +12,7 @@ from dish import codes, metrics
 from dish.baselines import REGISTRY, fasth, ksh, sdh
 from dish.baselines import _trees as trees
 from dish.kernel.whitening import Whitening, gram
-from dish.similarity.labelled import from_labels
+from dish.similarity import from_labels
 
 KERNEL = ("ksh", "sdh", "fasth")
 

@@ -10,7 +10,7 @@ import torch
 from dish import codes, metrics
 from dish.baselines import REGISTRY, bre, cosdish, lfh, mlh, tsh
 from dish.baselines import _pairs as pairs
-from dish.similarity.labelled import from_labels
+from dish.similarity import from_labels
 
 NAMES = ("bre", "mlh", "tsh", "lfh", "cosdish")
 

@@ -17,7 +17,7 @@ from dish import DeepDISH, codes, metrics
 from dish.baselines import CNNH, DHN, FTDE, REGISTRY, SFHC
 from dish.baselines.cnnh import _newton_column, factorise
 from dish.baselines.ftde import infer_codes, sample_triplets
-from dish.similarity.labelled import from_labels
+from dish.similarity import from_labels
 from helpers.deep import patches, rival, score, tiny
 
 

@@ -71,7 +71,7 @@ def fits(ranks, folder):
 
 def messages(ranks, folder):
     """Bytes sent by a sweep, for two numbers of rows."""
-    from dish.similarity.labelled import from_labels
+    from dish.similarity import from_labels
 
     sent = []
     for n in (2000, 40_000):

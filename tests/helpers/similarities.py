@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse as sp
 
-from dish.similarity.labelled import LowRank, from_labels
+from dish.similarity import LowRank, from_labels
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random((12, 4)) < 0.4).astype(float)

@@ -15,7 +15,7 @@ from dish.io import checkpoint
 from dish.io import rows as io_rows
 from dish.io.blocks import blocks_of
 from dish.kernel import features, fstep
-from dish.similarity.labelled import from_labels
+from dish.similarity import from_labels
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
 

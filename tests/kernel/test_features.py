@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from dish import codes, parallel
 from dish.io.rows import Rows
 from dish.kernel import anchors, features, fstep, polish, spectral, whitening
-from dish.similarity.labelled import LowRank, from_labels
+from dish.similarity import LowRank, from_labels
 from dish.solver import cbcd
 from helpers.similarities import KINDS
 

@@ -4,7 +4,7 @@ import scipy.sparse as sp
 import torch
 
 from dish import similarity
-from dish.similarity.labelled import Classes, LabelCounts, LabelSets, LowRank, from_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, from_labels
 from helpers.similarities import KINDS, RNG, Y
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dish import codes, parallel
-from dish.similarity.labelled import Classes, from_labels
-from dish.solver import cbcd
+from dish.similarity import Classes, from_labels
+from dish.solver import cbcd, packed
 from helpers.similarities import KINDS
 
 RNG = np.random.default_rng(3)
@@ -176,12 +176,12 @@ def test_selection_is_a_stable_sort(n, values, monkeypatch):
         "signed_zero": np.where(rng.random(n) < 0.5, -0.0, 0.0),
     }[values]
     count = (n + 1) // 2
-    threshold, ties = cbcd.kth_largest(v, count, np.empty(n))
+    threshold, ties = packed.kth_largest(v, count, np.empty(n))
     assert threshold == np.sort(v)[n - count]
     assert ties == count - (v > threshold).sum()
     expected = np.zeros(n, bool)
     expected[np.argsort(-v, kind="stable")[:count]] = True
-    words = cbcd._words_above(v, threshold, ties)
+    words = packed._words_above(v, threshold, ties)
     np.testing.assert_array_equal(np.unpackbits(words.view(np.uint8), bitorder="little")[:n] == 1, expected)
     device = cbcd.DeviceColumns(torch.zeros(n, 1, dtype=torch.uint8), 1)
     monkeypatch.setattr(device, "SAMPLE", 1 << 11)

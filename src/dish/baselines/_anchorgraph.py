@@ -15,7 +15,7 @@ from dish.checks import check_integer
 from dish.hasher import Hasher
 from dish.kernel.anchors import choose_anchors
 from dish.kernel.hasher import as_tensor
-from dish.similarity.labelled import anchor_weights
+from dish.similarity import anchor_weights
 
 ROWS_PER_ANCHOR = 100  # k-means sees at most that many
 

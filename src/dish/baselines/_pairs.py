@@ -13,7 +13,7 @@ from torch import Tensor
 from dish.kernel.features import row_blocks
 from dish.kernel.hasher import KernelHasher
 from dish.machine import resolve_device
-from dish.similarity.labelled import Similarity, from_labels
+from dish.similarity import Similarity, from_labels
 
 POOL = 2048  # rows drawn as possible partners of a block of rows
 

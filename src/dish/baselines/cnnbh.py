@@ -8,7 +8,7 @@ from __future__ import annotations
 from dish import codes
 from dish.deep.dish import train_classifier
 from dish.deep.hasher import DeepHasher
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 
 class CNNBH(DeepHasher):

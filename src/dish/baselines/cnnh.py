@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dish import codes
 from dish.deep.hasher import DeepHasher
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 
 class CNNH(DeepHasher):

@@ -14,7 +14,7 @@ from dish import codes
 from dish.baselines._pairs import PairwiseHasher, similar_columns
 from dish.checks import check_integer, check_number
 from dish.machine import threads_for
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 
 class COSDISH(PairwiseHasher):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dish import codes
 from dish.deep.hasher import DeepHasher
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over entries
 

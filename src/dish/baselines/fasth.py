@@ -29,7 +29,7 @@ from dish.baselines import _trees as trees
 from dish.checks import check_integer, check_number, check_option
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.whitening import Whitening
-from dish.similarity.labelled import Classes, LabelCounts, from_labels
+from dish.similarity import Classes, LabelCounts, from_labels
 
 N_STARTS = 10  # random signs of the blocks to start from
 MAX_SWEEPS = 100  # over the rows; it stops when none wants to flip, usually after a few

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from dish import codes
 from dish.deep.hasher import DeepHasher
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 TRIPLETS = 30  # an anchor
 

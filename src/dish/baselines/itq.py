@@ -18,7 +18,7 @@ from dish.baselines._pca import Matrix, PCAHasher, principal, project
 from dish.checks import check_integer, check_number
 from dish.kernel.features import blocks_of
 from dish.kernel.hasher import KernelHasher
-from dish.similarity.labelled import Classes, LabelCounts, from_labels
+from dish.similarity import Classes, LabelCounts, from_labels
 
 
 class PCAITQ(PCAHasher):

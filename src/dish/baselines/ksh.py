@@ -21,7 +21,7 @@ from dish.kernel.hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
 from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
-from dish.similarity.labelled import Similarity, from_labels
+from dish.similarity import Similarity, from_labels
 
 
 class KSH(KernelHasher):

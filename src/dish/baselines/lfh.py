@@ -12,7 +12,7 @@ from dish.baselines._pairs import PairwiseHasher, similar_columns
 from dish.checks import check_integer, check_number
 from dish.kernel.features import row_blocks
 from dish.machine import threads_for
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 
 class LFH(PairwiseHasher):

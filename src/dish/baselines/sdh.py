@@ -24,7 +24,7 @@ from dish.kernel.features import F_blocks, blocks_of
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
-from dish.similarity.labelled import Classes, LabelCounts, from_labels
+from dish.similarity import Classes, LabelCounts, from_labels
 
 MAX_PASSES = 10  # over the bits in one B-step, as its authors do; most rows stop changing before
 

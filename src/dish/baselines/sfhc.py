@@ -11,7 +11,7 @@ from torch import Tensor
 from dish import codes
 from dish.baselines.dhn import similar_pairs
 from dish.deep.hasher import DeepHasher
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 
 class SFHC(DeepHasher):

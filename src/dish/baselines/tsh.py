@@ -17,7 +17,7 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import PairwiseHasher, sample_pairs
 from dish.checks import check_integer, check_number, check_option
-from dish.similarity.labelled import Similarity
+from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]
 

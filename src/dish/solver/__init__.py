@@ -1,4 +1,4 @@
-"""Fast C-BCD, the H-step: one column, one sweep, the objective.
+"""The H-step, fast C-BCD: ``cbcd`` (one column, one sweep, the objective) over codes in one of three forms.
 
-The codes have three forms: readable, packed bits (CPU) and GPU.
+``columns`` has the protocol and the readable form, ``packed`` the bits of the CPU, ``device`` the GPU.
 """

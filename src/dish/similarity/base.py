@@ -1,0 +1,136 @@
+"""Similarity matrices S = P Rᵀ that are never built.
+
+DISH only ever needs three things of S: a product with P, a product with Rᵀ, and its diagonal. Rows with
+the same label (or the same set of labels) share a row of P and of R, so those are stored once per *group*:
+with E the one-hot (n, g) matrix "row i is in group ``row_group[i]``", here
+
+    P = E P_g ,   R = E R_g ,   S = E P_g R_gᵀ Eᵀ .
+
+``Rt`` takes group sums Eᵀb and ``P`` gives a value per group; ``P(z)[row_group]`` is the product for all rows.
+For a user's own ``LowRank(P, R)`` every row is a group of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish.parallel import ALONE, Ranks
+
+
+class Similarity(ABC):
+    """S = P Rᵀ (n, n), symmetric, through products with its factors only."""
+
+    row_group: Tensor  # (n,) int32: row i of P and R is row row_group[i] of P_g and R_g
+    n_groups: int
+    diag: Tensor  # (g,) float64: S_ii = P_i · R_i by group
+    _sizes: Tensor | None = None  # (g,) float64: rows of all processes, if there are several
+
+    @property
+    def n(self) -> int:
+        """Rows of S."""
+        return len(self.row_group)
+
+    @abstractmethod
+    def P(self, z: Tensor) -> Tensor:
+        """P_g z: (l,) → (g,), or (l, k) → (g, k)."""
+
+    @abstractmethod
+    def Pt(self, sums: Tensor) -> Tensor:
+        """P_gᵀ sums: (g,) → (l,), or (g, k) → (l, k)."""
+
+    @abstractmethod
+    def Rt(self, sums: Tensor) -> Tensor:
+        """R_gᵀ sums: (g,) → (l,), or (g, k) → (l, k); with sums = Eᵀb this is Rᵀb."""
+
+    @abstractmethod
+    def squared_norm(self) -> float:
+        """‖S‖² in the Frobenius norm."""
+
+    def project(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
+        """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
+        A = self.group_totals(blocks, ranks)
+        return self.Pt(A), self.Rt(A)
+
+    def group_totals(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> Tensor:
+        """EᵀK (g, m) float64, from row blocks of K (n, m)."""
+        A: Any = 0.0  # in float64 from time to time: float32 sums of very many rows lose digits
+        part, held = None, 0
+        for rows, K in blocks:
+            if part is None or held > 1 << 18:
+                A = A if part is None else A + part.double()
+                part, held = K.new_zeros(self.n_groups, K.shape[1]), 0
+            self._add_by_group(part, self.row_group[rows].to(K.device), K)
+            held += len(K)
+        assert part is not None
+        return ranks.total(A + part.double())
+
+    def _add_by_group(self, sums: Tensor, row_group: Tensor, K: Tensor) -> None:
+        """sums[group_i] += K_i; on a GPU as a product, which adds in the same order every time."""
+        if K.device.type == "cpu" or self.n_groups > 4096:
+            sums.index_add_(0, row_group, K)
+            return
+        for g, block in zip(row_group.split(1 << 14), K.split(1 << 14), strict=True):
+            E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
+            E[torch.arange(len(block), device=K.device), g.long()] = 1
+            sums.addmm_(E.T, block)
+
+    def to(self, device: torch.device) -> Similarity:
+        """The same similarity with its tensors on ``device``."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
+
+    def times(self, Z: Tensor, ranks: Ranks = ALONE) -> Tensor:
+        """S Z (n, k) for a dense Z (n, k)."""
+        index = self.row_group.long()
+        sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, index, Z)
+        return self.P(self.Rt(ranks.total(sums.double()))).to(Z.dtype)[index]
+
+    def rows(self, picked: Tensor) -> Similarity:
+        """S between some of the rows."""
+        part = copy.copy(self)
+        part.row_group = self.row_group[picked]
+        return part
+
+    def group_sizes(self) -> Tensor:
+        """(g,) float64: rows in each group, of all processes."""
+        if self._sizes is not None:
+            return self._sizes
+        return torch.bincount(self.row_group.long(), minlength=self.n_groups).double()
+
+    def with_global_sizes(self, ranks: Ranks) -> Similarity:
+        """The same groups on all processes: sizes are those of all rows."""
+        if ranks.world > 1:
+            self._sizes = ranks.total(self.group_sizes())
+        return self
+
+    def dense(self) -> NDArray[np.float64]:
+        """S itself, (n, n). For tests and tiny n only."""
+        eye = torch.eye(self.n_groups, dtype=torch.float64, device=self.row_group.device)
+        S_g = self.P(self.Rt(eye)).cpu().numpy()
+        row_group = self.row_group.cpu().numpy()
+        return np.asarray(S_g[row_group][:, row_group])
+
+
+def torch_csr(A: sp.csr_array) -> Tensor:
+    """A SciPy CSR matrix as a torch one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(A.indptr.astype(np.int64)),
+            torch.from_numpy(A.indices.astype(np.int64)),
+            torch.from_numpy(A.data),
+            size=A.shape,
+            check_invariants=False,
+        )

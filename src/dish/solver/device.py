@@ -1,0 +1,132 @@
+"""Codes on a GPU, as ±1 by column."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish import parallel
+
+
+class DeviceColumns:
+    """Codes as ±1, one contiguous row of memory a bit, for a GPU.
+
+    H'u is exact: u is split into pieces of so few binary digits that products and sums of them are whole numbers
+    which the arithmetic of the matrix units holds.
+    """
+
+    SAMPLE = 1 << 14  # values that a selection takes its first bounds from
+    between = staticmethod(parallel.between)
+
+    def __init__(self, packed: Tensor, n_bits: int) -> None:
+        self.n, self.r = len(packed), n_bits
+        half = packed.device.type == "cuda"
+        self.digits, dtype = (8, torch.bfloat16) if half else (11, torch.float32)
+        self.Ht = torch.empty(n_bits, self.n, dtype=dtype, device=packed.device)  # (r, n)
+        for k in range(n_bits):
+            self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
+        base = float(1 << self.digits)
+        self.powers = (
+            base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]
+        )  # of the pieces of u
+        self.n_pieces = -(-self.n.bit_length() // self.digits)
+        self._cells = packed.new_empty(0, dtype=torch.int32)
+        self._all_ties = False
+        self._diag: tuple[Tensor, float, Tensor] | None = None
+
+    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,): rows with +1 less rows with −1."""
+        self._cells = torch.add(self.Ht[k] > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
+        if n_groups > 1 << 16:  # few rows a group: they seldom meet
+            return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, row_group, self.Ht[k].double())
+        counts = torch.histc(self._cells.float(), 2 * n_groups, 0, 2 * n_groups).double()
+        return counts[1::2] - counts[::2]
+
+    def gram(self, k: int) -> Tensor:
+        """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
+        parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    def whole_gram(self) -> Tensor:
+        """HᵀH (r, r)."""
+        parts = [_whole_product(Ht, Ht.T).double() for Ht in self.Ht.split(1 << 23, dim=1)]
+        return torch.stack(parts).sum(0)
+
+    def scores(
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
+    ) -> tuple[Tensor, Tensor]:
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb; right after ``group_sums`` of the same column."""
+        if self._diag is None or self._diag[0] is not diag or self._diag[1] != lam:
+            self._diag = diag, lam, torch.stack([4 * diag, lam - 4 * diag], 1)
+        table = torch.add(self._diag[2], value[:, None], alpha=4)  # (g, 2): by group, and by −1 or +1
+        sim = table.flatten().index_select(0, self._cells)
+        pieces = (u.abs() / self.powers).floor_().remainder_(1 << self.digits).mul_(torch.sign(u))  # (8, r)
+        Hu = _whole_product(pieces.to(self.Ht.dtype), self.Ht)  # (8, n)
+        for j in range(self.n_pieces):
+            sim.sub_(Hu[j], alpha=4 << self.digits * j)
+        return sim.sub_(q), (q * self.Ht[k]).sum(dtype=torch.float64)
+
+    def column(self, k: int) -> Tensor:
+        """Column k."""
+        return self.Ht[k].clone()
+
+    def set_column(self, k: int, column: Tensor) -> int:
+        """Write column k; return how many rows changed."""
+        flips = int((self.Ht[k] != column).sum())
+        self.Ht[k] = column
+        return flips
+
+    def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
+        """The count-th largest sim, and its ties among the largest: as the function of this name, on the device."""
+        k, left = count, sim
+        if self.n > 4 * self.SAMPLE:
+            ordered = sim[:: self.n // self.SAMPLE].sort().values
+            place, margin = (self.n - count) / self.n * len(ordered), 1.5 * len(ordered) ** 0.5
+            low, high = ordered[int(place - margin)], ordered[min(len(ordered) - 1, int(place + margin))]
+            between = sim[(sim >= low) & (sim <= high)]
+            above = int((sim > high).sum())
+            if above < count <= above + len(between):
+                k, left = count - above, between
+        threshold = left.sort(descending=True).values[k - 1]
+        found, larger, equal = torch.stack([threshold, (left > threshold).sum(), (left == threshold).sum()]).tolist()
+        self._all_ties = k - larger == equal  # as nearly always: then no one has to be left out
+        return found, k - int(larger)
+
+    def above(self, sim: Tensor, threshold: float, ties: int) -> Tensor:
+        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
+        if self._all_ties:
+            self._all_ties = False
+            chosen = sim >= threshold
+        else:
+            equal = sim == threshold
+            chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
+        return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
+
+    def signs(self, rows: slice, like: Tensor) -> Tensor:
+        """Some rows as ±1."""
+        return self.Ht[:, rows].T.to(like)
+
+    def packed(self) -> NDArray[np.uint8]:
+        """All codes, packed by row."""
+        return pack_signs(self.Ht.T).cpu().numpy()
+
+
+def _whole_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B of small whole numbers in float32: exact, whatever the order of the sums."""
+    if A.device.type != "cuda":
+        return A @ B
+    rows, columns = len(A), B.shape[1]
+    if rows < 8:  # the matrix units want eight at least
+        A = torch.nn.functional.pad(A, (0, 0, 0, 8 - rows))
+    if columns < 8:
+        B = torch.nn.functional.pad(B, (0, 8 - columns))
+    return torch.mm(A, B, out_dtype=torch.float32)[:rows, :columns]
+
+
+def pack_signs(F: Tensor) -> Tensor:
+    """Values (n, r) → packed codes (n, ceil(r/8)) uint8 on the same device; a value ≥ 0 is bit 1."""
+    bits = torch.nn.functional.pad((F >= 0).to(torch.uint8), (0, -F.shape[1] % 8)).view(len(F), -1, 8)
+    weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=F.device)
+    return (bits * weights).sum(-1, dtype=torch.uint8)
