@@ -149,3 +149,21 @@ def test_numbers_are_dense_and_sorted():
         assert codes.tolist() == [1, 0, 1, 2]
         assert codes.dtype == np.int32
         assert classes.tolist() == sorted(classes.tolist())
+
+
+def test_lists_of_tags_are_label_sets(blobs):
+    from dish import DISH, metrics
+    from dish.labels import is_tags, tag_matrix
+
+    X, y = blobs
+    tags = [["a"] if c == 0 else ["b", "c"] if c == 1 else ["c"] for c in y]
+    (Y,) = tag_matrix(tags)
+    assert Y.toarray()[[0, 40, 80]].tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
+    by_tags, by_matrix = (DISH(8, 20).fit(X, given) for given in (tags, Y))
+    np.testing.assert_array_equal(by_tags.codes_, by_matrix.codes_)
+    assert not is_tags([[0, 1], [1, 0]])
+    assert not is_tags(["a", "b"])
+    codes = by_tags.transform(X)
+    some = [["c"], ["b"]]  # their own numbers would be other columns than the database's
+    expected = metrics.mean_average_precision(codes[:2], np.array([[0, 0, 1], [0, 1, 0]]), codes, Y.toarray())
+    assert metrics.mean_average_precision(codes[:2], some, codes, tags) == expected

@@ -177,6 +177,30 @@ def _check_unlabelled(classes: NDArray[Any], codes: NDArray[np.int32], name: str
         )
 
 
+def is_tags(y: Any) -> bool:
+    """Whether the rows of y are collections of tags, such as ["red", "round"], of any length."""
+    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) != "object":
+        return False
+    if getattr(y, "ndim", 1) != 1:
+        return False
+    rows = (row for row in y if isinstance(row, list | tuple | set | frozenset | np.ndarray))
+    return isinstance(next((tag for row in rows for tag in row), None), str)
+
+
+def tag_matrix(*tags: Any) -> list[sp.csr_array]:
+    """Rows of tags → (n, l) of 0 and 1 each, one column per tag; several sets of rows share their columns."""
+    rows = [[() if row is None else row for row in one] for one in tags]
+    names = sorted({tag for one in rows for row in one for tag in row})
+    column = {name: j for j, name in enumerate(names)}
+    found = []
+    for one in rows:
+        lists = [sorted({column[tag] for tag in row}) for row in one]
+        ends = np.cumsum([0, *map(len, lists)])
+        indices = np.array([j for row in lists for j in row], np.int64)
+        found.append(sp.csr_array((np.ones(len(indices), np.int8), indices, ends), (len(lists), len(names))))
+    return found
+
+
 def label_matrix(y: Any) -> sp.csr_array:
     """(n, l) labels of 0 and 1, dense or sparse → CSR float64."""
     Y = sp.csr_array(y).astype(np.float64)

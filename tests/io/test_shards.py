@@ -110,7 +110,7 @@ def test_a_parquet_shard_of_another_width_is_refused(tmp_path):
         ("f.npz", b"PK\x03\x04 broken", "f.npz is not a .npz file"),
         ("f.npz", {"data": X7}, "holds no X, only data"),
         ("f.npz", {"X": X7, "y": Y7[:4]}, r"7 rows, but its labels are of shape \(4,\)"),
-        ("f.csv", b"1,2", "must be a .npy or .npz file or a folder"),
+        ("f.txt", b"1,2", "unknown kind of file"),
     ],
 )
 def test_wrong_feature_files_are_refused(tmp_path, name, content, message):

@@ -14,8 +14,8 @@ from dish.datasets.dataset import Dataset, Split, load_features, make_split
 from dish.datasets.nuswide import load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 from dish.io.cache import DownloadError, cache_folder
+from dish.io.errors import DataFileError
 from dish.io.shards import Shards
-from dish.io.tables import DataFileError
 
 __all__ = [
     "DATASETS",

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish.checks import check_integer
+from dish.io.errors import StrPath
 from dish.io.features import read_features
-from dish.io.tables import StrPath
 
 Indices = NDArray[np.int64]
 

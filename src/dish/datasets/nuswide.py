@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
-from dish.io.tables import DataFileError, StrPath
+from dish.io.errors import DataFileError, StrPath
 from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dish.io.tables import StrPath
+from dish.io.errors import StrPath
 
 
 def release(block: Any) -> None:

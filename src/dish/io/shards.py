@@ -69,9 +69,10 @@ class Shards:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def _part(self, s: int) -> NDArray[Any]:
-        if self._open is None or self._open[0] != s:
-            self._open = (s, self._parts[s]())
-        return self._open[1]
+        opened = self._open  # read once: another thread may open another shard meanwhile
+        if opened is None or opened[0] != s:
+            opened = self._open = (s, self._parts[s]())
+        return opened[1]
 
 
 def is_streamed(X: Any) -> bool:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, check_codes
-from dish.labels import encode_classes
+from dish.labels import encode_classes, is_tags, tag_matrix
 
 
 @dataclass
@@ -30,6 +30,8 @@ class Labels:
 
 def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Labels:
     """Both sides' labels in one numbering, or an error that says how they differ."""
+    if is_tags(q_labels) and is_tags(db_labels):
+        q_labels, db_labels = tag_matrix(q_labels, db_labels)
     q, b = (y if sp.issparse(y) else np.asarray(y) for y in (q_labels, db_labels))
     q, b = (y.ravel() if y.ndim == 2 and y.shape[1] == 1 and not sp.issparse(y) else y for y in (q, b))
     for name, y, rows in (("q_labels", q, n_queries), ("db_labels", b, n)):

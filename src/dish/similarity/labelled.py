@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.labels import as_array, encode_classes, label_matrix, unique_rows
+from dish.labels import as_array, encode_classes, is_tags, label_matrix, tag_matrix, unique_rows
 from dish.parallel import ALONE, Ranks
 from dish.similarity.base import Similarity, torch_csr
 
@@ -149,9 +149,9 @@ def from_labels(
 ) -> Similarity:
     """Labels of any kind → the similarity that fits them.
 
-    ``y``: (n,) classes of any type, (n, l) 0/1 labels (dense or CSR), or a ``Similarity``, which is returned
-    as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``. With several
-    processes each has the labels of its own rows, and classes or label sets get the same numbers on all.
+    ``y``: (n,) classes of any type, (n, l) 0/1 labels (dense or CSR), (n,) lists of tags, or a ``Similarity``,
+    which is returned as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``.
+    With several processes each has the labels of its own rows, and classes or label sets get the same numbers on all.
     """
     if not np.isfinite(similar_weight) or not similar_weight > 1:
         raise ValueError(
@@ -165,6 +165,10 @@ def from_labels(
         if ranks.world > 1:
             raise ValueError("y: a similarity of your own is for one process; several learn from classes or labels")
         return y
+    if is_tags(y):
+        if ranks.world > 1:
+            raise ValueError("y: several processes need the same columns: give (n, l) labels of 0 and 1, not tags")
+        (y,) = tag_matrix(y)
     y = y if sp.issparse(y) else as_array(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
         Y = label_matrix(y)
@@ -187,7 +191,7 @@ def from_labels(
 
 def check_labels(y: Any) -> None:
     """Refuse labels that ``from_labels`` would refuse, without a message to other processes."""
-    if isinstance(y, Similarity):
+    if isinstance(y, Similarity) or is_tags(y):
         return
     y = y if sp.issparse(y) else as_array(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
