@@ -14,19 +14,20 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from dish.experiments import paper, runs
+from dish.experiments import bench, paper
+from dish.experiments.definition import Run
 
 
-def work(run: runs.Run, folder: Path, jobs: int) -> str:
+def work(run: Run, folder: Path, jobs: int) -> str:
     """Do one run; note how many shared the GPU, which its times depend on."""
     import torch
 
     torch.set_num_threads(2)
     torch.backends.cudnn.benchmark = True
     start = time.perf_counter()
-    result = runs.run_all([run], folder)[run]
+    result = bench.run_all([run], folder)[run]
     path = run.path(folder)
-    runs.write_json(path, {**result, "runs_at_a_time": jobs})
+    bench.write_json(path, {**result, "runs_at_a_time": jobs})
     seconds = time.perf_counter() - start
     return f"{path.stem}: {result.get('failed') or json.dumps(round(result['map'], 4))} in {seconds:.0f} s"
 

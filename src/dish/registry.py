@@ -1,8 +1,11 @@
-"""Name → hasher class, and ``load``, which finds the class a model file was written by."""
+"""Name → hasher class, one's own included, and ``load``, which finds the class a model file was written by."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+from importlib.metadata import entry_points
 
 from dish.baselines import REGISTRY
 from dish.deep.dish import DeepDISH
@@ -10,11 +13,44 @@ from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.kernel.dish import DISH
 
+HASHERS: dict[str, type[Hasher]] = {"dish": DISH, "dish_d": DeepDISH, **REGISTRY}
+GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
+
+
+def find(name: str) -> type:
+    """The class of a method: a registry name, a name that an installed package declares, or ``module:Class``.
+
+    A class needs ``n_bits=`` and ``random_state=``, ``fit``, ``transform`` and ``decision_function``.
+    """
+    if name in HASHERS:
+        return HASHERS[name]
+    for declared in entry_points(group=GROUP, name=name):
+        return _checked(name, declared.load())
+    if not re.fullmatch(r"[\w.]+:\w+", name):
+        known = [*HASHERS, *entry_points(group=GROUP).names]
+        raise ValueError(f"method must be one of {', '.join(known)}, or module:Class of your own; got {name!r}")
+    module, kind = name.split(":")
+    try:
+        found = getattr(importlib.import_module(module), kind)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"method {name!r}: {error}; is its folder on PYTHONPATH?") from None
+    except AttributeError:
+        raise ValueError(f"method {name!r}: the module {module} has no {kind}") from None
+    return _checked(name, found)
+
+
+def _checked(name: str, found: object) -> type:
+    needed = ("fit", "transform", "decision_function")
+    missing = [method for method in needed if not hasattr(found, method)]
+    if not isinstance(found, type) or missing:
+        lacks = f"has no {', '.join(missing)}" if isinstance(found, type) else "is no class"
+        raise ValueError(f"method {name!r} must be a class with {', '.join(needed)}; it {lacks}")
+    return found
+
 
 def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a hasher saved by ``save``; the right class comes back."""
-    classes: list[type[Hasher]] = [DISH, DeepDISH, *REGISTRY.values()]
-    kinds = {c.__name__: c for c in classes}
+    kinds = {kind.__name__: kind for kind in HASHERS.values()}
     kind, content, arrays = modelfile.read(path)
     if kind not in kinds:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")

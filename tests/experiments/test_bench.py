@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dish import datasets, metrics
-from dish.experiments import bench, paper, report
-from dish.experiments.bench import Run
+from dish import datasets, metrics, registry
+from dish.experiments import bench, paper
+from dish.experiments.definition import Run
 from dish.io.rows import Rows
 
 
@@ -34,7 +34,9 @@ def test_a_run_measures_what_it_says(data):
 def test_finished_runs_are_skipped_and_failures_recorded(data, tmp_path, monkeypatch):
     good = Run("digits", "lsh", 8)
     bad = Run("digits", "lsh", 8, params=(("n_bits_typo", 3),))
-    results = bench.run_all([bad, good], tmp_path, datasets=data)
+    said = []
+    results = bench.run_all([bad, good], tmp_path, opened=data, report=said.append)
+    assert not any("reused" in line for line in said)
     assert "n_bits_typo" in results[bad]["failed"]
     assert results[good]["map"] > 0.1
     assert {"cpu", "versions", "commit"} <= set(results[good]["environment"])
@@ -45,8 +47,12 @@ def test_finished_runs_are_skipped_and_failures_recorded(data, tmp_path, monkeyp
         raise AssertionError("a finished run was run again")
 
     monkeypatch.setattr(bench, "execute", never)
-    assert bench.run_all([bad, good], tmp_path, datasets=data) == results
-    again = bench.run_all([good], tmp_path, datasets=data, force=True)
+    assert bench.run_all([good], tmp_path, opened=data, report=said.append) == {good: results[good]}
+    assert said[-1] == "1 finished runs reused (--force to run again)"
+    retried = bench.run_all([bad, good], tmp_path, opened=data)
+    assert "a finished run was run again" in retried[bad]["failed"]  # not finished: failed runs are tried again
+    assert retried[good] == results[good]
+    again = bench.run_all([good], tmp_path, opened=data, force=True)
     assert "a finished run was run again" in again[good]["failed"]
 
 
@@ -62,10 +68,10 @@ def test_interrupting_loses_nothing(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "execute", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        bench.run_all(runs, tmp_path, datasets=data)
+        bench.run_all(runs, tmp_path, opened=data)
     assert [run.path(tmp_path).exists() for run in runs] == [True, False, False]
     monkeypatch.setattr(bench, "execute", lambda run, dataset: (calls.append(run), real(run, dataset))[1])
-    bench.run_all(runs, tmp_path, datasets=data)
+    bench.run_all(runs, tmp_path, opened=data)
     assert calls == [runs[0], runs[1], runs[1], runs[2]]
 
 
@@ -79,10 +85,82 @@ def test_different_definitions_have_different_files(tmp_path):
         Run("a", "dish", 8, trial=1),
         Run("a", "dish", 8, params=(("nu", 1e-3),)),
         Run("a", "dish", 8, params=(("nu", 1e-4),)),
+        Run("a", "dish", 8, params=(("nu", 1.0000001e-4),)),
+        Run("a", "dish", 8, params=(("nu", 1.0000002e-4),)),
         Run("a", "dish", 8, cut=5),
         Run("a", "dish", 8, n_queries=5),
     ]
     assert len({run.path(tmp_path) for run in runs}) == len(runs)
+
+
+def write_features(folder, separation, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, 600)
+    folder.mkdir()
+    np.save(folder / "features.npy", rng.standard_normal((600, 8)) + separation * rng.standard_normal((3, 8))[y])
+    np.save(folder / "features_labels.npy", y)
+    return str(folder / "features.npy")
+
+
+def test_results_are_filed_by_content_not_by_file_name(tmp_path):
+    """Two files called features.npy: the second used to show the first one's MAP."""
+    paths = [write_features(tmp_path / "a", 3.0), write_features(tmp_path / "b", 0.05)]
+    runs = [Run(path, "lsh", 16) for path in paths]
+    shared = bench.run_all(runs, tmp_path / "runs")
+    own = [bench.run_all([run], tmp_path / run.data.replace("/", "_"))[run]["map"] for run in runs]
+    assert [shared[run]["map"] for run in runs] == own
+    assert own[0] > own[1] + 0.2
+    said = []
+    copy = write_features(tmp_path / "c", 3.0)  # the same content elsewhere is the same data
+    assert bench.run_all([Run(copy, "lsh", 16)], tmp_path / "runs", report=said.append)
+    assert said == ["1 finished runs reused (--force to run again)"]
+    np.save(tmp_path / "c" / "features_labels.npy", np.random.default_rng(1).integers(0, 3, 600))
+    assert bench.data_key(copy, {}) != bench.data_key(paths[0], {})
+    assert set(bench.finished(runs, tmp_path / "runs")) == set(runs)
+
+
+def test_every_committed_run_is_found_under_its_key():
+    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "runs"
+    files = list(folder.glob("*/*.json"))
+    assert len(files) > 300
+    for file in files:
+        of = json.loads(file.read_text())["definition"]
+        known = {name: of.get(name) for name in ("cut", "n_queries", "n_database")}
+        params = tuple(of["params"].items())
+        run = Run(of["data"], of["method"], of["bits"], of["n_train"], of["trial"], params, **known)
+        assert run.path(folder) == file
+
+
+def test_a_plan_counts_runs_and_tells_the_time_by_finished_ones(data, tmp_path):
+    done = [Run("digits", "lsh", r) for r in (8, 64)]
+    found = bench.run_all(done, tmp_path, opened=data)
+    runs = [*done, Run("digits", "lsh", 48), Run("digits", "lsh", 56), Run("digits", "sh", 8)]
+    plan = bench.plan(runs, tmp_path)
+    assert (plan.missing, plan.n_reused, plan.n_unknown) == (runs[2:], 2, 1)
+    nearest = found[done[1]]
+    assert plan.seconds == pytest.approx(2 * (nearest["fit_s"] + nearest["encode_s"] + nearest["score_s"]))
+    assert "3 runs to do, 2 finished runs reused" in str(plan)
+    assert "the other 1" in str(plan)
+    assert len(bench.plan(runs, tmp_path, force=True).missing) == 5
+
+
+def test_a_class_of_ones_own_is_benchmarked(data, tmp_path, monkeypatch):
+    (tmp_path / "my_methods.py").write_text(
+        "from dish.baselines.lsh import LSH\nclass MyHasher(LSH): pass\nclass Half:\n    def fit(self, X, y): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mine, lsh = Run("digits", "my_methods:MyHasher", 16), Run("digits", "lsh", 16)
+    found = bench.run_all([mine, lsh], tmp_path / "runs", opened=data)
+    assert found[mine]["map"] == found[lsh]["map"]
+    assert mine.path(tmp_path) != lsh.path(tmp_path)
+    for name, message in (
+        ("my_methods:Nothing", "has no Nothing"),
+        ("no_such_module_here:X", "PYTHONPATH"),
+        ("my_methods:Half", "has no transform, decision_function"),
+        ("my_methods:LSH.fit", "method must be one of dish"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            registry.find(name)
 
 
 def test_l2_and_unknown_names(data):
@@ -97,82 +175,6 @@ def test_unit_rows():
     np.testing.assert_allclose(bench.unit_rows(np.array([[3.0, 4.0], [0, 0]])), [[0.6, 0.8], [0, 0]])
 
 
-@pytest.fixture
-def small(monkeypatch, data):
-    """The first table shrunk to digits, a few lines and one trial."""
-    lines = (
-        paper.Line("DISH-K", "dish", None, (0.9, 0.95), 3.0, params=(("n_anchors", 40),)),
-        paper.Line("Other", "not_there", None, (0.5, 0.6), 1.0),
-        paper.Line("LSH", "lsh", 500, bits=(12,)),
-    )
-    table = paper.Table("Table 1. digits: MAP", "digits", (8, 12), 12, lines, note="a note")
-    monkeypatch.setattr(paper, "TABLES", {"table1": table})
-    monkeypatch.setattr(paper, "SENSITIVITY_DATA", "digits")
-    monkeypatch.setattr(paper, "SENSITIVITY_TRAIN", 200)
-    monkeypatch.setattr(paper, "SENSITIVITY_BITS", 8)
-    monkeypatch.setattr(paper, "NUS", (1e-4, 1e-2))
-    monkeypatch.setattr(paper, "ITERATIONS", (0, 1))
-    return table
-
-
-def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
-    said = []
-    page = report.reproduce("all", tmp_path / "runs", tmp_path / "out", trials=2, say=said.append)
-    text = (tmp_path / "out" / "table1.md").read_text()
-    runs = [small.run(small.lines[0], 8, t) for t in range(2)]
-    found = [json.loads(run.path(tmp_path / "runs").read_text())["map"] for run in runs]
-    assert f"{np.mean(found):.3f} ± {np.std(found):.3f} (0.900)" in text
-    assert "| Other | all | – (0.500) | – (0.600) | – (1) |" in text
-    assert "learned codes as the database" in text
-    for name in ("table1_curves.png", "table1_curves.svg", "sensitivity.png", "sensitivity.svg"):
-        assert (tmp_path / "out" / name).stat().st_size > 5000
-    content = page.read_text()
-    assert content.count("<svg") == 2
-    assert "a note" in content
-    assert "http://" not in content.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-        "http://creativecommons.org", ""
-    )
-    assert any("digits/dish" in line for line in said)
-
-
-def test_figures_come_from_finished_runs_and_say_what_is_missing(small, tmp_path):
-    said = []
-    report.reproduce("figures", tmp_path / "runs", tmp_path / "out", trials=1, say=said.append)
-    assert any("no runs of table1 yet" in line for line in said)
-    assert not (tmp_path / "out" / "table1_curves.png").exists()
-    assert (tmp_path / "out" / "sensitivity.png").exists()
-
-
-def test_a_synthetic_stand_in_is_named_in_the_title(small):
-    run = small.run(small.lines[0], 8, 0)
-    for synthetic in (True, False):
-        results = {run: {"definition": {"data": "digits", "synthetic": synthetic}, "map": 0.5, "fit_s": 1.0}}
-        assert ("a synthetic stand-in" in report.markdown(small, results, 1)) == synthetic
-
-
-def test_reproduce_names_what_there_is(tmp_path):
-    with pytest.raises(ValueError, match="table1, table2"):
-        report.reproduce("table9", tmp_path, tmp_path)
-
-
-def test_the_papers_tables_are_complete():
-    for table in paper.TABLES.values():
-        for line in table.lines:
-            assert not line.map or len(line.map) == len(table.bits)
-    assert len(paper.sensitivity_runs(5)) == 5 * (len(paper.NUS) + 2 * len(paper.ITERATIONS))
-
-
-def test_deep_tables_without_a_gpu_show_what_is_finished(small, tmp_path, monkeypatch):
-    import dataclasses
-
-    monkeypatch.setattr(paper, "TABLES", {"table1": dataclasses.replace(small, deep=True)})
-    monkeypatch.setattr(report, "_has_gpu", lambda: False)
-    said = []
-    report.reproduce("table1", tmp_path / "runs", tmp_path / "out", trials=1, say=said.append)
-    assert any("no GPU here" in line for line in said)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_part_of_the_database(data):
     whole, part = (bench.execute(Run("digits", "lsh", 16, n_database=n), data["digits"]) for n in (None, 300))
     assert whole["map"] != part["map"]
@@ -184,8 +186,8 @@ def test_methods_by_kind_of_data_and_the_papers_training_sizes():
     assert {"dish", "ksh", "l2"} <= set(vectors)
     assert {"dish_d", "cnnbh", "ftde"} <= set(images)
     assert not set(vectors) & set(images)
-    assert bench.paper_sizes("cifar10", "ksh") == [5000, None]
-    assert bench.paper_sizes("cifar10", "minhash") == [None]
+    assert paper.training_sizes("cifar10", "ksh") == [5000, None]
+    assert paper.training_sizes("cifar10", "minhash") == [None]
 
 
 def test_rows_that_would_fill_the_memory_are_streamed(data, monkeypatch):

@@ -514,20 +514,21 @@ def bench(
 ) -> None:
     """Run methods on a dataset; one JSON a run. Finished runs are skipped, failing ones recorded."""
     from dish.experiments import bench as benchmark
+    from dish.experiments import definition, paper
 
     known = benchmark.method_names() + benchmark.method_names(images=True)
     wanted = benchmark.method_names(images=data == "cifar10_images") if methods == "all" else methods.split(",")
     if unknown := set(wanted) - set(known):
         raise ValueError(f"--methods must be of {', '.join(known)}; got {', '.join(sorted(unknown))}")
     sizes = {
-        method: benchmark.paper_sizes(data, method)
+        method: paper.training_sizes(data, method)
         if train == "paper"
         else [None if size == "all" else _whole("--train", size) for size in train.split(",")]
         for method in wanted
     }
     lengths = [_whole("--bits", text) for text in bits.split(",")]
     runs = [
-        benchmark.Run(data, method, r, n_train, trial, cut=cut)
+        definition.Run(data, method, r, n_train, trial, cut=cut)
         for method in wanted
         for n_train in sizes[method]
         for r in lengths
@@ -562,9 +563,9 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
 ) -> None:
     """The paper's tables and figures, its figures beside ours. Runs what is missing first."""
-    from dish.experiments import report
+    from dish.experiments.reproduce import reproduce as make
 
-    page = report.reproduce(what, results, output, trials=trials, data=data, say=_status)
+    page = make(what, results, output, trials=trials, data=data, say=_status)
     print(f"written: {page}")
 
 

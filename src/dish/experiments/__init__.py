@@ -1,1 +1,3 @@
-"""Runs as JSON files, the paper's tables as data, tables and figures made from runs, the demonstration."""
+"""The paper's experiments: ``definition`` (one run), ``paper`` (its tables as data), ``bench`` (runs → JSON files),
+``reproduce`` (runs what is missing), ``tables``, ``figures`` and ``report`` (what people read), and the ``demo``.
+"""

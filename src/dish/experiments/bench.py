@@ -1,77 +1,72 @@
-"""Definition → run → one JSON; tables and figures are made from the JSONs (``dish.report``).
+"""Definition → run → one JSON; tables and figures are made from the JSONs (``tables``, ``figures``, ``report``).
 
-A finished run is not run again, a failing one is recorded and does not stop the rest, and every file is written
-whole: interrupting and starting again loses nothing.
+A finished run is not run again, a failing one is recorded, tried again next time, and does not stop the rest. Every
+file is written whole: interrupting and starting again loses nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dish import datasets, machine, metrics, registry
+from dish.deep.hasher import DeepHasher
+from dish.experiments.definition import Results, Run
 from dish.io import modelfile
+from dish.io.blocks import blocks_of
 from dish.io.pages import release
+from dish.io.rows import Rows
 from dish.io.shards import is_map
-from dish.machine import PeakMemory, environment
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One definition: what is trained on what, and how. Its file name says all of it.
-
-    ``data`` is a name of the registry or a path of features; ``params`` are parameters of the method beyond
-    its defaults; ``cut`` cuts the MAP at that many places; ``n_queries`` and ``n_database`` take some of the rows.
-    """
-
-    data: str
-    method: str
-    bits: int
-    n_train: int | None = None
-    trial: int = 0
-    params: tuple[tuple[str, Any], ...] = ()
-    cut: int | None = None
-    n_queries: int | None = None
-    n_database: int | None = None
-
-    def path(self, folder: Path) -> Path:
-        """Where its result goes."""
-        parts = [self.method, f"{self.bits}bits", f"train{self.n_train or 'all'}", f"trial{self.trial}"]
-        parts += [
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.params
-        ]
-        parts += [f"cut{self.cut}"] if self.cut else []
-        parts += [f"queries{self.n_queries}"] if self.n_queries else []
-        parts += [f"database{self.n_database}"] if self.n_database else []
-        return folder / Path(self.data).stem / ("_".join(parts) + ".json")
+RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
+NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in ("features", "nuswide")]  # they need a path
 
 
 def method_names(images: bool = False) -> list[str]:
-    """What can be benchmarked: DISH, the registry and the l2 distance of raw rows; or the networks, on images."""
-    from dish.baselines import REGISTRY
-    from dish.deep.hasher import DeepHasher
-
-    names = [name for name, kind in REGISTRY.items() if issubclass(kind, DeepHasher) == images]
-    return ["dish_d", *names] if images else ["dish", *names, "l2"]
+    """What can be benchmarked: the registry and the l2 distance of raw rows; or the networks, on images."""
+    names = [name for name, kind in registry.HASHERS.items() if issubclass(kind, DeepHasher) == images]
+    return names if images else [*names, "l2"]
 
 
-def paper_sizes(data: str, method: str) -> list[int | None]:
-    """Training rows of a method in the paper's table of that data; the whole database where it has none."""
-    from dish.experiments.paper import TABLES
+@dataclass
+class Plan:
+    """What ``run_all`` would do: the runs that are missing, how many are reused, and the time to expect."""
 
-    lines = [line for table in TABLES.values() if table.data == data for line in table.lines if line.method == method]
-    return list(dict.fromkeys(line.n_train for line in lines)) or [None]
+    missing: list[Run]
+    n_reused: int
+    seconds: float  # of the missing runs that a finished run tells about
+    n_unknown: int  # missing runs that none tells about
+
+    def __str__(self) -> str:
+        known = len(self.missing) - self.n_unknown
+        lines = [f"{len(self.missing)} runs to do, {self.n_reused} finished runs reused"]
+        if known:
+            lines.append(f"about {_duration(self.seconds)} for {known} of them, judged by finished runs like them")
+        if self.n_unknown:
+            lines.append(f"no finished run tells how long the other {self.n_unknown} take")
+        return "\n".join(lines)
+
+
+def plan(runs: Iterable[Run], folder: Path, *, force: bool = False, opened: dict[str, Any] | None = None) -> Plan:
+    """Which runs are missing, and how long they may take by the finished runs most like them."""
+    opened = {} if opened is None else opened
+    keyed = [replace(run, data=data_key(run.data, opened)) for run in runs]
+    missing = [run for run in keyed if force or not _is_finished(run.path(folder))]
+    seconds = [_expected_seconds(run, folder) for run in missing]
+    known = [s for s in seconds if s is not None]
+    return Plan(missing, len(keyed) - len(missing), sum(known), len(seconds) - len(known))
 
 
 def run_all(
@@ -79,37 +74,62 @@ def run_all(
     folder: Path,
     *,
     force: bool = False,
-    datasets: dict[str, Any] | None = None,
+    opened: dict[str, Any] | None = None,
     report: Callable[[str], None] = lambda line: None,
-) -> dict[Run, dict[str, Any]]:
-    """Do what is not done yet; the results of all of them. ``datasets`` are used by name and filled in."""
-    loaded: dict[str, Any] = {} if datasets is None else datasets
-    results = {}
-    warm: set[str] = set()
+) -> Results:
+    """Run what is missing; the results of all runs. ``opened`` is a cache of opened datasets by key."""
+    opened = {} if opened is None else opened
     todo = list(runs)
-    for i, run in enumerate(todo):
-        path = run.path(folder)
-        if force or not path.exists():
-            if run.data not in loaded:
-                report(f"loading {run.data}")
-                loaded[run.data] = load_data(run.data)
-            if run.method not in warm:
-                _warm_up(run, loaded[run.data])
-                warm.add(run.method)
-            start = time.perf_counter()
-            write_json(path, _attempt(run, loaded[run.data]))
-            report(f"[{i + 1}/{len(todo)}] {path.parent.name}/{path.stem}: {time.perf_counter() - start:.1f} s")
-        results[run] = json.loads(path.read_text())
-    return results
+    keyed = {run: replace(run, data=data_key(run.data, opened)) for run in todo}
+    missing = [run for run in todo if force or not _is_finished(keyed[run].path(folder))]
+    if len(missing) < len(todo):
+        report(f"{len(todo) - len(missing)} finished runs reused (--force to run again)")
+    warm: set[str] = set()
+    for i, run in enumerate(missing):
+        data = _open(keyed[run].data, opened, report)
+        if run.method not in warm:
+            _warm_up(run, data)
+            warm.add(run.method)
+        start = time.perf_counter()
+        path = keyed[run].path(folder)
+        write_json(path, _attempt(keyed[run], data))
+        report(f"[{i + 1}/{len(missing)}] {path.parent.name}/{path.stem}: {time.perf_counter() - start:.1f} s")
+    return {run: json.loads(keyed[run].path(folder).read_text()) for run in todo}
 
 
-def finished(runs: Iterable[Run], folder: Path) -> dict[Run, dict[str, Any]]:
+def finished(runs: Iterable[Run], folder: Path, opened: dict[str, Any] | None = None) -> Results:
     """The results there are, without running anything."""
-    return {run: json.loads(run.path(folder).read_text()) for run in runs if run.path(folder).exists()}
+    opened = {} if opened is None else opened
+    paths = {run: replace(run, data=data_key(run.data, opened)).path(folder) for run in runs}
+    return {run: json.loads(path.read_text()) for run, path in paths.items() if path.exists()}
+
+
+def _is_finished(path: Path) -> bool:
+    return path.exists() and "failed" not in json.loads(path.read_text())
+
+
+def _expected_seconds(run: Run, folder: Path) -> float | None:
+    """The time of the finished run of this method on this data that is most like it; None if there is none."""
+    closest, found = None, None
+    for path in sorted((folder / run.data).glob("*.json")):
+        result = json.loads(path.read_text())
+        of = result["definition"]
+        if "failed" in result or of["method"] != run.method:
+            continue
+        unlike = of["params"] != dict(run.params), of["n_train"] != run.n_train, abs(of["bits"] - run.bits)
+        if closest is None or unlike < closest:
+            closest, found = unlike, sum(result.get(name, 0.0) for name in ("fit_s", "encode_s", "score_s"))
+    return found
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _warm_up(run: Run, data: Any) -> None:
-    """A method's first fit compiles its kernels: do that on a few rows, so that no run's time has it in it."""
+    """A method's first fit compiles its kernels: do that on a few rows, so that no run's time includes it."""
     if run.method != "l2" and data.X.ndim == 2:  # networks compile nothing
         some = data.split(run.trial, None).train[:: max(1, len(data) // 500)]
         with suppress(Exception), warnings.catch_warnings():  # what is wrong with it, the run itself will say
@@ -117,44 +137,66 @@ def _warm_up(run: Run, data: Any) -> None:
             make_method(run).fit(prepared(data, some), data.y[some])
 
 
+# --- data -------------------------------------------------------------------------------------------------
+
+
+def data_key(name: str, opened: dict[str, Any]) -> str:
+    """What results of this data are filed under: a registry name, or the stem and the content of one's own features.
+
+    Features are opened (and kept in ``opened``): two files of one name with other rows or labels have other keys.
+    """
+    if name in opened or name in NAMES:
+        return name
+    data = load_data(name)
+    key = f"{Path(name).stem}-{_checksum(data)}"
+    opened[key] = data
+    return key
+
+
+def _checksum(data: Any) -> str:
+    """Of types, shapes and values of X and y."""
+    digest = hashlib.blake2b(f"{data.X.dtype} {data.X.shape}".encode(), digest_size=6)
+    for block in blocks_of(data.X):
+        digest.update(np.ascontiguousarray(block).data)
+    if data.y is not None:
+        y = np.asarray(data.y)
+        y = y.astype(str) if y.dtype.kind == "O" else y
+        digest.update(f"{y.dtype} {y.shape}".encode() + y.tobytes())
+    return digest.hexdigest()
+
+
+def _open(key: str, opened: dict[str, Any], report: Callable[[str], None]) -> Any:
+    if key not in opened:
+        report(f"loading {key}")
+        opened[key] = load_data(key)
+    return opened[key]
+
+
 def load_data(name: str) -> Any:
     """A dataset by registry name ("cifar10" means its GIST, "cifar10_images" the images), or features by path."""
-    from dish import datasets
-
-    name = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}.get(name, name)
     if name == "synthetic_imagenet":  # 21 GB: made once, then memory-mapped
         return datasets.synthetic_imagenet(path=datasets.cache_folder() / "synthetic_imagenet.npy")
-    if name in datasets.DATASETS:
-        return datasets.DATASETS[name]()
+    if name in NAMES:
+        return datasets.DATASETS[RENAMED.get(name, name)]()
     if Path(name).exists():
         return datasets.load_features(name)
-    raise ValueError(f"data must be a path or one of {', '.join(datasets.DATASETS)}; got {name!r}")
+    raise ValueError(f"data must be a path or one of {', '.join(NAMES)}; got {name!r}")
+
+
+# --- one run ----------------------------------------------------------------------------------------------
 
 
 def _attempt(run: Run, data: Any) -> dict[str, Any]:
-    definition = {
-        "data": Path(run.data).stem,
-        "synthetic": bool(data.synthetic),
-        "method": run.method,
-        "bits": run.bits,
-        "n_train": run.n_train,
-        "trial": run.trial,
-        "params": dict(run.params),
-        "cut": run.cut,
-        "n_queries": run.n_queries,
-        "n_database": run.n_database,
-    }
+    definition = {**run.definition(), "synthetic": bool(data.synthetic)}
     try:
         measured = execute(run, data)
     except Exception as error:
         measured = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(limit=-3)}
-    return {"definition": definition, **measured, "environment": environment()}
+    return {"definition": definition, **measured, "environment": machine.environment()}
 
 
 def execute(run: Run, data: Any) -> dict[str, Any]:
     """Train, encode and score one definition."""
-    from dish import metrics
-
     split = data.split(run.trial, run.n_train)
     query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
     labels, database = data.y, split.database
@@ -168,7 +210,7 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
 
     hasher = make_method(run)
     X = training_rows(run, data, split.train)
-    peak = PeakMemory()
+    peak = machine.PeakMemory()
     start = time.perf_counter()
     hasher.fit(X, labels[split.train])
     fit_s = time.perf_counter() - start
@@ -181,7 +223,8 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     start = time.perf_counter()
     score = metrics.evaluate(q, yq, base, yb, n_bits=run.bits, k=run.cut, at=PRECISION_AT)
     result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
-    result["precision_at"] = {str(k): p for k, p in score.precision_at.items()}
+    for name in ("precision_at", "recall_at"):
+        result[name] = {str(k): value for k, value in result[name].items()}
     if run.method == "dish" and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts: longer than all the rest
         result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
@@ -198,21 +241,11 @@ def _encode(hasher: Any, data: Any, rows: NDArray[Any], block: int = 50_000) -> 
 
 def make_method(run: Run) -> Any:
     """The hasher of a definition; the trial is its seed."""
-    from dish.baselines import REGISTRY
-    from dish.deep.dish import DeepDISH
-    from dish.kernel.dish import DISH
-
-    kinds: dict[str, Any] = {"dish": DISH, "dish_d": DeepDISH, **REGISTRY}
-    if run.method not in kinds:
-        raise ValueError(f"method must be one of {', '.join(method_names())}; got {run.method!r}")
-    return kinds[run.method](n_bits=run.bits, random_state=run.trial, **dict(run.params))
+    return registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **dict(run.params))
 
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
-    from dish import machine
-    from dish.io.rows import Rows
-
     if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
         return Rows(_Selected(data, rows))
     return prepared(data, rows)

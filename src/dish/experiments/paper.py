@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dish.experiments.bench import Run
+from dish.experiments.definition import Run
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,13 @@ TABLES["table8"] = Table(
     ),
     deep=True,
 )
+
+
+def training_sizes(data: str, method: str) -> list[int | None]:
+    """Training rows of a method in the paper's table of that data; the whole database where it has none."""
+    lines = [line for table in TABLES.values() if table.data == data for line in table.lines if line.method == method]
+    return list(dict.fromkeys(line.n_train for line in lines)) or [None]
+
 
 SENSITIVITY_DATA, SENSITIVITY_TRAIN, SENSITIVITY_BITS = "cifar10", 5000, 64
 NUS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)

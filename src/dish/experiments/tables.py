@@ -1,0 +1,150 @@
+"""A table of the paper from run files, its figures beside ours: Markdown and LaTeX to read, CSV to compute with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import numpy as np
+
+from dish.experiments.definition import Results, Run
+from dish.experiments.paper import Table
+
+
+def values(results: Results, runs: list[Run], key: str) -> list[float]:
+    """One number from each run that has it."""
+    return [results[run][key] for run in runs if run in results and key in results[run]]
+
+
+def cell(found: list[float], digits: int = 3) -> str:
+    """Mean ± standard deviation."""
+    if not found:
+        return "–"
+    mean = f"{np.mean(found):.{digits}f}"
+    return f"{mean} ± {np.std(found):.{digits}f}" if len(found) > 1 else mean
+
+
+def table_rows(table: Table, results: Results, trials: int, data: str | None) -> list[list[str]]:
+    """Cells of a table: method, training rows, ours and the paper's MAP at every length, both times."""
+    rows = []
+    for line in table.lines:
+        wanted = line.bits or table.bits
+        cells = [line.label, f"{line.n_train:,}" if line.n_train else "all"]
+        for i, r in enumerate(table.bits):
+            runs = [table.run(line, r, t, data) for t in range(trials)]
+            ours = cell(values(results, runs, "map")) if r in wanted else ""
+            theirs = line.map[i] if line.map else None
+            cells.append(f"{ours} ({theirs:.3f})" if theirs is not None else ours)
+        runs = [table.run(line, table.time_bits, t, data) for t in range(trials)]
+        seconds = cell(values(results, runs, "fit_s"), 1)
+        cells.append(f"{seconds} ({line.seconds:g})" if line.seconds is not None else seconds)
+        rows.append(cells)
+    return rows
+
+
+def title(table: Table, results: Results) -> str:
+    """The paper's title, and the stand-in's name where the numbers are of one."""
+    synthetic = any(run.data == table.data and r["definition"]["synthetic"] for run, r in results.items())
+    return f"{table.title} [on {table.data}, a synthetic stand-in]" if synthetic else table.title
+
+
+def header(table: Table) -> list[str]:
+    """Column names."""
+    return ["method", "training rows", *(f"{r} bits" for r in table.bits), f"fit, s ({table.time_bits} bits)"]
+
+
+def markdown(table: Table, results: Results, trials: int, data: str | None = None) -> str:
+    """A table with the paper's figures in brackets beside ours."""
+    grid = markdown_grid(header(table), table_rows(table, results, trials, data))
+    lines = [f"**{title(table, results)}**", "", grid, legend(table, trials)]
+    lines += [f"- {text}" for text in extras(table, results, trials, data)]
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table, results: Results, trials: int, data: str | None = None) -> str:
+    """The same as a LaTeX table (packages: booktabs)."""
+    grid = latex_grid(header(table), table_rows(table, results, trials, data))
+    caption = _latex(f"{title(table, results)}. {legend(table, trials)}")
+    return f"\\begin{{table}}\n\\caption{{{caption}}}\n{grid}\\end{{table}}\n"
+
+
+def comma_separated(table: Table, results: Results, trials: int, data: str | None = None) -> str:
+    """One line per method, training size and code length: means, standard deviations, and the paper's MAP."""
+    names = ["method", "training_rows", "bits", "trials", "map", "map_std", "paper_map", "fit_s", "fit_s_std"]
+    lines: list[list[object]] = []
+    for line in table.lines:
+        for r in line.bits or table.bits:
+            runs = [table.run(line, r, t, data) for t in range(trials)]
+            found, seconds = values(results, runs, "map"), values(results, runs, "fit_s")
+            theirs = line.map[table.bits.index(r)] if line.map else None
+            lines.append(
+                [line.label, line.n_train or "all", r, len(found), *_spread(found), theirs, *_spread(seconds)]
+            )
+    return csv_grid(names, lines)
+
+
+def _spread(found: list[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation; of one value none."""
+    mean = float(np.mean(found)) if found else None
+    return mean, float(np.std(found)) if len(found) > 1 else None
+
+
+# --- grids of text ----------------------------------------------------------------------------------------
+
+
+def markdown_grid(names: list[str], rows: list[list[str]]) -> str:
+    """Rows of cells as a Markdown table."""
+    lines = [names, ["---"] * len(names), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def latex_grid(names: list[str], rows: list[list[str]]) -> str:
+    """Rows of cells as a LaTeX tabular with the rules of booktabs."""
+    body = ["\\toprule", _latex_line(names), "\\midrule", *map(_latex_line, rows), "\\bottomrule"]
+    columns = "l" + "r" * (len(names) - 1)
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"]) + "\n"
+
+
+def csv_grid(names: list[str], rows: list[list[object]]) -> str:
+    """Rows of values as CSV; None is an empty field."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([names, *rows])
+    return buffer.getvalue()
+
+
+def _latex_line(cells: list[str]) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
+
+
+def _latex(text: str) -> str:
+    """Plain text with LaTeX's special characters escaped."""
+    marks = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    marks |= {"±": r"$\pm$", "–": "--", "α": r"$\alpha$", "×": r"$\times$"} | {c: "\\" + c for c in "&%$#_{}"}
+    return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], text)
+
+
+def extras(table: Table, results: Results, trials: int, data: str | None) -> list[str]:
+    """What the runs also measured: learned codes as the database, real-valued queries."""
+    said = []
+    for line in table.lines:
+        if line.method != "dish":
+            continue
+        for key, text in (
+            ("map_learned_codes", "learned codes as the database"),
+            ("map_asymmetric", "queries ranked by their real-valued outputs"),
+        ):
+            found = {
+                r: values(results, [table.run(line, r, t, data) for t in range(trials)], key)
+                for r in (line.bits or table.bits)
+            }
+            if any(found.values()):
+                numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in found.items() if v)
+                said.append(f"{line.label}, {line.n_train or 'all'} rows, {text}: {numbers}")
+    return said
+
+
+def legend(table: Table, trials: int) -> str:
+    """What the cells say."""
+    spread = f"Mean ± standard deviation of up to {trials} trials" if trials > 1 else "One trial"
+    return f"{spread}; in brackets the paper's figure; – not run. {table.note}"
