@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.datasets.dataset import Dataset
+from dish.datasets.gist import N_FEATURES, VERSION, gist
 from dish.io.cache import DownloadError, cache_folder, download, save_npy
 from dish.io.tables import DataFileError, StrPath, read_npy
 from dish.progress import progress
@@ -68,8 +69,6 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
 
 def cifar10_gist(path: StrPath | None = None, cache: StrPath | None = None) -> Dataset:
     """CIFAR-10 as 512-d GIST, rows of l2 norm one, float32 (60000, 512). Computed once, then cached."""
-    from dish.datasets.gist import N_FEATURES, VERSION, gist
-
     images = load_cifar10(path, cache)
     file = cache_folder(cache) / f"cifar10_gist_v{VERSION}.npy"
     X = None
