@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
 from dish.datasets.nuswide import NUSWIDE_CONCEPTS, NUSWIDE_WORDS
+from dish.io.atomic import replacing
 from dish.io.tables import DataFileError, StrPath, read_npy
 from dish.progress import progress
 
@@ -134,17 +134,13 @@ class SyntheticImageNet:
         path = Path(path)
         if path.exists():
             return self._reopen(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             out = np.lib.format.open_memmap(temporary, "w+", np.float32, self.shape)
             with progress("synthetic ImageNet", self.n) as step:
                 for i, (X, _) in enumerate(self):
                     out[i * self.ROWS : i * self.ROWS + len(X)] = X
                     step(len(X))
             out.flush()
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
         return read_npy(path, mmap_mode="r")
 
     def _reopen(self, path: Path) -> NDArray[np.float32]:

@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,6 +29,7 @@ from dish.checks import check_integer, check_number, check_option
 from dish.deep.augment import augment
 from dish.hasher import Hasher, plain
 from dish.io import images, modelfile
+from dish.io.atomic import replacing
 from dish.machine import resolve_device
 from dish.progress import Stopwatch, progress
 from dish.similarity.labelled import Similarity, from_labels
@@ -430,8 +430,6 @@ class DeepHasher(Stopwatch, Hasher):
         H and W are the network's own input size (``image_size``), for a module without one the size it learned from.
         """
         check_is_fitted(self)
-        import tempfile
-
         model = _Encoder(self.model_, self.mirror).cpu().eval()
         if self.vectors_:
             some = torch.zeros(2, self.n_features_in_)
@@ -440,18 +438,17 @@ class DeepHasher(Stopwatch, Hasher):
             height, width = (size, size) if size else self.image_shape_
             some = torch.zeros(2, height, width, 3, dtype=torch.uint8)
         name = "rows" if self.vectors_ else "images"
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        with replacing(path) as temporary, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,
                 (some,),
-                f"{folder}/hasher.onnx",
+                str(temporary),
                 input_names=[name],
                 output_names=["F"],
                 dynamic_axes={name: {0: "n"}, "F": {0: "n"}},
                 dynamo=False,
             )
-            modelfile.write_atomically(path, Path(f"{folder}/hasher.onnx").read_bytes())
 
 
 class _Encoder(nn.Module):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dish import datasets, machine, metrics, registry
 from dish.deep.hasher import DeepHasher
 from dish.experiments.definition import Results, Run
-from dish.io import modelfile
+from dish.io.atomic import write_atomically
 from dish.io.blocks import blocks_of
 from dish.io.pages import release
 from dish.io.rows import Rows
@@ -283,4 +283,4 @@ def unit_rows(X: NDArray[Any]) -> NDArray[np.float32]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a results file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    modelfile.write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

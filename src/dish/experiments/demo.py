@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dish import codes, machine, metrics
 from dish.baselines.lsh import LSH
 from dish.experiments import bench
-from dish.io import modelfile
+from dish.io.atomic import write_atomically
 from dish.kernel.dish import DISH
 
 BITS = (16, 32, 64)
@@ -109,7 +109,7 @@ def write_page(result: Result, path: Path) -> None:
         f"<td>{'–' if row.precision is None else f'{row.precision:.3f}'}</td></tr>"
         for row in result.rows
     )
-    modelfile.write_atomically(path, _PAGE.format(table=lines, searches="".join(searches)).encode())
+    write_atomically(path, _PAGE.format(table=lines, searches="".join(searches)).encode())
 
 
 def _figure(image: NDArray[Any], caption: str, kind: str, alt: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from dish.experiments import paper
 from dish.experiments.definition import Results, Run
 from dish.experiments.tables import title, values
-from dish.io.modelfile import write_atomically
+from dish.io.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ import torch
 
 from dish.experiments import bench, figures, paper, report, tables
 from dish.experiments.definition import Results, Run
-from dish.io.modelfile import write_atomically
+from dish.io.atomic import write_atomically
 
 WHAT = (*paper.TABLES, "figures", "sensitivity", "all")
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.io.atomic import write_atomically
 from dish.io.errors import DataFileError, StrPath
-from dish.io.modelfile import write_atomically
 from dish.progress import progress
 
 

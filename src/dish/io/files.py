@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from dish import codes, metrics
+from dish.io.atomic import replacing
 from dish.io.blocks import blocks_of
 from dish.io.pages import allocate_npy
 from dish.io.shards import check_finite
@@ -23,22 +24,19 @@ BLOCK = 1 << 14  # rows
 def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
     """Write the codes of X (an array, a memory-map, shards) to a .npy file, whole or not at all: its shape."""
     shape = X.shape[0], codes.n_bytes(hasher.n_bits)
-    temporary = output.with_name(f".{output.name}.tmp")
-    try:
+    with ExitStack() as stack:
+        name = ""
         with ranks.raise_together():
             if ranks.first:
-                allocate_npy(temporary, shape)
+                name = str(stack.enter_context(replacing(output)))
+                allocate_npy(Path(name), shape)
         with ranks.raise_together():
-            out = np.lib.format.open_memmap(temporary, "r+")
+            out = np.lib.format.open_memmap(str(ranks.gather_arrays(np.array(name))[0]), "r+")
             for rows, block in _parts(X, ranks, "encoding"):
                 out[rows] = hasher.transform(block)
             out.flush()
         with ranks.raise_together():
-            if ranks.first:
-                os.replace(temporary, output)
-    finally:
-        if ranks.first:
-            temporary.unlink(missing_ok=True)
+            stack.close()  # the file takes its place
     return shape
 
 
