@@ -1,48 +1,268 @@
-"""The rows of an index at one moment: codes as words, ids with their look-up, labels."""
+"""An index at one moment: its rows, and every question that can be asked of them."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dish.codes import n_bytes
+from dish.checks import check_integer, check_option
+from dish.codes import pack
 from dish.index import scan
+from dish.index.answers import Kernel, merge, merge_within, rerank, run, run_within, without
+from dish.index.ids import IntegerLookup, StringLookup
+from dish.index.views import Groups, Lists, Views
+from dish.index.vocabulary import Vocabulary
+from dish.index.words import as_outputs, to_bytes, to_words
+from dish.items import Ids, as_ids, label_array
 
-if TYPE_CHECKING:
-    from dish.index.views import Groups, Lists
-
-Ids = NDArray[Any]  # int64, or objects that are all str
+MakeView = Callable[[NDArray[Any]], Groups | Lists]
+NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows at one moment. Arrays may be longer than n: later rows are written behind it, never before."""
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """What snapshots share as long as rows keep their numbers. All of it only grows, so old snapshots stay right."""
 
+    lookup: IntegerLookup | StringLookup
+    vocabulary: Vocabulary
+    views: Views
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """An index at one moment (``HammingIndex.snapshot``). It never changes, whatever is written to the index.
+
+    Answers that belong together, such as hits with their labels and codes, are to be taken from one snapshot. Any
+    number of threads may use it. Arrays may be longer than ``n``: later rows are written behind it, never before.
+    """
+
+    n_bits: int
+    generation: Generation
     codes: NDArray[Any]  # (≥ n, w) words
-    ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    labels: NDArray[np.int32] | None = None  # numbers of labels, −1 for none; None: no row has one
-    n: int = 0
-    dead: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # removed rows, ascending
-    view: Groups | Lists | None = None
-    born: object = field(default_factory=object)  # the same as long as rows keep their numbers
+    ids_: Ids  # (≥ n,)
+    labels: NDArray[np.int32] | None  # (≥ n,) numbers of labels, −1 for none; None: no row has one
+    n: int  # rows, deleted ones among them
+    ascending: bool  # integer ids that only grow: found by bisection
+    deleted: NDArray[np.int64] = field(default_factory=lambda: NONE)  # rows, ascending
 
-    def without(self, removed: NDArray[np.int64]) -> Rows:
-        """The same with more rows dead."""
-        return replace(self, dead=np.union1d(self.dead, removed)) if len(removed) else self
+    @classmethod
+    def of(
+        cls,
+        n_bits: int,
+        make_view: MakeView,
+        codes: NDArray[Any],
+        ids: Ids,
+        labels: NDArray[np.int32] | None = None,
+        vocabulary: Vocabulary | None = None,
+    ) -> Snapshot:
+        """The first snapshot of a generation: rows with their numbers, ids and labels."""
+        lookup = StringLookup() if ids.dtype == object else IntegerLookup()
+        generation = Generation(lookup, vocabulary or Vocabulary(), Views(make_view))
+        generation.views.move_to(codes)
+        ascending = _ascend(ids)
+        if not ascending:
+            lookup.add(ids, 0, len(ids))
+        return cls(n_bits, generation, codes, ids, labels, len(codes), ascending)
 
-    def squeezed(self) -> Rows:
-        """The living rows alone, numbered anew."""
-        alive = np.ones(self.n, bool)
-        alive[self.dead] = False
-        labels = None if self.labels is None else self.labels[: self.n][alive]
-        return Rows(self.codes[: self.n][alive], self.ids[: self.n][alive], labels, int(alive.sum()))
+    # --- content ---
+
+    def __len__(self) -> int:
+        return self.n - len(self.deleted)
+
+    def __contains__(self, one: Any) -> bool:
+        return bool(self.rows_of(as_ids([one], 1))[0] >= 0)
+
+    @property
+    def ids(self) -> Ids:
+        """The ids, in the order of insertion; not to be written to."""
+        ids = np.delete(self.ids_[: self.n], self.deleted) if len(self.deleted) else self.ids_[: self.n].view()
+        ids.flags.writeable = False
+        return ids
+
+    def sample_ids(self, n: int, rng: np.random.Generator) -> Ids:
+        """Up to n ids drawn at random, without going through all of them."""
+        rows = rng.choice(self.n, min(n + len(self.deleted), self.n), replace=False)
+        return self.ids_[rows[~np.isin(rows, self.deleted)][:n]]
+
+    def get(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """The codes of some ids, uint8 (n, ceil(n_bits / 8))."""
+        return to_bytes(self.codes[self._known_rows(ids)], self.n_bits)
+
+    def labels_of(self, ids: ArrayLike) -> NDArray[Any]:
+        """The labels of some ids; None for a row without one (the array is then one of objects)."""
+        rows = self._known_rows(ids)
+        if self.labels is None:
+            return label_array([None] * len(rows))
+        values = self.generation.vocabulary.values
+        return label_array([None if i < 0 else values[i] for i in self.labels[rows].tolist()])
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes held: codes, what speeds up the search, ids with their look-up, labels."""
+        view = self.generation.views.newest
+        return {
+            "codes": self.codes.nbytes,
+            "search": 0 if view is None else view.nbytes,
+            "ids": self.ids_.nbytes + self.generation.lookup.nbytes,
+            "labels": 0 if self.labels is None else self.labels.nbytes,
+        }
+
+    def rows_of(self, ids: Ids) -> NDArray[np.int64]:
+        """The row of each id; −1 for ids that are not there."""
+        if not self.n or (ids.dtype == object) != (self.ids_.dtype == object):
+            return np.full(len(ids), -1)
+        if self.ascending:
+            known = self.ids_[: self.n]
+            found = np.minimum(np.searchsorted(known, ids), self.n - 1)
+            found = np.where(known[found] == ids, found, -1)
+        else:
+            found = self.generation.lookup.find(ids, self.n)
+        return np.where(np.isin(found, self.deleted), -1, found) if len(self.deleted) else found
+
+    # --- searching ---
+
+    def search(
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        ids: ArrayLike | None = None,
+        mode: str = "hamming",
+        shortlist: int | None = None,
+    ) -> tuple[NDArray[Any], Ids]:
+        """``HammingIndex.search`` of this snapshot."""
+        check_option("mode", mode, ("hamming", "asymmetric", "rerank"))
+        check_integer("k", k, low=1)
+        among = self._among(ids)
+        if mode == "hamming":
+            D, R = self._best(among, to_words(queries, self.n_bits, "queries"), k, scan.nearest)
+            return D, self._ids_at(R)
+        F = as_outputs(queries, self.n_bits)
+        if mode == "asymmetric":
+            D, R = self._best(among, F, k, scan.best_scores)
+        else:
+            n_short = check_integer("shortlist", max(100, 10 * k) if shortlist is None else shortlist, low=k)
+            _, R = self._best(among, to_words(pack(F), self.n_bits, "queries"), n_short, scan.nearest)
+            D, R = rerank(F, self.codes, R, k)
+        return (-D).astype(np.float32), self._ids_at(R)
+
+    def radius_search(
+        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
+        """``HammingIndex.radius_search`` of this snapshot."""
+        check_integer("radius", radius, low=0)
+        among = self._among(ids)
+        Q = to_words(queries, self.n_bits, "queries")
+        lims, D, R = self._within(among, Q, min(radius, self.n_bits))
+        return lims, D, self._ids_at(R)
+
+    def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
+        """``HammingIndex.measure_recall`` of this snapshot."""
+        check_integer("k", k, low=1)
+        Q = to_words(queries, self.n_bits, "queries")
+        D, _ = self._best(None, Q, k, scan.nearest)
+        exact, _ = self._best(None, Q, k, scan.nearest, use_view=False)
+        return float((exact[:, -1:] >= D).mean()) if exact.size else 1.0
+
+    def _best(
+        self, among: NDArray[Any] | None, Q: NDArray[Any], k: int, kernel: Kernel, use_view: bool = True
+    ) -> scan.Found:
+        """The k first rows by key, among some or all that are not deleted."""
+        if among is not None:
+            D, R = run(kernel, Q, self.codes[among], min(k, len(among)))
+            return D, among[R]
+        k = min(k, len(self))
+        wanted = k + len(self.deleted)  # so many that k are left without the deleted ones
+        view = self._view(len(Q)) if use_view else None
+        start = 0 if view is None else view.n
+        parts = [] if view is None else [view.best(Q, min(wanted, view.n), kernel)]
+        if start < self.n:  # rows that came after the view
+            D, R = run(kernel, Q, self.codes[start : self.n], min(wanted, self.n - start))
+            parts.append((D, R + start))
+        D, R = merge(parts, len(Q), wanted)
+        return without(self.deleted, D, R, k)
+
+    def _within(
+        self, among: NDArray[Any] | None, Q: NDArray[Any], radius: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """(lims, D, rows) of all rows within the radius, by distance, then by row."""
+        if among is not None:
+            found, D, R = run_within(Q, self.codes[among], radius)
+            return merge_within([(found, D, among[R])], len(Q), NONE)
+        view = self._view(len(Q))
+        start = view.n if isinstance(view, Groups) else 0
+        parts = [view.within(Q, radius)] if isinstance(view, Groups) else []
+        if start < self.n or not parts:
+            found, D, R = run_within(Q, self.codes[start : self.n], radius)
+            parts.append((found, D, R + start))
+        return merge_within(parts, len(Q), self.deleted)
+
+    def _view(self, n_queries: int) -> Groups | Lists | None:
+        return self.generation.views.covering(self.codes[: self.n], n_queries)
+
+    def _ids_at(self, rows: NDArray[np.int64]) -> Ids:
+        """The ids of rows; if they are 0, 1, …, n − 1, the row numbers themselves."""
+        if self.ascending and self.n and self.ids_[0] == 0 and self.ids_[self.n - 1] == self.n - 1:
+            return rows
+        return self.ids_[rows]
+
+    def _known_rows(self, ids: ArrayLike) -> NDArray[np.int64]:
+        given = as_ids(ids)
+        rows = self.rows_of(given)
+        if (rows < 0).any():
+            raise KeyError(f"id {given[rows < 0].tolist()[0]!r} is not in the index")
+        return rows
+
+    def _among(self, ids: ArrayLike | None) -> NDArray[np.int64] | None:
+        """The rows of a filter, ascending; None without a filter."""
+        if ids is None:
+            return None
+        rows = self.rows_of(as_ids(ids))
+        return np.unique(rows[rows >= 0])
+
+    # --- the next snapshot: for the one writer of an index ---
+
+    def without(self, rows: NDArray[np.int64]) -> Snapshot:
+        """The same with more rows deleted."""
+        return replace(self, deleted=np.union1d(self.deleted, rows)) if len(rows) else self
+
+    def compacted(self) -> Snapshot:
+        """Drop deleted rows and labels of no row, and renumber."""
+        kept = np.ones(self.n, bool)
+        kept[self.deleted] = False
+        vocabulary, labels = Vocabulary(), self.labels
+        if labels is not None:
+            vocabulary, labels = self.generation.vocabulary.compacted(labels[: self.n][kept])
+        codes, ids = self.codes[: self.n][kept], self.ids_[: self.n][kept]
+        return Snapshot.of(self.n_bits, self.generation.views.make, codes, ids, labels, vocabulary)
+
+    def extended(self, words: NDArray[Any], ids: Ids, labels: list[Any] | None) -> Snapshot:
+        """The same with rows at the end: written behind the last row, where this snapshot does not look."""
+        n = self.n + len(words)
+        codes = _appended(self.codes, self.n, words)
+        all_ids = _appended(self.ids_, self.n, ids)
+        ascending = self.ascending and _ascend(all_ids[max(self.n - 1, 0) : n])
+        if not ascending:  # a table is made of all rows when it is first needed
+            self.generation.lookup.add(all_ids, 0 if self.ascending else self.n, n)
+        self.generation.views.move_to(codes)
+        labels_ = self._extended_labels(labels, len(words))
+        return replace(self, codes=codes, ids_=all_ids, labels=labels_, n=n, ascending=ascending)
+
+    def _extended_labels(self, labels: list[Any] | None, n: int) -> NDArray[np.int32] | None:
+        if self.labels is None and (labels is None or labels.count(None) == n):
+            return None
+        numbers = np.full(n, -1, np.int32) if labels is None else self.generation.vocabulary.numbers_of(labels)
+        before = np.full(self.n, -1, np.int32) if self.labels is None else self.labels
+        return _appended(before, self.n, numbers)
 
 
-def appended(a: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
+def _ascend(ids: Ids) -> bool:
+    return ids.dtype != object and bool((ids[1:] > ids[:-1]).all())
+
+
+def _appended(a: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
     """The first n rows of ``a`` and then more; in place where there is room, else with room for an eighth."""
     if n + len(more) > len(a):
         room = max(n + len(more), n + n // 8 + 64 if n else 0)
@@ -51,128 +271,3 @@ def appended(a: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
         a = longer
     a[n : n + len(more)] = more
     return a
-
-
-class IntegerLookup:
-    """Rows of integer ids: by bisection while ids only grow, then by a hash table."""
-
-    def __init__(self) -> None:
-        self.slots: NDArray[np.int32] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the table."""
-        return 0 if self.slots is None else self.slots.nbytes
-
-    def add(self, rows: Rows, start: int) -> None:
-        """Take note of the rows from ``start`` on."""
-        if self.slots is None:
-            tail = rows.ids[max(start - 1, 0) : rows.n]
-            if (tail[1:] > tail[:-1]).all():
-                return
-            start = 0
-        if self.slots is None or 2 * rows.n > len(self.slots):
-            self.slots, start = scan.empty_slots(rows.n + rows.n // 4), 0
-        scan.put(self.slots, rows.ids[:, None], start, rows.n)
-
-    def find(self, ids: Ids, rows: Rows) -> NDArray[np.int64]:
-        """Rows of ids; −1 for those that are not there."""
-        if ids.dtype != np.int64:
-            return np.full(len(ids), -1)
-        if self.slots is None:
-            known = rows.ids[: rows.n]
-            found = np.minimum(np.searchsorted(known, ids), max(rows.n - 1, 0))
-            found = np.where(known[found] == ids, found, -1) if rows.n else np.full(len(ids), -1)
-        else:
-            found = scan.find(self.slots, rows.ids[:, None], ids[:, None])
-        return _living(found, rows)
-
-
-class StringLookup:
-    """Rows of string ids: a dictionary."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, int] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the dictionary, its keys among them."""
-        return sys.getsizeof(self.rows) + sum(map(sys.getsizeof, self.rows)) + 32 * len(self.rows)
-
-    def add(self, rows: Rows, start: int) -> None:
-        """Take note of the rows from ``start`` on."""
-        self.rows.update(zip(rows.ids[start : rows.n], range(start, rows.n), strict=True))
-
-    def find(self, ids: Ids, rows: Rows) -> NDArray[np.int64]:
-        """Rows of ids; −1 for those that are not there."""
-        found = np.fromiter((self.rows.get(one, -1) for one in ids), np.int64, len(ids))
-        return _living(found, rows)
-
-
-def _living(found: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
-    return np.where(np.isin(found, rows.dead), -1, found) if len(rows.dead) else found
-
-
-def words_of(n_bits: int) -> tuple[type[np.unsignedinteger[Any]], int]:
-    """Type and number of the words that hold a code: at most twice its bytes."""
-    width = n_bytes(n_bits)
-    for word, size in ((np.uint8, 1), (np.uint16, 2), (np.uint32, 4)):
-        if width <= size:
-            return word, 1
-    return np.uint64, -(-width // 8)
-
-
-def as_ids(ids: Any, n: int | None = None) -> Ids:
-    """Ids as int64, or as an array of str objects."""
-    if isinstance(ids, str | bytes) or (np.ndim(ids) == 0 and not hasattr(ids, "__iter__")):
-        raise ValueError(f"ids must be a list of ids, got {ids!r}")
-    given = ids if isinstance(ids, np.ndarray) else np.array(list(ids), object)
-    if given.ndim != 1:
-        raise ValueError(f"ids must be a list of ids, got shape {given.shape}")
-    if n is not None and len(given) != n:
-        raise ValueError(f"ids has {len(given):,} entries for {n:,} codes")
-    if not len(given):
-        return np.empty(0, np.int64)
-    if given.dtype.kind == "U" or (given.dtype == object and all(isinstance(one, str) for one in given)):
-        return np.array(given.tolist(), object)
-    whole = given.dtype.kind in "iu" or (
-        given.dtype == object
-        and all(isinstance(one, int | np.integer) and not isinstance(one, bool | np.bool_) for one in given)
-    )
-    if not whole:
-        raise ValueError(f"ids must be whole numbers or strings, all of one kind; got {given[0]!r} among them")
-    try:
-        if given.dtype == np.uint64 and given.max() > np.iinfo(np.int64).max:
-            raise OverflowError
-        return given.astype(np.int64)
-    except OverflowError:
-        raise ValueError("ids must fit into 64 bits with a sign") from None
-
-
-def as_labels(labels: Any, n: int) -> list[Any] | None:
-    """Labels as plain values, one a row."""
-    if labels is None:
-        return None
-    given = np.asarray(labels)
-    if given.ndim != 1 or len(given) != n:
-        raise ValueError(f"labels must be one a row, {n:,} of them; got shape {given.shape}")
-    values: list[Any] = given.tolist()
-    if not all(isinstance(value, str | int | float) for value in values):
-        raise ValueError("labels must be numbers or strings")
-    return values
-
-
-def to_text(ids: Ids) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Strings as one text and where each ends in it."""
-    parts = [one.encode("utf-8", "surrogatepass") for one in ids]
-    return np.frombuffer(b"".join(parts), np.uint8), np.cumsum([len(p) for p in parts], dtype=np.int64)
-
-
-def from_text(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> Ids:
-    """The strings of such a text."""
-    whole, start = bytes(text), 0
-    ids = np.empty(len(ends), object)
-    for i, end in enumerate(ends.tolist()):
-        ids[i] = whole[start:end].decode("utf-8", "surrogatepass")
-        start = end
-    return ids

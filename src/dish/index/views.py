@@ -1,7 +1,8 @@
-"""What makes a search faster than a scan of all rows: groups of equal codes, or lists for approximate search."""
+"""Views of an index's rows that make a search faster than a scan: groups of equal codes, or lists (approximate)."""
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.index import scan
-from dish.index.snapshot import Rows
-
-Kernel = Callable[..., Any]  # (queries, codes, k) → keys and rows, ascending by key, then by row
+from dish.index import grouping, hashtable, multiindex, scan
+from dish.index.answers import Kernel, joined, run, stacked
 
 REGROUP = 50  # grouping the rows costs about as much as scanning each of them that many times
+FEWEST = 4096  # rows; fewer are scanned
+
+
+class Views:
+    """The newest view of the rows of one generation, made by a search once scanning has cost as much as making it."""
+
+    def __init__(self, make: Callable[[NDArray[Any]], Groups | Lists]) -> None:
+        self.make = make  # from the codes (n, w) it is to cover
+        self.newest: Groups | Lists | None = None
+        self._codes: NDArray[Any] | None = None
+        self._scanned = 0  # rows scanned that a view does not cover, since the last view
+        self._lock = threading.Lock()
+        self._making = threading.Lock()
+
+    def move_to(self, codes: NDArray[Any]) -> None:
+        """Use the codes at their new place in memory, so that the old one is released."""
+        with self._lock:
+            self._codes = codes
+            self.newest = None if self.newest is None else self.newest.moved(codes)
+
+    def covering(self, codes: NDArray[Any], n_queries: int) -> Groups | Lists | None:
+        """A view of the first of these rows (n, w), for so many queries; None if there is none yet."""
+        view, n = self.newest, len(codes)
+        if view is not None and view.n > n:  # it was made for a later snapshot
+            view = None
+        covered = 0 if view is None else view.n
+        self._scanned += n_queries * (n - covered)
+        if n == covered or n < FEWEST or self._scanned < REGROUP * n:
+            return view
+        if not self._making.acquire(blocking=False):  # another thread is at it
+            return view
+        try:
+            made = self.make(codes)
+            with self._lock:
+                self._scanned = 0
+                if self.newest is None or self.newest.n < made.n:
+                    self.newest = made if self._codes is None else made.moved(self._codes)
+        finally:
+            self._making.release()
+        return made
 
 
 @dataclass(frozen=True)
@@ -27,20 +66,20 @@ class Groups:
     m: int  # words by which codes are listed for radius searches: those full of bits, at most four
     members: tuple[NDArray[np.int32], NDArray[np.int32]] | None  # (starts, rows by group); None: u = n, row = group
     tables: list[Any] = field(default_factory=list)  # of multi-index hashing, once radius searches call for them
-    waited: list[int] = field(default_factory=list)  # queries answered without
+    queries_before_tables: list[int] = field(default_factory=list)  # radius queries answered without them
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, rows: Rows, n_bits: int) -> Groups:
+    def of(cls, B: NDArray[Any], n_bits: int) -> Groups:
         """Group the rows, unless so many codes are distinct that the groups would take more room than the codes."""
-        B, m = rows.codes[: rows.n], max(1, min(4, n_bits // 64))
+        n, m = len(B), max(1, min(4, n_bits // 64))
         width = B.itemsize * B.shape[1]
-        share = (width - 4) / (width + 4 + 4.5 * m) if width > 4 else 0.2  # 4 bytes a row, the rest a group
-        most = int(share * rows.n)
-        first, member_of = scan.group(scan.empty_slots(most + 1), B, most)
+        share = (width - 4) / (width + 4 + 4.5 * m) if width > 4 else 0.2  # 4 bytes per row, the rest per group
+        most = int(share * n)
+        first, member_of = grouping.group(hashtable.empty_slots(most + 1), B, most)
         if not len(first):
-            return cls(B, rows.n, m, None)
-        return cls(B[first], rows.n, m, scan.list_members(member_of, len(first)))
+            return cls(B, n, m, None)
+        return cls(B[first], n, m, grouping.list_members(member_of, len(first)))
 
     def moved(self, codes: NDArray[Any]) -> Groups:
         """The same when the codes of the rows have moved in memory: the old place must not be kept."""
@@ -60,30 +99,30 @@ class Groups:
 
         def expanded(some: NDArray[Any]) -> Any:
             D, G = kernel(some, self.codes, min(k, len(self.codes)))
-            return scan.expand(D, G, starts, members, k)
+            return grouping.expand(D, G, starts, members, k)
 
-        return _stacked(scan.in_threads(expanded, Q, k=k), len(Q), k)
+        return stacked(scan.in_threads(expanded, Q, k=k), len(Q), k)
 
     def within(self, Q: NDArray[Any], radius: int) -> Any:
-        """All rows within the radius: how many a query, distances, rows."""
+        """All rows within the radius: how many per query, distances, rows."""
         look = self._looking(radius, len(Q))
 
         def expanded(some: NDArray[Any]) -> Any:
             found = look(some)
-            return found if self.members is None else scan.expand_all(*found, *self.members)
+            return found if self.members is None else grouping.expand_all(*found, *self.members)
 
-        return _joined(scan.in_threads(expanded, Q))
+        return joined(scan.in_threads(expanded, Q))
 
     def _looking(self, radius: int, n_queries: int) -> Callable[[NDArray[Any]], Any]:
         """The way to the codes within a radius: by bits of some words, or by a scan if that costs less."""
         u = len(self.codes)
-        n_listed = u.bit_length() - 4  # bits by which codes are listed: some 8 to 16 codes a bucket, if they spread
+        n_listed = u.bit_length() - 4  # bits by which codes are listed: some 8 to 16 codes per bucket, if they spread
         if not self.tables and u >= 4096 and self.codes.dtype == np.uint64:
             with self.lock:
-                self.waited.append(n_queries)
-                if not self.tables and sum(self.waited) >= REGROUP:  # making them costs as many scans
-                    self.tables.append(scan.list_by_bits(self.codes, self.m, n_listed))
-        patterns = scan.near_patterns(n_listed, radius // self.m, most=u >> 5) if self.tables else None
+                self.queries_before_tables.append(n_queries)
+                if not self.tables and sum(self.queries_before_tables) >= REGROUP:  # making them costs as many scans
+                    self.tables.append(multiindex.list_by_bits(self.codes, self.m, n_listed))
+        patterns = multiindex.near_patterns(n_listed, radius // self.m, most=u >> 5) if self.tables else None
         if patterns is None:
             return lambda Q: scan.within(Q, self.codes, radius)
         return lambda Q: self._look_by_bits(Q, radius, patterns)
@@ -91,13 +130,15 @@ class Groups:
     def _look_by_bits(self, Q: NDArray[Any], radius: int, patterns: NDArray[np.int64]) -> Any:
         """Buckets for the queries whose buckets hold few codes, a scan for the others."""
         starts, order = self.tables[0]
-        full = scan.count_by_bits(Q, starts, patterns) > len(self.codes) >> 5  # a row here and there costs 32 in line
+        full = (
+            multiindex.count_by_bits(Q, starts, patterns) > len(self.codes) >> 5
+        )  # a row here and there costs 32 in line
         if full.all():
             return scan.within(Q, self.codes, radius)
         rest = (radius, starts, order, patterns, radius // self.m)
         if not full.any():
-            return scan.within_by_bits(Q, self.codes, *rest)
-        a, b = scan.within(Q[full], self.codes, radius), scan.within_by_bits(Q[~full], self.codes, *rest)
+            return multiindex.within_by_bits(Q, self.codes, *rest)
+        a, b = scan.within(Q[full], self.codes, radius), multiindex.within_by_bits(Q[~full], self.codes, *rest)
         queries = np.concatenate(
             [np.repeat(np.flatnonzero(which), part[0]) for which, part in ((full, a), (~full, b))]
         )
@@ -114,18 +155,16 @@ class Lists:
     ivf: Any
 
     @classmethod
-    def of(cls, rows: Rows, n_lists: int | None, n_probe: int | None) -> Lists:
+    def of(cls, codes: NDArray[Any], n_lists: int | None, n_probe: int | None) -> Lists:
         """Train and fill the lists."""
         import faiss
 
-        codes = rows.codes[: rows.n]
-        B = np.ascontiguousarray(codes).view(np.uint8)
-        n_bits = 8 * B.shape[1]
-        n_lists = min(n_lists or int(4 * rows.n**0.5), rows.n)
-        ivf: Any = faiss.index_binary_factory(n_bits, f"BIVF{n_lists}")
-        ivf.cp.min_points_per_centroid = 1  # few rows a list is the user's choice
+        n, B = len(codes), np.ascontiguousarray(codes).view(np.uint8)
+        n_lists = min(n_lists or int(4 * n**0.5), n)
+        ivf: Any = faiss.index_binary_factory(8 * B.shape[1], f"BIVF{n_lists}")
+        ivf.cp.min_points_per_centroid = 1  # few rows per list is the user's choice
         ivf.nprobe = min(n_probe or max(1, n_lists // 16), n_lists)
-        sample = np.random.default_rng(0).permutation(rows.n)[: 64 * n_lists]
+        sample = np.random.default_rng(0).permutation(n)[: 64 * n_lists]
         ivf.train(B[np.sort(sample)])
         ivf.add(B)
         return cls(codes, ivf)
@@ -141,7 +180,7 @@ class Lists:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: a copy of the codes and a number a row."""
+        """Bytes held: a copy of the codes and a number per row."""
         return self.n * (self.ivf.code_size + 8)
 
     def best(self, Q: NDArray[Any], k: int, kernel: Kernel) -> scan.Found:
@@ -157,72 +196,10 @@ class Lists:
         return D, R
 
 
-# --- Answers ----------------------------------------------------------------------------------------------
-
-
-def run(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
-    """A kernel over all queries."""
-    return _stacked(scan.in_threads(kernel, Q, B, k, k=k) if k else [], len(Q), k)
-
-
-def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
-    """``scan.within`` over all queries."""
-    return _joined(scan.in_threads(scan.within, Q, B, radius))
-
-
-def _stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return np.empty((n, k), np.int32), np.empty((n, k), np.int64)
-    return np.concatenate([D for D, _ in parts]), np.concatenate([R for _, R in parts])
-
-
-def _joined(parts: list[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    empty = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
-    return tuple(np.concatenate(arrays) for arrays in zip(empty, *parts, strict=True))
-
-
-def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
-    """Answers over one stretch of rows after another → the first k by key; a stable sort keeps rows in order."""
-    if len(parts) < 2:
-        return parts[0] if parts else _stacked([], n, 0)
-    D, R = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
-    order = np.argsort(D, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(D, order, 1), np.take_along_axis(R, order, 1)
-
-
-def merge_within(parts: list[Any], n: int, dead: NDArray[np.int64]) -> Any:
-    """(how many, distances, rows) over stretches of rows → (lims, distances, rows), the dead dropped."""
-    found, D, R = _joined(parts)
-    if len(parts) > 1 or len(dead):
-        query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
-        alive = ~np.isin(R, dead)
-        query, D, R = query[alive], D[alive], R[alive]
-        order = np.lexsort((R, D, query))
-        found, D, R = np.bincount(query, minlength=n), D[order], R[order]
-    lims = np.zeros(n + 1, np.int64)
-    np.cumsum(found, out=lims[1:])
-    return lims, D, R
-
-
-def without(dead: NDArray[np.int64], D: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
-    """The first k of each line that are not dead; there are so many."""
-    if not len(dead):
-        return D, R
-    alive = ~np.isin(R, dead)
-    kept = alive & (np.cumsum(alive, axis=1) <= k)
-    return D[kept].reshape(len(D), k), R[kept].reshape(len(D), k)
-
-
-def rerank(F: NDArray[np.float64], codes: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
-    """The k best by inner product of each line of candidates."""
-    k = min(k, R.shape[1])
-    R = np.sort(R, axis=1)  # equal scores in the order of rows
-    parts = []
-    for i in range(len(F) if k else 0):
-        D, r = scan.best_scores(F[i : i + 1], codes[R[i]], k)
-        parts.append((D, R[i][r]))
-    return _stacked(parts, len(F), k)
+def require_faiss() -> None:
+    """Refuse the approximate mode where faiss is not installed."""
+    if importlib.util.find_spec("faiss") is None:
+        raise ImportError(
+            "mode='approximate' needs faiss, which is not installed: run pip install 'dish-hash[faiss]', or use "
+            "mode='exact'"
+        )

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-import secrets
+import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dish.io.atomic import write_atomically
+
+log = logging.getLogger(__name__)
 
 FORMAT = "dish-model"
 VERSION = 1
@@ -33,27 +38,8 @@ class ModelFileError(ValueError):
     """A file that is not a model, is damaged, or comes from a newer version."""
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[Any]) -> None:
-    """Write a file (bytes, or pieces of bytes) so that a reader, or a crash, sees the old content or the new."""
-    path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"cannot write {path}: it is not an ordinary file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            pieces: Iterable[Any] = [data] if isinstance(data, bytes) else data
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o7777)  # permissions stay as they were
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+class ModelMismatchError(ValueError):
+    """Codes of one model met codes of another."""
 
 
 def save(path: str | os.PathLike[str], kind: str, params: dict[str, Any], arrays: Arrays) -> None:
@@ -113,9 +99,20 @@ def read(
             arrays = _mapped(path) if mmap else {name: file.get_tensor(name) for name in names}
         params = json.loads(header["params"])
         kind = header["kind"]
+        if not isinstance(params, dict):
+            raise ValueError("its parameters are no JSON object")
     except ModelFileError:
         raise
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,  # a type that NumPy does not have, such as float8
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ModelFileError(f"{path} is not a dish model, or is damaged ({error})") from None
     if verify and _checksum(header, arrays) != header.get("sha256"):
         raise ModelFileError(f"{path} is damaged: its checksum does not match its content")
@@ -131,7 +128,7 @@ def _mapped(path: Path) -> Arrays:
     for name, entry in head.items():
         if name != "__metadata__":
             start, shape, kind = 8 + length + entry["data_offsets"][0], tuple(entry["shape"]), kinds[entry["dtype"]]
-            empty = 0 in shape  # of nothing there is no map
+            empty = 0 in shape  # mmap cannot map zero bytes
             arrays[name] = np.empty(shape, kind) if empty else np.memmap(path, kind, "c", start, shape)
     return arrays
 
@@ -143,7 +140,49 @@ def _raw(a: NDArray[Any]) -> Any:
 def _checksum(header: dict[str, str], arrays: Arrays) -> str:
     digest = hashlib.sha256(f"{header['kind']} {header['params']}".encode())
     for name in sorted(arrays):
-        a = arrays[name]
-        digest.update(f"{name} {a.dtype} {a.shape}".encode())
-        digest.update(_raw(np.ascontiguousarray(a)))
+        _update(digest, name, arrays[name])
     return digest.hexdigest()
+
+
+def _update(digest: Any, name: str, a: NDArray[Any]) -> None:
+    digest.update(f"{name} {a.dtype} {a.shape}".encode())
+    digest.update(_raw(np.ascontiguousarray(a)))
+
+
+# --- Fingerprints: which model made these codes? ------------------------------------------------------------
+
+
+def fingerprint(kind: str, content: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits that stand for a class and named arrays and JSON values; the same on every machine."""
+    digest = hashlib.sha256(kind.encode())
+    for name in sorted(content):
+        value = content[name]
+        if isinstance(value, np.ndarray):
+            _update(digest, name, value)
+        else:
+            digest.update(f"{name} {json.dumps(value)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def check_fingerprint(name: str, value: Any) -> str | None:
+    """A fingerprint as ``Hasher.fingerprint_`` gives it, or None for an unknown model; else an error."""
+    if value is not None and not (isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value)):
+        raise ValueError(f"{name} must be a model's fingerprint_ (16 hexadecimal digits) or None, got {value!r}")
+    return value
+
+
+def check_same_model(known: str | None, given: str | None, where: str, what: str) -> None:
+    """Refuse to bring together codes of two models: ``where`` holds those of ``known``, ``what`` is ``given``.
+
+    Where either is None, of unknown origin, nothing is checked, and the log says so.
+    """
+    if known is None or given is None:
+        unknown = where if known is None else what
+        log.info(
+            "%s does not say which model its codes are of: whether %s and %s fit is not checked", unknown, where, what
+        )
+    elif known != given:
+        raise ModelMismatchError(
+            f"{where} holds codes of the model {known}, but {what} is of the model {given}: their codes cannot be "
+            "compared. Use the model that the codes were made with, or encode the rows again with the other one"
+        )

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import check_codes
-from dish.index.snapshot import Ids, as_ids, as_labels
+from dish.items import Ids, as_ids, as_labels
 from dish.progress import progress
 
 if TYPE_CHECKING:

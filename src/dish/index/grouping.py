@@ -1,0 +1,163 @@
+"""Groups of equal codes, and answers in groups expanded to rows."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from dish.codes import popcount
+from dish.index.hashtable import slot_of
+
+
+@njit(nogil=True, cache=True)
+def group(slots: Any, B: Any, most: int) -> Any:
+    """Rows of B by equal code: (first row of each group, group of each row); nothing beyond ``most`` groups.
+
+    Groups are numbered in the order in which their codes first appear.
+    """
+    first = np.empty(most, np.int32)
+    member_of = np.empty(len(B), np.int32)
+    u = 0
+    for i in range(len(B)):
+        s = slot_of(slots, B, B[i])
+        if slots[s] < 0:
+            if u == most:
+                return first[:0], member_of[:0]
+            slots[s] = i
+            first[u] = i
+            member_of[i] = u
+            u += 1
+        else:
+            member_of[i] = member_of[slots[s]]
+    return first[:u].copy(), member_of
+
+
+@njit(nogil=True, cache=True)
+def list_members(member_of: Any, u: int) -> Any:
+    """(starts, members): the rows of group g are members[starts[g]:starts[g + 1]], ascending."""
+    starts = np.zeros(u + 1, np.int32)
+    for g in member_of:
+        starts[g + 1] += 1
+    for g in range(u):
+        starts[g + 1] += starts[g]
+    place = starts[:-1].copy()
+    members = np.empty(len(member_of), np.int32)
+    for i in range(len(member_of)):
+        members[place[member_of[i]]] = i
+        place[member_of[i]] += 1
+    return starts, members
+
+
+@njit(nogil=True, cache=True)
+def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
+    """Groups by key (n_queries, ≥ k groups or all of them) → the k first rows by key, then by row."""
+    keys = np.empty((len(D), k), D.dtype)
+    rows = np.empty((len(D), k), np.int64)
+    marks = np.empty(0, np.uint64)
+    for i in range(len(D)):
+        marks = _expand(D[i], G[i], starts, members, keys[i], rows[i], marks)
+    return keys, rows
+
+
+@njit(nogil=True, cache=True)
+def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
+    """Groups within the radius, as ``within`` has them → all of their rows in the same form."""
+    n_rows = np.zeros(len(found), np.int64)
+    c = 0
+    for i in range(len(found)):
+        for g in G[c : c + found[i]]:
+            n_rows[i] += starts[g + 1] - starts[g]
+        c += found[i]
+    keys = np.empty(n_rows.sum(), D.dtype)
+    rows = np.empty(len(keys), np.int64)
+    marks = np.empty(0, np.uint64)
+    c, p = 0, np.int64(0)
+    for i in range(len(found)):
+        d, g = D[c : c + found[i]], G[c : c + found[i]]
+        marks = _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]], marks)
+        c += found[i]
+        p += n_rows[i]
+    return n_rows, keys, rows
+
+
+@njit(nogil=True, cache=True)
+def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, marks: Any) -> Any:
+    """Fill keys and rows from groups in ascending order of key; rows of equal key ascend."""
+    place, i = 0, 0
+    while place < len(rows):
+        j, total = i, 0
+        while j < len(d) and d[j] == d[i]:  # groups i … j − 1 share a key
+            total += starts[g[j] + 1] - starts[g[j]]
+            j += 1
+        take = min(total, len(rows) - place)
+        if j == i + 1:
+            s = starts[g[i]]
+            rows[place : place + take] = members[s : s + take]
+        elif 8 * take < total:
+            rows[place : place + take] = _first_merged(g[i:j], starts, members, take)
+        elif 256 * total < len(members):
+            rows[place : place + take] = _sorted_members(g[i:j], starts, members, total)[:take]
+        else:
+            if not len(marks):
+                marks = np.zeros((len(members) >> 6) + 1, np.uint64)
+            _members_by_bitmap(g[i:j], starts, members, marks, rows[place : place + take])
+        keys[place : place + take] = d[i]
+        place += take
+        i = j
+    return marks
+
+
+@njit(nogil=True, cache=True)
+def _sorted_members(g: Any, starts: Any, members: Any, total: int) -> Any:
+    """All members of some groups, ascending."""
+    rows = np.empty(total, np.int64)
+    c = 0
+    for x in g:
+        for s in range(starts[x], starts[x + 1]):
+            rows[c] = members[s]
+            c += 1
+    rows.sort()
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any) -> None:
+    """The first members of some groups, ascending, by one bit per row; with many rows this costs less than sorting.
+
+    All marks are zero before and after.
+    """
+    one = np.uint64(1)
+    for x in g:
+        for s in range(starts[x], starts[x + 1]):
+            marks[members[s] >> 6] |= one << np.uint64(members[s] & 63)
+    c = 0
+    for w in range(len(marks)):
+        word = marks[w]
+        if word:
+            marks[w] = 0
+            while word and c < len(rows):
+                rows[c] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
+                word &= word - one
+                c += 1
+
+
+@njit(nogil=True, cache=True)
+def _first_merged(g: Any, starts: Any, members: Any, k: int) -> Any:
+    """The first k members of some groups, ascending: a heap of the k lowest rows so far."""
+    heap = [np.int64(-members[starts[g[0]]])]  # negated: the highest of them on top
+    heap.pop()
+    for x in g:
+        for s in range(starts[x], starts[x + 1]):
+            row = np.int64(members[s])
+            if len(heap) < k:
+                heapq.heappush(heap, -row)
+            elif row < -heap[0]:
+                heapq.heapreplace(heap, -row)
+            else:
+                break  # members ascend: the rest are higher still
+    rows = -np.array(heap)
+    rows.sort()
+    return rows

@@ -1,0 +1,53 @@
+"""A hash table of rows by key: ``slots`` holds rows of ``keys`` (n, w), −1 where free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(nogil=True, cache=True)
+def slot_of(slots: Any, keys: Any, key: Any) -> Any:
+    """Where a key is, or would go."""
+    h = np.uint64(0)
+    for w in range(len(key)):
+        h = (h ^ np.uint64(key[w])) * np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(29)
+    mask = len(slots) - 1
+    s = np.int64(h >> np.uint64(8)) & mask
+    while slots[s] >= 0:
+        same = True
+        for w in range(len(key)):
+            same &= keys[slots[s], w] == key[w]
+        if same:
+            break
+        s = (s + 1) & mask
+    return s
+
+
+@njit(nogil=True, cache=True)
+def put(slots: Any, keys: Any, start: int, stop: int) -> Any:
+    """Enter rows start … stop − 1; a row replaces an earlier one with its key. Those replaced, −1 where none was."""
+    earlier = np.empty(stop - start, np.int32)
+    for i in range(start, stop):
+        s = slot_of(slots, keys, keys[i])
+        earlier[i - start] = slots[s]
+        slots[s] = i
+    return earlier
+
+
+@njit(nogil=True, cache=True)
+def find(slots: Any, keys: Any, wanted: Any) -> Any:
+    """The rows of some keys; −1 for a key that is not there."""
+    rows = np.empty(len(wanted), np.int64)
+    for i in range(len(wanted)):
+        rows[i] = slots[slot_of(slots, keys, wanted[i])]
+    return rows
+
+
+def empty_slots(n: int) -> NDArray[np.int32]:
+    """A table for n keys, at most half full."""
+    return np.full(1 << max(4, (2 * n - 1).bit_length()), -1, np.int32)

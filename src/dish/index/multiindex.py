@@ -1,0 +1,107 @@
+"""Multi-index hashing: rows listed by a few bits of each of m words.
+
+Of two codes at distance ≤ R, one of m words differs in at most R // m bits, and so do its lowest t bits: all rows
+within R lie in the buckets of those t bits that are that near.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dish.codes import popcount
+from dish.index.scan import keep_nearest, longer
+
+
+@njit(nogil=True, cache=True)
+def list_by_bits(B: Any, m: int, t: int) -> Any:
+    """(starts (m, 2^t + 1), order (m, n)): the rows whose word j ends in the bits x are order[j, starts[j, x]:…]."""
+    low = np.uint64((1 << t) - 1)
+    starts = np.zeros((m, (1 << t) + 1), np.int32)
+    order = np.empty((m, len(B)), np.int32)
+    for j in range(m):
+        for i in range(len(B)):
+            starts[j, np.int64(B[i, j] & low) + 1] += 1
+        for x in range(1 << t):
+            starts[j, x + 1] += starts[j, x]
+        place = starts[j].copy()
+        for i in range(len(B)):
+            bits = np.int64(B[i, j] & low)
+            order[j, place[bits]] = i
+            place[bits] += 1
+    return starts, order
+
+
+def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
+    """All t-bit patterns of at most so many ones; None if there are more than ``most``."""
+    if sum(comb(t, i) for i in range(flips + 1)) > most:
+        return None
+    ones = [sum(1 << b for b in bits) for i in range(flips + 1) for bits in combinations(range(t), i)]
+    return np.array(ones, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def count_by_bits(Q: Any, starts: Any, patterns: Any) -> Any:
+    """Rows in the buckets of each query."""
+    low = np.uint64(starts.shape[1] - 2)
+    count = np.zeros(len(Q), np.int64)
+    for i in range(len(Q)):
+        for j in range(len(starts)):
+            for x in patterns:
+                bucket = np.int64(Q[i, j] & low) ^ x
+                count[i] += starts[j, bucket + 1] - starts[j, bucket]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int) -> Any:
+    """As ``within``, looking into the buckets only."""
+    low = np.uint64(starts.shape[1] - 2)
+    found = np.zeros(len(Q), np.int64)
+    d, rows = np.empty(1024, np.int32), np.empty(1024, np.int64)
+    c: Any = 0
+    for i in range(len(Q)):
+        start = c
+        room = c
+        for j in range(len(starts)):
+            for x in patterns:
+                bucket = np.int64(Q[i, j] & low) ^ x
+                room += starts[j, bucket + 1] - starts[j, bucket]
+        while room > len(d):
+            d, rows = longer(d, c), longer(rows, c)
+        c = _pick_by_bits(Q[i], B, radius, starts, order, patterns, flips, d, rows, c)
+        by_row = np.argsort(rows[start:c])
+        d[start:c], rows[start:c] = d[start:c][by_row], rows[start:c][by_row]
+        keep_nearest(d[start:c], rows[start:c], c - start, c - start, radius)
+        found[i] = c - start
+    return found, d[:c].copy(), rows[:c].copy()
+
+
+@njit(nogil=True, cache=True)
+def _pick_by_bits(
+    q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int, d: Any, rows: Any, c: int
+) -> int:
+    """Append the rows of one query's buckets that are within the radius, each once."""
+    low = np.uint64(starts.shape[1] - 2)
+    for j in range(len(starts)):
+        for x in patterns:
+            bucket = np.int64(q[j] & low) ^ x
+            for s in range(starts[j, bucket], starts[j, bucket + 1]):
+                row = order[j, s]
+                distance = np.uint64(0)
+                for w in range(B.shape[1]):
+                    distance += popcount(B[row, w] ^ q[w])
+                if distance <= radius:
+                    again = False  # seen through an earlier word
+                    for e in range(j):
+                        again |= popcount((B[row, e] ^ q[e]) & low) <= flips
+                    if not again:
+                        d[c] = distance
+                        rows[c] = row
+                        c += 1
+    return c
