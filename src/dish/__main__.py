@@ -1,5 +1,5 @@
 """`python -m dish` is the `dish` command."""
 
-from dish.cli.app import main
+from dish.cli import main
 
 main()

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dish.cli.app import main
+from dish.cli import main
 
 
 def run(capsys, monkeypatch, *args):

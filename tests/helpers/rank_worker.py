@@ -127,7 +127,7 @@ def encode(ranks, folder):
 
     hasher = load(folder / "m.dish")
     X, y = np.load(folder / "X.npy", mmap_mode="r"), np.load(folder / "y.npy")
-    bulk.BLOCK = 100
+    bulk.BLOCK_ROWS = 100
     bulk.encode_file(hasher, X, folder / "codes.npy", ranks)
     report = bulk.evaluate_files(hasher, (X[:50], y[:50]), (X, y), None, ranks)
     np.save(folder / f"map-{ranks.rank}.npy", report.map)

@@ -1,5 +1,7 @@
 """One's own features: array files and folders of shards."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,9 @@ def test_npz(tmp_path, name):
 def write_shards(folder, kind):
     folder.mkdir()
     for i, part in enumerate([slice(0, 3), slice(3, 4), slice(4, 7)]):
+        if kind == "npz":
+            np.savez(folder / f"{i}.npz", X=X7[part], y=Y7[part])
+            continue
         if kind == "npy":
             np.save(folder / f"X_{i}.npy", X7[part])
             np.save(folder / f"y_{i}.npy", Y7[part])
@@ -54,7 +59,7 @@ def write_shards(folder, kind):
         pq.write_table(pa.table(columns), folder / f"part-{i}.parquet")
 
 
-@pytest.mark.parametrize("kind", ["npy", "list", "columns"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "list", "columns"])
 def test_shards_read_as_one_matrix(tmp_path, kind):
     write_shards(tmp_path / "s", kind)
     data = load_features(tmp_path / "s")
@@ -71,7 +76,7 @@ def test_shards_read_as_one_matrix(tmp_path, kind):
         X[7]
 
 
-@pytest.mark.parametrize("kind", ["npy", "list"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "list"])
 def test_shards_that_do_not_fit_are_refused(tmp_path, kind):
     folder = tmp_path / "s"
     write_shards(folder, kind)
@@ -108,7 +113,7 @@ def test_a_parquet_shard_of_another_width_is_refused(tmp_path):
         ("f.npy", b"\x93NUMPY", "f.npy is not a .npy file"),
         ("f.npy", b"", "f.npy is not a .npy file"),
         ("f.npz", b"PK\x03\x04 broken", "f.npz is not a .npz file"),
-        ("f.npz", {"data": X7}, "holds no X, only data"),
+        ("f.npz", {"a": X7, "b": X7}, "holds a, b; name the wanted array X"),
         ("f.npz", {"X": X7, "y": Y7[:4]}, r"7 rows, but its labels are of shape \(4,\)"),
         ("f.txt", b"1,2", "unknown kind of file"),
     ],
@@ -254,3 +259,37 @@ def test_more_shards_than_open_files(tmp_path):
         assert load_features(tmp_path).X[:].sum() == 2 * sum(range(80))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_folder_says_what_shards_may_be(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataFileError, match=r"shards of one kind, \.npy, \.npz or \.parquet files; found none"):
+        load_features(tmp_path)
+    np.save(tmp_path / "0.npy", X7)
+    np.savez(tmp_path / "1.npz", X=X7)
+    with pytest.raises(DataFileError, match=r"found \.npy and \.npz"):
+        load_features(tmp_path)
+
+
+def test_npz_shards_with_labels_of_another_length_are_named(tmp_path):
+    np.savez(tmp_path / "0.npz", X=X7, y=Y7)
+    np.savez(tmp_path / "1.npz", X=X7, y=Y7[:3])
+    with pytest.raises(DataFileError, match=r"1\.npz has 7 rows, but labels of shape \(3,\)"):
+        load_features(tmp_path)
+
+
+def test_threads_that_read_different_shards_get_their_own_rows(tmp_path):
+    for i in range(4):
+        np.save(tmp_path / f"{i}.npy", np.full((50, 3), float(i)))
+    X = load_features(tmp_path).X
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+
+            def wrong(i):
+                return sum(bool((X[50 * i : 50 * i + 50] != i).any()) for _ in range(1500))
+
+            assert sum(pool.map(wrong, range(4))) == 0
+    finally:
+        sys.setswitchinterval(before)

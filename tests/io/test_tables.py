@@ -237,6 +237,7 @@ def test_pandas_index_in_a_parquet_file_is_no_feature(tmp_path):
 # --- Damage ---
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape")
 def test_any_damaged_npy_header_is_one_kind_of_error(tmp_path):
     """A header is a Python literal: NumPy's parser raises TokenError, OverflowError, SyntaxError and more."""
     np.save(tmp_path / "x.npy", X)

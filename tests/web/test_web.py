@@ -789,7 +789,7 @@ def test_kill_during_writes_loses_nothing_that_was_acknowledged(files, learned):
 
 
 def test_damaged_files_are_one_clear_line_and_exit_code_2(files, monkeypatch, capsys):
-    from dish.cli.app import main
+    from dish.cli import main
 
     def serve(*options):
         call = ["dish", "serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--port", "0", *options]
@@ -877,7 +877,7 @@ def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tm
     ("options", "says"), [(["--serve", "--data", "cats"], "digits, cifar10"), (["--data", "cifar10"], "--serve")]
 )
 def test_a_demo_that_is_not_there(options, says, monkeypatch, capsys):
-    from dish.cli.app import main
+    from dish.cli import main
 
     monkeypatch.setattr(sys, "argv", ["dish", "demo", *options])
     with pytest.raises(SystemExit) as end:

@@ -1,5 +1,69 @@
-"""The command line: parse, call one function, print."""
+"""The command line: parse, call one function, print.
 
-from dish.cli.app import app, main
+A module per group of commands; they import torch and the like only when they run, so that `dish --help` is fast.
+"""
 
-__all__ = ["app", "main"]
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from dish import __version__
+from dish.cli import encode, experiments, fit, search, serve
+from dish.cli.errors import run
+from dish.cli.options import Command
+
+app = typer.Typer(
+    name="dish",
+    help="Supervised learning to hash: short binary codes from labelled rows.\n\n"
+    "Files of rows and labels: .npy (memory-mapped), .npz, .parquet or .csv.",
+    epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 && dish encode model.dish X.npy -o codes.npy",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+store_app = typer.Typer(help="Codes in PostgreSQL with pgvector.", no_args_is_help=True)
+
+COMMANDS: dict[str, Command] = {
+    "fit": fit.fit,
+    "encode": encode.encode,
+    "eval": encode.evaluate,
+    "info": encode.info,
+    "index": search.index,
+    "search": search.search,
+    "demo": serve.demo,
+    "serve": serve.serve,
+    "bench": experiments.bench,
+    "reproduce": experiments.reproduce,
+}
+STORE_COMMANDS: dict[str, Command] = {"push": search.push, "search": search.search_store}
+
+for group, commands in ((app, COMMANDS), (store_app, STORE_COMMANDS)):
+    for name, command in commands.items():
+        group.command(name, epilog=getattr(command, "epilog", None))(command)
+app.add_typer(store_app, name="store")
+
+
+def main() -> None:
+    """Entry point: bad input ends with one clear line and exit code 2, never a traceback."""
+    warnings.showwarning = lambda message, *_, **__: print(f"dish: note: {message}", file=sys.stderr)
+    run(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dish {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before any command."""

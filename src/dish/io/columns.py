@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dish.io.errors import DataFileError, StrPath
 
@@ -29,6 +29,18 @@ class Columns:
     def named(self) -> bool:
         """Whether any column is asked for by name, so that the file must have names."""
         return bool(self.x or self.y or self.ids)
+
+    def without_labels(self) -> Columns:
+        """For a file of rows whose labels are in another file."""
+        return replace(self, y=None)
+
+    def only_labels(self) -> Columns:
+        """For a file of labels beside a file of rows."""
+        return Columns(y=self.y, header=self.header)
+
+    def only(self, name: str) -> Columns:
+        """For one column of the file, whatever it holds."""
+        return Columns(y=name, header=self.header)
 
     def labels_in(self, path: StrPath, names: Sequence[str]) -> str | None:
         """The column of labels: the one asked for, or one called y or label; None if there is none."""

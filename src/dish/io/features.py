@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dish.io import csvfile, folders, parquet
 from dish.io.columns import Columns
 from dish.io.errors import DataFileError, StrPath
-from dish.io.tables import LABELS_IN_NPZ, check_matrix, open_npz, read_labels, read_npy, read_rows
+from dish.io.tables import array_name, check_matrix, labels_beside, open_npz, read_labels, read_npy, read_rows
 
 
 def read_features(path: StrPath, labels: StrPath | None = None, columns: Columns | None = None) -> tuple[Any, Any]:
@@ -19,7 +18,9 @@ def read_features(path: StrPath, labels: StrPath | None = None, columns: Columns
     path                      X                        y, unless ``labels`` names a file of them
     ========================  =======================  ==================================================
     .npy                      memory-mapped            ``name_labels.npy`` beside it, if there is one
-    .npz                      its array X              its array y, Y, label or labels
+    .npz                      X, x, features,          its array y, Y, labels or label
+                              embeddings, or its only
+                              array
     .parquet, .csv            columns of numbers, or   its column y or label
                               one column of vectors
     folder of .npy            ``*.npy``                ``y*.npy`` or ``*_labels.npy``, in the same order
@@ -32,8 +33,8 @@ def read_features(path: StrPath, labels: StrPath | None = None, columns: Columns
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     if labels is not None:  # a column y is then one of the file of labels
-        X, _ = _read(path, replace(columns, y=None))
-        y = read_labels(Path(labels), Columns(y=columns.y, header=columns.header))
+        X, _ = _read(path, columns.without_labels())
+        y = read_labels(Path(labels), columns.only_labels())
     else:
         X, y = _read(path, columns)
     check_matrix(path, X)
@@ -50,9 +51,7 @@ def _read(path: Path, columns: Columns) -> tuple[Any, Any]:
         return read_npy(path, mmap_mode="r"), read_npy(beside) if beside.exists() else None
     if path.suffix == ".npz":
         with open_npz(path) as archive:
-            if "X" not in archive:
-                raise DataFileError(f"{path} holds no X, only {', '.join(archive.files) or 'nothing'}")
-            return archive["X"], next((archive[name] for name in LABELS_IN_NPZ if name in archive), None)
+            return archive[array_name(path, archive)], labels_beside(archive)
     X = read_rows(path, columns)
     return X, read_labels(path, columns) if _label_column(path, columns) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from dish.io.atomic import replacing
 from dish.io.blocks import blocks_of
 from dish.io.pages import allocate_npy
 from dish.io.shards import check_finite
+from dish.labels import is_tags, tag_matrix
 from dish.parallel import Ranks
 from dish.progress import progress
 
-BLOCK = 1 << 14  # rows
+BLOCK_ROWS = 1 << 14
 
 
 def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
@@ -32,7 +34,7 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
                 allocate_npy(Path(name), shape)
         with ranks.raise_together():
             out = np.lib.format.open_memmap(str(ranks.gather_arrays(np.array(name))[0]), "r+")
-            for rows, block in _parts(X, ranks, "encoding"):
+            for rows, block in _my_blocks(X, ranks, "encoding"):
                 out[rows] = hasher.transform(block)
             out.flush()
         with ranks.raise_together():
@@ -46,13 +48,15 @@ def evaluate_files(
     """Score labelled queries against labelled database rows, which are never held all at once."""
     Xq, yq = queries
     X, y = database
-    if len(y) != X.shape[0]:
-        raise ValueError(f"the database has {X.shape[0]:,} rows but {len(y):,} labels")
+    if is_tags(yq) and is_tags(y):
+        yq, y = tag_matrix(yq, y)
+    if y.shape[0] != X.shape[0]:
+        raise ValueError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
     q = hasher.transform(Xq)
     all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
     relevant = np.zeros_like(all_)
     with ranks.raise_together():
-        for rows, block in _parts(X, ranks, "scoring"):
+        for rows, block in _my_blocks(X, ranks, "scoring"):
             found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
             all_ += found.all_
             relevant += found.relevant
@@ -60,19 +64,19 @@ def evaluate_files(
     return metrics.report(metrics.Histograms(*(s.numpy().astype(np.int64) for s in sums)), k)
 
 
-def _parts(X: Any, ranks: Ranks, title: str) -> Any:
-    """This process's rows by blocks: their slice, and the block."""
-    mine = ranks.my_rows(X.shape[0], BLOCK)
+def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """This process's rows by blocks: which rows they are, and the block."""
+    mine = ranks.my_rows(X.shape[0], BLOCK_ROWS)
     start = mine.start
     with progress(title, mine.stop - mine.start) as step:
-        for block in blocks_of(_Part(X, mine), BLOCK):
+        for block in blocks_of(_Range(X, mine), BLOCK_ROWS):
             check_finite(block, start, X)
             yield slice(start, start + len(block)), block
             start += len(block)
             step(len(block))
 
 
-class _Part:
+class _Range:
     """A range of the rows of something with a shape."""
 
     def __init__(self, X: Any, rows: slice) -> None:

@@ -18,7 +18,7 @@ from dish.io import parquet
 from dish.io.columns import Columns
 from dish.io.errors import DataFileError
 from dish.io.shards import Shards
-from dish.io.tables import LABELS_IN_NPZ, check_matrix, open_npz, read_npy
+from dish.io.tables import array_name, check_matrix, labels_beside, open_npz, read_npy
 
 KINDS = (".npy", ".npz", ".parquet")
 
@@ -150,10 +150,9 @@ def _npz_shards(files: list[Path]) -> tuple[Shards, Any]:
     shards, labels = [], []
     for file in files:
         with open_npz(file) as archive:
-            if "X" not in archive:
-                raise DataFileError(f"{file} holds no X, only {', '.join(archive.files) or 'nothing'}")
-            shards.append(_Shard(file, *_shape_in(archive), partial(_npz_rows, file)))
-            y = next((archive[name] for name in LABELS_IN_NPZ if name in archive), None)
+            name = array_name(file, archive)
+            shards.append(_Shard(file, *_shape_in(archive, name), partial(_npz_rows, file, name)))
+            y = labels_beside(archive)
         if y is not None:
             if y.shape[:1] != shards[-1].shape[:1]:
                 raise DataFileError(f"{file} has {shards[-1].shape[0]:,} rows, but labels of shape {y.shape}")
@@ -161,18 +160,18 @@ def _npz_shards(files: list[Path]) -> tuple[Shards, Any]:
     return _as_one(shards), _join_labels(files[0].parent, labels, len(files))
 
 
-def _shape_in(archive: Any) -> tuple[tuple[int, ...], Any]:
-    """Shape and type of the array X of an archive, from its head."""
-    with archive.zip.open("X.npy") as file:
+def _shape_in(archive: Any, name: str) -> tuple[tuple[int, ...], Any]:
+    """Shape and type of an array of an archive, from its head."""
+    with archive.zip.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
     return shape, dtype
 
 
-def _npz_rows(file: Path) -> NDArray[Any]:
+def _npz_rows(file: Path, name: str) -> NDArray[Any]:
     with open_npz(file) as archive:
-        return np.asarray(archive["X"])
+        return np.asarray(archive[name])
 
 
 def _parquet_shards(files: list[Path], columns: Columns) -> tuple[Shards, Any]:

@@ -43,6 +43,19 @@ def read_labels(path: Path, columns: Columns | None = None) -> Any:
     return y
 
 
+def as_saved(path: StrPath, name: str, column: Any) -> NDArray[Any]:
+    """A column as an array that a .npy file can hold: no Python objects, no gaps, no lists."""
+    values = np.asarray(column)
+    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
+        values = values.astype(str)
+    if values.dtype.kind == "O":
+        raise DataFileError(
+            f"{path}: column {name!r} has gaps, lists or values of several kinds, which a .npy file cannot hold; "
+            "name the table itself where ids or labels are asked for"
+        )
+    return values
+
+
 def check_matrix(path: StrPath, X: Any) -> None:
     """Refuse what is not a matrix of numbers with rows and columns."""
     if len(X.shape) != 2 or X.dtype.kind not in "fiub" or 0 in X.shape:
@@ -58,17 +71,23 @@ def _read(path: Path, columns: Columns, *, labels: bool) -> Any:
     if path.suffix == ".npy":
         return np.asarray(read_npy(path, mmap_mode="r"))
     if path.suffix == ".npz":
-        return _choose_from_npz(path, LABELS_IN_NPZ if labels else ROWS_IN_NPZ)
+        with open_npz(path) as archive:
+            return np.asarray(archive[array_name(path, archive, LABELS_IN_NPZ if labels else ROWS_IN_NPZ)])
     raise DataFileError(f"{path}: unknown kind of file; {', '.join(SUFFIXES)} can be read")
 
 
-def _choose_from_npz(path: Path, prefer: tuple[str, ...]) -> NDArray[Any]:
-    with open_npz(path) as archive:
-        names = archive.files
-        chosen = next((name for name in prefer if name in names), names[0] if len(names) == 1 else None)
-        if chosen is None:
-            raise DataFileError(f"{path}: holds {', '.join(names)}; name the wanted array one of {', '.join(prefer)}")
-        return np.asarray(archive[chosen])
+def array_name(path: StrPath, archive: NpzFile, usual: tuple[str, ...] = ROWS_IN_NPZ) -> str:
+    """The wanted array of an archive: the one with a usual name, or the only one there is."""
+    names = archive.files
+    chosen = next((name for name in usual if name in names), names[0] if len(names) == 1 else None)
+    if chosen is None:
+        raise DataFileError(f"{path}: holds {', '.join(names) or 'nothing'}; name the wanted array {usual[0]}")
+    return chosen
+
+
+def labels_beside(archive: NpzFile) -> NDArray[Any] | None:
+    """The labels that an archive holds beside its rows, or None."""
+    return next((archive[name] for name in LABELS_IN_NPZ if name in archive), None)
 
 
 def read_npy(path: StrPath, mmap_mode: Any = None) -> NDArray[Any]:

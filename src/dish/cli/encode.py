@@ -1,0 +1,190 @@
+"""`dish encode`, `dish eval` and `dish info`: what a model makes of rows, how good that is, what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dish.cli.options import (
+    Header,
+    IdColumn,
+    ModelPath,
+    RowsPath,
+    XColumn,
+    YColumn,
+    check_writable,
+    columns_of,
+    console,
+    example,
+    load_model,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dish.io.columns import Columns
+
+NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names that promise another format
+
+
+@example(
+    "dish encode model.dish X.npy -o codes.npy",
+    "dish encode model.dish docs.parquet --x-column embedding --id-column id -o codes.npy",
+)
+def encode(
+    model: ModelPath,
+    rows: RowsPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
+    x_column: XColumn = None,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
+) -> None:
+    """Codes of rows: an (n, bits/8) uint8 .npy file. For a folder of images also their names and labels.
+
+    Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix, as `dish index --ids` and `dish
+    serve --images` want them; labels (codes.labels.npy) are the names of the sub-folders. Of a table, --id-column and
+    --y-column are written there.
+    """
+    check_writable(output, model, rows)
+    if output.suffix in NOT_NPY:
+        raise ValueError(f"codes are written as .npy (packed uint8), not as {output.suffix}: name {output.stem}.npy")
+    from dish import parallel
+    from dish.io.cache import save_npy
+    from dish.io.files import encode_file
+
+    hasher: Any = load_model(model)
+    columns = columns_of(x_column, y_column, id_column, header)
+    with parallel.from_environment() as ranks:
+        with ranks.raise_together():
+            X, beside = _rows_and_beside(hasher, rows, columns)
+        n, width = encode_file(hasher, X, output, ranks)
+        if ranks.first:
+            for suffix, array in beside.items():
+                save_npy(output.with_suffix(suffix), array)
+            print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
+
+
+def _rows_and_beside(hasher: Any, path: Path, columns: Columns) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Rows to encode, and what is written beside their codes, by suffix."""
+    import numpy as np
+
+    from dish.io import images, tables
+
+    X = _rows_for(hasher, path, columns)
+    if isinstance(X, Path):
+        X, labels, names = images.read_folder(X, None, hasher._side() or 224)
+        return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
+    beside = {}
+    for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
+        if name is not None:
+            column = columns.only(name)
+            beside[suffix] = tables.as_saved(path, name, tables.read_labels(path, column))
+    return X, beside
+
+
+@example("dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy")
+def evaluate(
+    model: ModelPath,
+    db: Annotated[
+        tuple[Path, Path],
+        typer.Option(
+            metavar="X Y",
+            help="Database rows and labels. Y may be -: labels that come with X, as in a .npz; for images the "
+            "sub-folders.",
+        ),
+    ],
+    queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
+    top: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    x_column: XColumn = None,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
+) -> None:
+    """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
+    from dish import parallel
+    from dish.io.files import evaluate_files
+
+    hasher = load_model(model)
+    columns = columns_of(x_column, y_column, id_column, header)
+    base, wanted = (_labelled_for(hasher, x, y, columns) for x, y in (db, queries))
+    with parallel.from_environment() as ranks:
+        report = evaluate_files(hasher, wanted, base, top, ranks)
+        if not ranks.first:
+            return
+    if json:
+        import json as js
+
+        print(js.dumps(report.to_dict()))
+        return
+    _show_report(report, "MAP" if top is None else f"MAP@{top}")
+
+
+def _show_report(report: Any, name_of_map: str) -> None:
+    lines = {
+        name_of_map: report.map,
+        "precision within radius 2": report.precision_within_2,
+        "queries with nothing within 2": report.empty_balls,
+    } | {f"precision@{k}": p for k, p in report.precision_at.items()}
+    table = Table(title=f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits")
+    table.add_column("score")
+    table.add_column("value", justify="right")
+    for name, value in lines.items():
+        table.add_row(name, f"{value:.4f}")
+    console.print(table)
+
+
+@example("dish info model.dish")
+def info(model: ModelPath) -> None:
+    """What a model file holds."""
+    from dish.io import modelfile
+
+    kind, content, arrays = modelfile.read(model)
+    table = Table(title=f"{escape(str(model))}: {kind}")
+    table.add_column("what")
+    table.add_column("value")
+    for name, value in {**content.get("init", {}), **content.get("fitted", {})}.items():
+        table.add_row(name, escape(str(value)))
+    for name, array in sorted(arrays.items()):
+        table.add_row(name, f"{array.dtype} {' × '.join(map(str, array.shape))}")
+    console.print(table)
+
+
+def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
+    """Rows of a file or of shards; or the folder itself for a hasher that reads images."""
+    from dish.io.features import read_features
+    from dish.io.folders import has_shards
+
+    if not path.is_dir() or has_shards(path):
+        return read_features(path, columns=columns)[0]
+    if not getattr(hasher, "takes_images", False) or hasher.vectors_:
+        raise ValueError(
+            f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features, and there are no "
+            "shards (.npy, .npz or .parquet files) in it"
+        )
+    return path
+
+
+def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: Columns) -> tuple[Any, Any]:
+    """Rows and labels; labels "-" come with the rows, or are the names of the sub-folders of images."""
+    from dish.io import images
+    from dish.io.features import read_features
+    from dish.io.tables import read_labels
+
+    within = str(labels) == "-"
+    X = _rows_for(hasher, rows, columns if within else columns.without_labels())
+    y = None if within else read_labels(labels, columns.only_labels())
+    if isinstance(X, Path):
+        X, y = images.with_labels(X, y, hasher._side())
+    elif within:
+        y = read_features(rows, columns=columns)[1]
+    if y is None:
+        raise ValueError(
+            f"labels - need rows that come with labels, or a folder with one sub-folder per label: {rows}"
+        )
+    return X, y

@@ -1,0 +1,122 @@
+"""`dish bench` and `dish reproduce`: runs of methods on data, and the paper's tables and figures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dish.cli.options import RESULTS, console, example
+
+
+@example(
+    "dish bench --data cifar10 --methods all --bits 16,32,64,96 --trials 5",
+    "dish bench --data X.npy --labels y.npy --methods dish,pca_itq,l2",
+)
+def bench(
+    data: Annotated[
+        str, typer.Option(help="A dataset's name, or a path: .npy, .npz, .parquet, .csv, shards.")
+    ] = "digits",
+    labels: Annotated[
+        Path | None, typer.Option(help="For a path: a file of labels, where they do not come with the rows.")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
+    bits: Annotated[str, typer.Option(help="Code lengths with commas between them.")] = "16,32,64",
+    train: Annotated[
+        str, typer.Option(help="Rows with commas; all: the database; paper: what the paper trained on.")
+    ] = "all",
+    trials: Annotated[int, typer.Option(help="Random splits.")] = 1,
+    cut: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
+    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+) -> None:
+    """Run methods on a dataset; one JSON per run. Finished runs are skipped, failing ones recorded."""
+    from dish.experiments import bench as benchmark
+    from dish.experiments import definition
+
+    wanted, sizes = _methods(data, methods, train)
+    lengths = [_whole("--bits", text) for text in bits.split(",")]
+    runs = [
+        definition.Run(data, method, r, n_train, trial, cut=cut)
+        for method in wanted
+        for n_train in sizes[method]
+        for r in lengths
+        for trial in range(trials)
+    ]
+    loaded = {} if labels is None else {data: _own_data(data, labels)}
+    found = benchmark.run_all(runs, results, force=force, datasets=loaded, report=_status)
+    table = Table(title=f"{data}: MAP" + (f"@{cut}" if cut else ""))
+    for name in ("method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for method in wanted:
+        for n_train in sizes[method]:
+            cells = [
+                [found[run] for run in runs if (run.method, run.n_train, run.bits) == (method, n_train, r)]
+                for r in lengths
+            ]
+            maps = [_mean(cell, "map", 3) for cell in cells]
+            table.add_row(method, str(n_train or "all"), *maps, _mean(cells[-1], "fit_s", 2))
+    console.print(table)
+    for run, result in found.items():
+        if "failed" in result:
+            print(f"failed: {run.path(results)}: {result['failed']}")
+
+
+@example("dish reproduce table1 --trials 5 --output report")
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1, 2, 4, 6, 7, 8 (as table1), figures, sensitivity or all.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for tables, figures and the page.")] = Path(
+        "report"
+    ),
+    trials: Annotated[int, typer.Option(help="Random splits.")] = 5,
+    data: Annotated[str | None, typer.Option(help="Real data in place of a stand-in: a name or a path.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
+) -> None:
+    """The paper's tables and figures, its figures beside ours. Runs what is missing first."""
+    from dish.experiments.reproduce import reproduce as make
+
+    page = make(what, results, output, trials=trials, data=data, say=_status)
+    print(f"written: {page}")
+
+
+def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, list[int | None]]]:
+    """The methods asked for, and the numbers of training rows of each."""
+    from dish.experiments import bench as benchmark
+    from dish.experiments import paper
+
+    known = benchmark.method_names() + benchmark.method_names(images=True)
+    wanted = benchmark.method_names(images=data == "cifar10_images") if methods == "all" else methods.split(",")
+    if unknown := set(wanted) - set(known):
+        raise ValueError(f"--methods must be of {', '.join(known)}; got {', '.join(sorted(unknown))}")
+    if train == "paper":
+        return wanted, {method: paper.training_sizes(data, method) for method in wanted}
+    sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
+    return wanted, dict.fromkeys(wanted, sizes)
+
+
+def _own_data(data: str, labels: Path) -> Any:
+    from dish import datasets
+
+    if not Path(data).exists():
+        raise ValueError(f"--labels go with a path of rows, and there is no {data}")
+    return datasets.load_features(data, labels)
+
+
+def _status(line: str) -> None:
+    """Tables to standard output, progress to standard error."""
+    print(line, file=sys.stdout if line.startswith("**") else sys.stderr, flush=True)
+
+
+def _mean(results: list[dict[str, Any]], key: str, digits: int) -> str:
+    known = [result[key] for result in results if key in result]
+    failed = any("failed" in result for result in results)
+    return f"{sum(known) / len(known):.{digits}f}" if known else "failed" if failed else "–"
+
+
+def _whole(option: str, text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}")
+    return int(text)

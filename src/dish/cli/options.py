@@ -1,0 +1,110 @@
+"""Options that several commands share, and the few helpers all of them call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from dish.hasher import Hasher
+    from dish.io.columns import Columns
+
+console = Console()
+RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
+
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
+RowsPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="X",
+        help="Rows (n, d): .npy, .npz, .parquet or .csv, a folder of .npy, .npz or .parquet shards; or a folder of "
+        "images.",
+    ),
+]
+CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes made by `dish encode`.")]
+QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
+IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids, whole numbers or strings; without: 0, 1, 2, …")]
+LabelsPath = Annotated[Path | None, typer.Option("--labels", help="Labels, one per row.")]
+Bits = Annotated[int | None, typer.Option(help="Code length, if not eight times the bytes.")]
+Nearest = Annotated[int, typer.Option("--k", "-k", help="How many nearest rows.")]
+Radius = Annotated[int | None, typer.Option(help="All rows within that distance instead of the k nearest.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per query.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; others than loopback are open to the network.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+
+TABLES = "Tables (.csv, .parquet)"
+XColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--x-column", rich_help_panel=TABLES, help="Column of the features or the vectors; may be repeated."
+    ),
+]
+YColumn = Annotated[str | None, typer.Option("--y-column", rich_help_panel=TABLES, help="Column of the labels.")]
+IdColumn = Annotated[str | None, typer.Option("--id-column", rich_help_panel=TABLES, help="Column of the ids.")]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        rich_help_panel=TABLES,
+        help="Whether the first line of .csv files names the columns. Without: decided from the file, or refused "
+        "where it could be either.",
+    ),
+]
+
+Command = Callable[..., None]
+
+
+def example(*lines: str) -> Callable[[Command], Command]:
+    """Give a command the examples that its help ends with."""
+
+    def mark(command: Command) -> Command:
+        command.epilog = "\n\n".join(f"Example: {line}" for line in lines)  # type: ignore[attr-defined]
+        return command
+
+    return mark
+
+
+def columns_of(
+    x: list[str] | None = None, y: str | None = None, ids: str | None = None, header: bool | None = None
+) -> Columns:
+    """The options about tables as one object."""
+    from dish.io.columns import Columns
+
+    return Columns(tuple(x or ()), y, ids, header)
+
+
+def load_model(path: Path) -> Hasher:
+    """A model whose parts fit together: a file may be whole and still not be what `dish fit` writes."""
+    import numpy as np
+
+    from dish.io.modelfile import ModelFileError
+    from dish.registry import load
+
+    hasher: Any = load(path)
+    if not getattr(hasher, "takes_images", False):
+        try:
+            hasher.decision_function(np.zeros((1, hasher.n_features_in_), np.float32))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelFileError(f"{path} cannot encode a row: its parts do not fit together ({reason})") from error
+    return hasher
+
+
+def check_writable(path: Path, *inputs: Path | None) -> None:
+    """Fail before hours of work, not after; never write over an input."""
+    given = [one.resolve() for one in inputs if one is not None]
+    if path.resolve() in given:
+        raise ValueError(f"cannot write {path}: it is one of the inputs")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if any(one.is_dir() and one == path.resolve().parent for one in given):
+        raise ValueError(f"cannot write {path}: it would lie among the inputs")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: the folder {path.parent} is not writable")

@@ -1,0 +1,209 @@
+"""`dish index`, `dish search` and `dish store`: codes to search in, in a file or in PostgreSQL."""
+
+from __future__ import annotations
+
+import json as js
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dish.cli.options import (
+    AsJson,
+    Bits,
+    CodesPath,
+    Header,
+    IdColumn,
+    IdsPath,
+    LabelsPath,
+    Nearest,
+    QueriesPath,
+    Radius,
+    YColumn,
+    check_writable,
+    columns_of,
+    example,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dish.index.hamming import HammingIndex
+
+Dsn = Annotated[str, typer.Option(envvar="DISH_DSN", help="Of the server: postgresql://user@host/database.")]
+TableName = Annotated[str, typer.Option("--table", help="Table of the codes.")]
+
+
+@example(
+    "dish index codes.npy -o ix.dish --labels y.npy",
+    "dish index new.npy -o ix.dish --add --ids new_ids.npy",
+    "dish index -o ix.dish --remove gone_ids.npy",
+)
+def index(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where the index goes, or is with --add, --remove.")],
+    codes: Annotated[
+        Path | None, typer.Argument(metavar="[CODES]", help="Packed codes made by `dish encode`.")
+    ] = None,
+    ids: IdsPath = None,
+    labels: LabelsPath = None,
+    bits: Bits = None,
+    add: Annotated[bool, typer.Option("--add", help="Add to the index that is there, replacing equal ids.")] = False,
+    remove: Annotated[
+        Path | None, typer.Option("--remove", help="Remove the ids in this file from the index that is there.")
+    ] = None,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
+) -> None:
+    """Make a searchable index of packed codes, or add codes to one and remove ids from it."""
+    check_writable(output, codes, ids, labels, remove)
+    if codes is None and (remove is None or add or ids or labels):
+        raise ValueError("CODES are missing: name a file of packed codes (only --remove does without)")
+    read = _Reader(y_column, id_column, header)
+    ix = _open_index(output) if add or remove else None
+    gone = 0
+    if ix is not None and remove is not None:
+        before = len(ix)
+        ix.remove(read.ids(remove))
+        gone = before - len(ix)
+    if codes is not None:
+        B, given, y = read.coded(codes, ids, labels)
+        ix = _put(ix, B, given, y, bits)
+    assert ix is not None
+    ix.save(output)
+    print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits" + (f", {gone:,} removed" if remove else ""))
+
+
+def _open_index(path: Path) -> HammingIndex:
+    from dish.index.hamming import HammingIndex
+
+    beside = path.with_name(path.name + ".journal")
+    if beside.exists() and beside.stat().st_size:
+        raise ValueError(f"{beside} holds items of a server that are not in {path} yet: stop it, or add over HTTP")
+    return HammingIndex.load(path)
+
+
+def _put(ix: HammingIndex | None, B: NDArray[Any], ids: Any, labels: Any, bits: int | None) -> HammingIndex:
+    """Codes in a new index, or in one that is there."""
+    from dish.index.hamming import HammingIndex
+
+    if ix is None:
+        ix = HammingIndex(8 * B.shape[1] if bits is None else bits)
+        ix.add(B, ids, labels)
+        return ix
+    if bits not in (None, ix.n_bits):
+        raise ValueError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
+    if ids is None:
+        ix.add(B, None, labels)
+    else:
+        ix.upsert(B, ids, labels)
+    return ix
+
+
+@example("dish search ix.dish --codes q.npy --k 10")
+def search(
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index made by `dish index`.")],
+    queries: QueriesPath,
+    k: Nearest = 10,
+    radius: Radius = None,
+    json: AsJson = False,
+) -> None:
+    """The nearest rows of each query, exact."""
+    from dish.index.hamming import HammingIndex
+
+    _show_hits(HammingIndex.load(index), _read_codes(queries), k, radius, json)
+
+
+@example("dish store push codes.npy --dsn postgresql://me@localhost/db --table codes")
+def push(
+    codes: CodesPath,
+    dsn: Dsn,
+    table: TableName,
+    ids: IdsPath = None,
+    labels: LabelsPath = None,
+    bits: Bits = None,
+    batch: Annotated[int, typer.Option(help="Rows per transaction.")] = 10_000,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an upload that broke off.")] = False,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
+) -> None:
+    """Upload packed codes; makes the table if there is none."""
+    from dish.stores.postgres import PostgresStore
+
+    B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
+    kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
+    with PostgresStore(dsn, table, 8 * B.shape[1] if bits is None else bits, ids=kind) as store:
+        store.create()
+        written = store.push(B, given, y, batch=batch, resume=resume)
+        print(f"{table}: {written:,} rows written, {len(store):,} there")
+
+
+@example("dish store search --dsn … --table codes --codes q.npy --k 10")
+def search_store(
+    dsn: Dsn,
+    table: TableName,
+    queries: QueriesPath,
+    k: Nearest = 10,
+    radius: Radius = None,
+    bits: Bits = None,
+    strings: Annotated[bool, typer.Option("--string-ids", help="The table's ids are strings.")] = False,
+    json: AsJson = False,
+) -> None:
+    """The nearest rows of each query, exact."""
+    from dish.stores.postgres import PostgresStore
+
+    Q = _read_codes(queries)
+    kind = "string" if strings else "integer"
+    with PostgresStore(dsn, table, 8 * Q.shape[1] if bits is None else bits, ids=kind) as store:
+        _show_hits(store, Q, k, radius, json)
+
+
+class _Reader:
+    """Codes, ids and labels from files, with what the options say about tables."""
+
+    def __init__(self, y: str | None, ids: str | None, header: bool | None) -> None:
+        self.y, self.id, self.header = y, ids, header
+
+    def coded(self, codes: Path, ids: Path | None, labels: Path | None) -> tuple[NDArray[Any], Any, Any]:
+        """Codes with their ids and labels, or None."""
+        y = None if labels is None else self._column(labels, self.y)
+        return _read_codes(codes), None if ids is None else self.ids(ids), y
+
+    def ids(self, path: Path) -> Any:
+        """The ids in a file."""
+        return self._column(path, self.id)
+
+    def _column(self, path: Path, name: str | None) -> Any:
+        from dish.io import tables
+
+        return tables.read_labels(path, columns_of(y=name, header=self.header))
+
+
+def _read_codes(path: Path) -> NDArray[Any]:
+    from dish.io import tables
+
+    codes = tables.read_rows(path)
+    if codes.dtype != "uint8":
+        raise ValueError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
+    return codes
+
+
+def _show_hits(where: Any, Q: NDArray[Any], k: int, radius: int | None, as_json: bool) -> None:
+    """One line per query: ids with distances, and labels where rows have them."""
+    if radius is None:
+        D, found = where.search(Q, k)
+        hits = [list(zip(ids.tolist(), d.tolist(), strict=True)) for ids, d in zip(found, D, strict=True)]
+    else:
+        lims, D, found = where.radius_search(Q, radius)
+        flat = list(zip(found.tolist(), D.tolist(), strict=True))
+        hits = [flat[a:b] for a, b in pairwise(lims)]
+    for i, line in enumerate(hits):
+        labels = where.labels_of([one for one, _ in line]).tolist()
+        if as_json:
+            rows = [{"id": one, "distance": d, "label": y} for (one, d), y in zip(line, labels, strict=True)]
+            print(js.dumps({"query": i, "hits": rows}))
+        else:
+            parts = [f"{one} ({d}{'' if y is None else f', {y}'})" for (one, d), y in zip(line, labels, strict=True)]
+            print(f"query {i}: " + (", ".join(parts) or "nothing"))
