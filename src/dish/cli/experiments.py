@@ -38,16 +38,17 @@ def bench(
     from dish.experiments import definition
 
     wanted, sizes = _methods(data, methods, train)
+    opened: dict[str, Any] = {}
+    key = data if labels is None else benchmark.data_key(data, opened, labels)
     lengths = [_whole("--bits", text) for text in bits.split(",")]
     runs = [
-        definition.Run(data, method, r, n_train, trial, cut=cut)
+        definition.Run(key, method, r, n_train, trial, cut=cut)
         for method in wanted
         for n_train in sizes[method]
         for r in lengths
         for trial in range(trials)
     ]
-    loaded = {} if labels is None else {data: _own_data(data, labels)}
-    found = benchmark.run_all(runs, results, force=force, datasets=loaded, report=_status)
+    found = benchmark.run_all(runs, results, force=force, opened=opened, report=_status)
     table = Table(title=f"{data}: MAP" + (f"@{cut}" if cut else ""))
     for name in ("method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"):
         table.add_column(name, justify="left" if name == "method" else "right")
@@ -95,14 +96,6 @@ def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, 
         return wanted, {method: paper.training_sizes(data, method) for method in wanted}
     sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
     return wanted, dict.fromkeys(wanted, sizes)
-
-
-def _own_data(data: str, labels: Path) -> Any:
-    from dish import datasets
-
-    if not Path(data).exists():
-        raise ValueError(f"--labels go with a path of rows, and there is no {data}")
-    return datasets.load_features(data, labels)
 
 
 def _status(line: str) -> None:

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.datasets.dataset import Dataset
-from dish.datasets.gist import N_FEATURES, VERSION, gist
 from dish.io.cache import DownloadError, cache_folder, download, save_npy
 from dish.io.tables import DataFileError, StrPath, read_npy
 from dish.progress import progress
@@ -69,17 +68,18 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
 
 def cifar10_gist(path: StrPath | None = None, cache: StrPath | None = None) -> Dataset:
     """CIFAR-10 as 512-d GIST, rows of l2 norm one, float32 (60000, 512). Computed once, then cached."""
+    gist = importlib.import_module("dish.datasets.gist")  # loads torch, which no other set needs
     images = load_cifar10(path, cache)
-    file = cache_folder(cache) / f"cifar10_gist_v{VERSION}.npy"
+    file = cache_folder(cache) / f"cifar10_gist_v{gist.VERSION}.npy"
     X = None
     if file.exists():
         try:
-            X = _check_unit_rows(file, read_npy(file), (len(images), N_FEATURES))
+            X = _check_unit_rows(file, read_npy(file), (len(images), gist.N_FEATURES))
         except DataFileError as error:
             warnings.warn(f"{error}; it is computed again", stacklevel=2)
     if X is None:
         with progress("GIST of CIFAR-10", len(images)) as step:
-            X = gist(images.X, normalize=True, progress=step)
+            X = gist.gist(images.X, normalize=True, progress=step)
         save_npy(file, X)
     return Dataset("cifar10_gist", X, images.y, label_names=CIFAR10_CLASSES)
 

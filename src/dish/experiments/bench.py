@@ -140,14 +140,17 @@ def _warm_up(run: Run, data: Any) -> None:
 # --- data -------------------------------------------------------------------------------------------------
 
 
-def data_key(name: str, opened: dict[str, Any]) -> str:
+def data_key(name: str, opened: dict[str, Any], labels: Path | None = None) -> str:
     """What results of this data are filed under: a registry name, or the stem and the content of one's own features.
 
     Features are opened (and kept in ``opened``): two files of one name with other rows or labels have other keys.
+    ``labels`` is a file of labels of features that come without.
     """
     if name in opened or name in NAMES:
+        if labels is not None:
+            raise ValueError(f"labels go with a path of one's own features, not with {name}")
         return name
-    data = load_data(name)
+    data = load_data(name) if labels is None else datasets.load_features(name, labels)
     key = f"{Path(name).stem}-{_checksum(data)}"
     opened[key] = data
     return key
