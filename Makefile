@@ -1,9 +1,12 @@
-# Two commands do everything: `make demo` and `make test`. Each sets up its own environment first.
+# Two commands do everything: `make demo` and `make test`. Each sets up its own environment first, and changes nothing
+# outside this folder (where CI is set, the tests install a browser).
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+FLOORS ?= .venv-floors
+FAST   := not slow and not postgres and not browser
 
-.PHONY: demo test lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale
 .PHONY: bench-multilabel clean
 .DELETE_ON_ERROR:
@@ -13,6 +16,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(FLOORS)/.ready: pyproject.toml constraints.txt .ci/floors.py
+	$(PYTHON) -m venv $(FLOORS)
+	$(PYTHON) .ci/floors.py > $(FLOORS)/constraints.txt
+	$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(FLOORS)/constraints.txt -e '.[dev]'
+	touch $@
+
 demo: $(VENV)/.ready            ## train on real digits, print the table, write the picture
 	$(BIN)/dish demo --output demo
 
@@ -20,8 +29,17 @@ bench-digits: $(VENV)/.ready    ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
 test: lint                      ## lint, types, tests
-	sh tests/web/install_chromium.sh
+	$(if $(CI),sh tests/web/install_chromium.sh)
 	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and no patience
+	$(BIN)/python -m pytest -m "$(FAST)"
+
+test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that pyproject.toml allows
+	$(FLOORS)/bin/python -m pytest -m "$(FAST)"
+
+torture: $(VENV)/.ready         ## fuzzed files, a hammered index, an attacked service: 15 minutes at most
+	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -61,4 +79,4 @@ bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two p
 	$(BIN)/python benchmarks/scale.py plot
 
 clean:
-	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOORS) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

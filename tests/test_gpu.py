@@ -8,7 +8,10 @@ from dish import DISH, codes, metrics
 from dish.similarity import from_labels
 from dish.solver import cbcd
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine"),
+]
 
 
 def test_a_sweep_gives_the_same_codes():

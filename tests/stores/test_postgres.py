@@ -17,6 +17,7 @@ from dish import HammingIndex, codes
 from dish.stores.postgres import PostgresStore
 
 psycopg = pytest.importorskip("psycopg", reason="PostgresStore is NOT tested: psycopg is not installed")
+pytestmark = pytest.mark.postgres
 
 
 class Server:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The tests of the page want a real browser. Where one can be installed without asking, do; never fail the build.
+# The tests of the page want a real browser. This installs one as a system package (Debian, as root); `make test` calls
+# it only where CI is set. It never fails the build: without a browser those tests are skipped, and say so.
 for name in chromium chromium-browser google-chrome; do
   command -v "$name" >/dev/null 2>&1 && exit 0
 done

@@ -24,9 +24,12 @@ BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 FLAGS += ["--disable-sync", "--no-first-run", "--disable-dev-shm-usage"]
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="NO TEST OF THE PAGE: no Chromium here; run tests/install_chromium.sh as root"
-)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        BROWSER is None, reason="no browser here: `sh tests/web/install_chromium.sh` as root installs one"
+    ),
+]
 
 
 @contextmanager

@@ -1,0 +1,32 @@
+"""The lowest versions that pyproject.toml allows, as pip constraints; those in PINNED stay at the tested version."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+PINNED = ("torch",)  # older CPU builds cannot be had from every index, and the CUDA ones weigh gigabytes
+ROOT = Path(__file__).parents[1]
+
+
+def floors(pyproject: str, constraints: str) -> list[str]:
+    """Lines such as numpy==2.0 for everything a user installs; the tools of the tests at their tested versions."""
+    project = tomllib.loads(pyproject)["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + [line for name, lines in extras.items() if name != "dev" for line in lines]
+    lowest = {}
+    for line in wanted:
+        if found := re.match(r"([\w.-]+)(?:\[[\w,]+\])?\s*>=\s*([\w.]+)", line):
+            lowest[_plain(found[1])] = f"{found[1]}=={found[2]}"
+    tested = {_plain(line.split("==")[0]): line for line in constraints.splitlines() if "==" in line}
+    return sorted({**tested, **{name: line for name, line in lowest.items() if name not in PINNED}}.values())
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        "\n".join(floors(*(ROOT.joinpath(f).read_text() for f in ("pyproject.toml", "constraints.txt")))) + "\n"
+    )

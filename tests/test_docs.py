@@ -1,0 +1,123 @@
+"""Every code block of the README and the docs runs, or says in the text why it does not.
+
+Python blocks of a page run in order, in one namespace, in a folder with small data (below). Every line of a shell
+block must be a `dish` command, which runs in this process. A block after `<!-- not run: reason -->` is skipped, with
+that reason in pytest's summary. A page whose blocks take long says `<!-- slow page -->`.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n+)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.S | re.M)
+
+
+@dataclass
+class Block:
+    """A fenced block: where it is, what it is, and why it does not run (None: it does)."""
+
+    page: Path
+    line: int
+    kind: str
+    code: str
+    reason: str | None
+
+    def __str__(self):
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page):
+    """The fenced blocks of a page, in order."""
+    text = page.read_text()
+    for found in BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start("code"))
+        yield Block(page, line, found["kind"], found["code"], found["reason"])
+
+
+def commands_of(code):
+    """The commands of a shell block, continuation lines joined and comments dropped."""
+    for line in code.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield words
+
+
+BLOCKS = {page: list(blocks_of(page)) for page in PAGES}
+RUN = [page for page in PAGES if any(block.reason is None for block in BLOCKS[page])]
+SLOW = "<!-- slow page -->"
+
+
+def test_no_fence_is_overlooked():
+    for page, blocks in BLOCKS.items():
+        assert 2 * len(blocks) == len(re.findall("^ *```", page.read_text(), re.M)), page
+    assert {block.kind for blocks in BLOCKS.values() for block in blocks} <= {"python", "sh", ""}
+
+
+@pytest.fixture
+def prepared(digits, tmp_path, monkeypatch):
+    """A folder with the files, and a namespace with the arrays, that the pages speak of."""
+    X, y, Xq, yq = digits
+    X, y = X[:600].astype(np.float32), y[:600]
+    monkeypatch.chdir(tmp_path)
+    names = [f"row-{i}" for i in range(len(X))]
+    for name, array in {"X": X, "y": y, "Xq": Xq, "yq": yq}.items():
+        np.save(f"{name}.npy", array)
+    for folder in ("photos", "other-photos"):
+        for label in ("cat", "dog"):
+            Path(folder, label).mkdir(parents=True)
+            for i in range(4):
+                _write_picture(Path(folder, label, f"{i}.png"), seed=i + 10 * (label == "dog"))
+    Path("shards").mkdir()
+    for i in range(2):
+        np.save(f"shards/part-{i}.npy", X[300 * i : 300 * (i + 1)])
+    return {"np": np, "X": X, "y": y, "Xq": Xq, "yq": yq, "names": names, "allowed": names[:50], "ids": names[:10]}
+
+
+def _write_picture(path, seed):
+    from PIL import Image
+
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8)).save(path)
+
+
+@pytest.mark.filterwarnings("ignore:n_anchors")
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if SLOW in p.read_text() else ()) for p in RUN],
+    ids=lambda p: p.stem,
+)
+def test_the_code_of_a_page_runs(page, prepared, cli):
+    for block in BLOCKS[page]:
+        if block.reason is not None:
+            continue
+        if block.kind == "python":
+            exec(compile("\n" * block.line + block.code, str(block), "exec"), prepared)
+            continue
+        for program, *arguments in commands_of(block.code):
+            assert program == "dish", f"{block}: only dish commands run here; mark the block as not run: {program}"
+            code, out, errors = cli(*arguments)
+            assert code == 0, f"{block}: dish {' '.join(arguments)}: {out}{errors}"
+
+
+@pytest.mark.parametrize("block", [b for blocks in BLOCKS.values() for b in blocks if b.reason], ids=str)
+def test_blocks_that_do_not_run_say_why(block):
+    assert len(block.reason.split()) >= 3
+    pytest.skip(f"{block} is not run: {block.reason}")
+
+
+def test_a_broken_block_would_be_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nx = 1\n```\n\n<!-- not run: needs a server -->\n```sh\ndish serve\n```\n```\nmake all\n```\n"
+    )
+    found = list(blocks_of(page))
+    assert [(b.kind, b.code, b.reason) for b in found] == [
+        ("python", "x = 1\n", None),
+        ("sh", "dish serve\n", "needs a server"),
+        ("", "make all\n", None),
+    ]
+    assert list(commands_of("dish fit a \\\n  b  # why\n# only words\n")) == [["dish", "fit", "a", "b"]]
