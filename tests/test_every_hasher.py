@@ -1,9 +1,15 @@
 """The contract, run on DISH and on every registered rival."""
 
+import copy
+import pickle
+import re
+
+import joblib
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import dish
 from dish import DISH, DeepDISH, metrics
@@ -55,10 +61,10 @@ def test_same_seed_same_codes(name, digits):
 def test_a_clone_has_the_same_parameters_and_is_not_fitted(name, digits):
     X, y, _, _ = digits
     hasher = make(name, n_bits=9).fit(X[:200], y[:200])
-    copy = clone(hasher)
-    assert copy.get_params() == hasher.get_params()
+    fresh = clone(hasher)
+    assert fresh.get_params() == hasher.get_params()
     with pytest.raises(Exception, match="not fitted"):
-        copy.transform(X)
+        fresh.transform(X)
 
 
 def test_save_and_load(name, digits, tmp_path):
@@ -70,6 +76,29 @@ def test_save_and_load(name, digits, tmp_path):
     assert loaded.get_params() == hasher.get_params()
     np.testing.assert_array_equal(loaded.transform(Xq), hasher.transform(Xq))
     np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
+
+
+def test_copies_give_the_same_codes(name, digits, tmp_path):
+    X, y, Xq, _ = digits
+    hasher = make(name, n_bits=10).fit(X[:200], y[:200])
+    joblib.dump(hasher, tmp_path / "m.joblib")
+    pickled = pickle.loads(pickle.dumps(hasher))
+    for twin in (copy.copy(hasher), copy.deepcopy(hasher), pickled, joblib.load(tmp_path / "m.joblib")):
+        assert twin.fingerprint_ == hasher.fingerprint_
+        np.testing.assert_array_equal(twin.transform(Xq), hasher.transform(Xq))
+
+
+def test_the_fingerprint_is_of_the_hash_function(name, digits, tmp_path):
+    X, y, _, _ = digits
+    hasher = make(name, n_bits=10, random_state=3)
+    with pytest.raises(NotFittedError):
+        _ = hasher.fingerprint_
+    mark = hasher.fit(X[:200], y[:200]).fingerprint_
+    assert re.fullmatch("[0-9a-f]{16}", mark)
+    hasher.save(tmp_path / "m.dish")
+    assert dish.load(tmp_path / "m.dish").fingerprint_ == mark
+    other = make(name, n_bits=10, random_state=4).fit(X[200:400], y[200:400])
+    assert other.fingerprint_ != mark
 
 
 def test_float32_and_float64_agree(name, digits):

@@ -14,6 +14,16 @@ GOLDEN = Path(__file__).parent / "golden"
 EXPECTED = dict(np.load(GOLDEN / "expected.npz"))
 
 
+FINGERPRINTS = {
+    "dish": "f81619bbff1a54b5",
+    "dish_linear": "e470a7c8ff73b490",
+    "deep": "60b9742a2843d796",
+    "pca_itq": "fce973aa4e819559",
+    "sdh": "cdf87099d3b1ac5d",
+    "lsh": "0740aaeec88be097",
+}
+
+
 @pytest.fixture(scope="module")
 def rows():
     X, y = load_digits(return_X_y=True)
@@ -24,6 +34,12 @@ def rows():
 def test_an_old_model_gives_its_old_codes(name, rows):
     hasher = dish.load(GOLDEN / f"{name}.dish")
     np.testing.assert_array_equal(hasher.transform(rows[0][:50]), EXPECTED[name])
+
+
+def test_fingerprints_stay():
+    """Indexes and tables keep them: another way to compute them would part every index from its model."""
+    marks = {name: dish.load(GOLDEN / f"{name}.dish").fingerprint_ for name in FINGERPRINTS}
+    assert marks == FINGERPRINTS
 
 
 @pytest.mark.parametrize("mmap", [False, True])

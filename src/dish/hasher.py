@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
 from typing import Any, Self
@@ -86,6 +87,24 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # --- files ---
 
+    @property
+    def fingerprint_(self) -> str:
+        """16 hexadecimal digits for the fitted hash function: codes can be compared only if theirs are the same.
+
+        The same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
+        ``PostgresStore(model=…)`` and ``io.codesfile`` keep it beside codes.
+        """
+        check_is_fitted(self)
+        return modelfile.fingerprint(type(self).__name__, self._hash_function())
+
+    def _hash_function(self) -> dict[str, Any]:
+        """The arrays and values that decide the code of a new row."""
+        fitted = [
+            name for name in (*self._state, "n_features_in_") if name not in ("codes_", "objective_", "n_iter_")
+        ]
+        params = [name for name in ("n_bits", "kernel", "n_neighbors") if hasattr(self, name)]
+        return {name: getattr(self, name) for name in (*fitted, *params)}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
         check_is_fitted(self)
@@ -109,7 +128,22 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
             raise modelfile.ModelFileError(f"the model file lacks {', '.join(missing)}")
+        hasher._check_restored()
         return hasher
+
+    def _check_restored(self) -> None:
+        """Refuse arrays that do not fit each other: one row must get a code of n_bits."""
+        d, widths = check_integer("n_features_in_", self.n_features_in_, low=1), set[int]()
+        for name in self._state:
+            widths.update(np.shape(getattr(self, name)))
+        if d > 2**24 and d not in widths:  # a number made up: a row of that many might not fit in memory
+            raise ValueError(f"no array has the {d:,} features of a row")
+        trial = copy.copy(self)
+        if hasattr(trial, "device"):
+            trial.device = "cpu"  # the GPU of the machine that wrote the file may not be here
+        shape = trial._decide(np.zeros((1, d), np.float32)).shape
+        if shape != (1, self._check_n_bits()):
+            raise ValueError(f"a row gets outputs of shape {shape}, not {(1, self.n_bits)}")
 
 
 def as_rows(X: Any) -> Any:

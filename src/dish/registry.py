@@ -56,5 +56,7 @@ def load(path: str | os.PathLike[str]) -> Hasher:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
         return kinds[kind]._restore(content, arrays)
-    except (TypeError, KeyError) as error:
+    except modelfile.ModelFileError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise modelfile.ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None

@@ -385,6 +385,10 @@ class DeepHasher(Stopwatch, Hasher):
 
     # --- files ---
 
+    def _hash_function(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in ("n_bits", "mirror", "vectors_", "n_features_in_")}
+        return {**state_arrays(self.model_), **values, "size": self.model_.size}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
         check_is_fitted(self)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.io.atomic import replacing
 from dish.io.blocks import blocks_of
+from dish.io.codesfile import note_model
 from dish.io.pages import allocate_npy
 from dish.io.shards import check_finite
 from dish.labels import is_tags, tag_matrix
@@ -39,6 +40,8 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
             out.flush()
         with ranks.raise_together():
             stack.close()  # the file takes its place
+            if ranks.first and hasattr(hasher, "fingerprint_"):
+                note_model(output, hasher.fingerprint_)
     return shape
 
 

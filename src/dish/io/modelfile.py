@@ -153,15 +153,20 @@ def _update(digest: Any, name: str, a: NDArray[Any]) -> None:
 
 
 def fingerprint(kind: str, content: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that stand for a class and named arrays and JSON values; the same on every machine."""
+    """16 hexadecimal digits that stand for a class, its named arrays and its JSON values; the same everywhere."""
     digest = hashlib.sha256(kind.encode())
     for name in sorted(content):
         value = content[name]
         if isinstance(value, np.ndarray):
             _update(digest, name, value)
         else:
-            digest.update(f"{name} {json.dumps(value)}".encode())
+            digest.update(f"{name} {json.dumps(value, default=_as_json)}".encode())
     return digest.hexdigest()[:16]
+
+
+def _as_json(value: Any) -> Any:
+    """A number of NumPy's, or the name of a function."""
+    return value.item() if isinstance(value, np.generic) else f"{value.__module__}.{value.__qualname__}"
 
 
 def check_fingerprint(name: str, value: Any) -> str | None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
+import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -403,6 +404,11 @@ class DISH(KernelHasher):
         for rows, K in self._features_of(X):
             F[rows] = np.stack([decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
         return F
+
+    def _hash_function(self) -> dict[str, Any]:
+        if self.classifiers_ is None:
+            return super()._hash_function()
+        return {**super()._hash_function(), "classifiers_": joblib.hash(self.classifiers_)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""

@@ -1,0 +1,59 @@
+"""Which model the codes of a .npy file are of: a note in a small JSON file beside it (``codes.npy.model.json``).
+
+A .npy file has no room for it. The note says by which bytes it knows its file, so that one that was left beside other
+codes is not believed; codes without a note are of an unknown model, and nothing is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+
+from dish.io.atomic import write_atomically
+from dish.io.modelfile import check_fingerprint
+
+log = logging.getLogger(__name__)
+
+StrPath = str | os.PathLike[str]
+EDGE = 1 << 16  # bytes at either end by which a file is known: reading all of it might take minutes
+
+
+def note_model(path: StrPath, fingerprint: str) -> None:
+    """Write down that the codes of a file are of the model with this ``fingerprint_``."""
+    note = {"model": check_fingerprint("fingerprint", fingerprint), "codes": _digest(path)}
+    write_atomically(_beside(path), (json.dumps(note) + "\n").encode())
+
+
+def model_of(path: StrPath) -> str | None:
+    """The fingerprint of the model whose codes a file holds, to be passed to ``HammingIndex(model=…)`` and the like.
+
+    None, with a line in the log, if there is no note, or if it is of other codes.
+    """
+    try:
+        note = json.loads(_beside(path).read_bytes())
+        if note["codes"] == _digest(path):
+            return check_fingerprint("model", note["model"])
+        log.warning("%s is of other codes than those in %s: it is ignored", _beside(path), path)
+    except FileNotFoundError:
+        log.info("%s has no %s: which model its codes are of is not known", path, _beside(path).name)
+    except (ValueError, KeyError, TypeError):
+        log.warning("%s is damaged: it is ignored", _beside(path))
+    return None
+
+
+def _beside(path: StrPath) -> Path:
+    path = Path(path)
+    return path.with_name(f"{path.name}.model.json")
+
+
+def _digest(path: StrPath) -> str:
+    """Of the size and both ends of a file."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(f"{size} ".encode() + file.read(EDGE))
+        file.seek(max(0, size - EDGE))
+        digest.update(file.read(EDGE))
+    return digest.hexdigest()[:32]
