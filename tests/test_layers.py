@@ -55,6 +55,8 @@ def violations(sources):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                names = [text.value for text in node.args if isinstance(text, ast.Constant)]
             for name in names:
                 found += check(module, name, id(node) in hidden)
                 while name not in sources and "." in name:
@@ -86,11 +88,14 @@ def package():
     return {".".join(p for p in parts if p != "__init__"): file.read_text() for file, parts in files.items()}
 
 
+ALLOWED = (  # listed one by one
+    "dish.datasets.cifar hides the import of dish.datasets.gist",  # loads torch, which no other set needs
+)
 NOT_YET = ("dish.deep.hasher hides the import of dish.labels",)
 
 
 def test_imports_run_one_way():
-    assert [text for text in violations(package()) if not text.startswith(NOT_YET)] == []
+    assert [text for text in violations(package()) if not text.startswith(ALLOWED + NOT_YET)] == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,7 @@ def test_imports_run_one_way():
             "dish.index.hamming may not import dish.similarity",
         ),
         ("dish.hasher", "def f():\n    from dish import codes", "dish.hasher hides the import of dish.codes"),
+        ("dish.hasher", "def f():\n    import_module('dish.codes')", "dish.hasher hides the import of dish.codes"),
         ("dish.metrics.relevance", "from dish.metrics import scores", "a cycle: "),
         ("dish.newroom", "from dish import codes", "dish.newroom may not import dish.codes"),
         ("dish.codes", "def f():\n    import pandas", "dish.codes imports pandas inside a function"),

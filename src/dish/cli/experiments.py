@@ -11,10 +11,15 @@ from rich.table import Table
 
 from dish.cli.options import RESULTS, console, example
 
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say how many runs there are, and how long they may take.")
+]
+
 
 @example(
     "dish bench --data cifar10 --methods all --bits 16,32,64,96 --trials 5",
-    "dish bench --data X.npy --labels y.npy --methods dish,pca_itq,l2",
+    "dish bench --data X.npy --labels y.npy --methods dish,pca_itq,l2 --dry-run",
+    "dish bench --methods dish,my_package.my_module:MyHasher --table table.tex",
 )
 def bench(
     data: Annotated[
@@ -23,7 +28,9 @@ def bench(
     labels: Annotated[
         Path | None, typer.Option(help="For a path: a file of labels, where they do not come with the rows.")
     ] = None,
-    methods: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
+    methods: Annotated[
+        str, typer.Option(help="Names with commas between them, or all; module:Class is a class of your own.")
+    ] = "all",
     bits: Annotated[str, typer.Option(help="Code lengths with commas between them.")] = "16,32,64",
     train: Annotated[
         str, typer.Option(help="Rows with commas; all: the database; paper: what the paper trained on.")
@@ -32,14 +39,18 @@ def bench(
     cut: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
     force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+    dry_run: DryRun = False,
+    table: Annotated[
+        Path | None, typer.Option(help="Write the table, too: .md, .tex, or .csv with one line per run.")
+    ] = None,
 ) -> None:
     """Run methods on a dataset; one JSON per run. Finished runs are skipped, failing ones recorded."""
     from dish.experiments import bench as benchmark
-    from dish.experiments import definition
+    from dish.experiments import definition, tables
 
     wanted, sizes = _methods(data, methods, train)
     opened: dict[str, Any] = {}
-    key = data if labels is None else benchmark.data_key(data, opened, labels)
+    key = benchmark.data_key(data, opened, labels)
     lengths = [_whole("--bits", text) for text in bits.split(",")]
     runs = [
         definition.Run(key, method, r, n_train, trial, cut=cut)
@@ -48,22 +59,29 @@ def bench(
         for r in lengths
         for trial in range(trials)
     ]
+    if dry_run:
+        print(benchmark.plan(runs, results, force=force, opened=opened))
+        return
+    if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
+        raise ValueError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
     found = benchmark.run_all(runs, results, force=force, opened=opened, report=_status)
-    table = Table(title=f"{data}: MAP" + (f"@{cut}" if cut else ""))
-    for name in ("method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for method in wanted:
-        for n_train in sizes[method]:
-            cells = [
-                [found[run] for run in runs if (run.method, run.n_train, run.bits) == (method, n_train, r)]
-                for r in lengths
-            ]
-            maps = [_mean(cell, "map", 3) for cell in cells]
-            table.add_row(method, str(n_train or "all"), *maps, _mean(cells[-1], "fit_s", 2))
-    console.print(table)
+    title = f"{data}: MAP" + (f"@{cut}" if cut else "")
+    _show_table(title, *tables.bench_grid(runs, found))
     for run, result in found.items():
         if "failed" in result:
             print(f"failed: {run.path(results)}: {result['failed']}")
+    if table is not None:
+        tables.write_bench(table, title, runs, found)
+        print(f"written: {table}")
+
+
+def _show_table(title: str, names: list[str], rows: list[list[str]]) -> None:
+    shown = Table(title=title)
+    for name in names:
+        shown.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
 
 
 @example("dish reproduce table1 --trials 5 --output report")
@@ -75,23 +93,28 @@ def reproduce(
     trials: Annotated[int, typer.Option(help="Random splits.")] = 5,
     data: Annotated[str | None, typer.Option(help="Real data in place of a stand-in: a name or a path.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
+    dry_run: DryRun = False,
 ) -> None:
     """The paper's tables and figures, its figures beside ours. Runs what is missing first."""
-    from dish.experiments.reproduce import reproduce as make
+    from dish.experiments import reproduce as paper
 
-    page = make(what, results, output, trials=trials, data=data, say=_status)
+    if dry_run:
+        print(paper.plan(what, results, trials=trials, data=data))
+        return
+    page = paper.reproduce(what, results, output, trials=trials, data=data, say=_status)
     print(f"written: {page}")
 
 
 def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, list[int | None]]]:
     """The methods asked for, and the numbers of training rows of each."""
+    from dish import registry
     from dish.experiments import bench as benchmark
     from dish.experiments import paper
 
-    known = benchmark.method_names() + benchmark.method_names(images=True)
     wanted = benchmark.method_names(images=data == "cifar10_images") if methods == "all" else methods.split(",")
-    if unknown := set(wanted) - set(known):
-        raise ValueError(f"--methods must be of {', '.join(known)}; got {', '.join(sorted(unknown))}")
+    for method in wanted:
+        if method != "l2":
+            registry.find(method)
     if train == "paper":
         return wanted, {method: paper.training_sizes(data, method) for method in wanted}
     sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
@@ -101,12 +124,6 @@ def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, 
 def _status(line: str) -> None:
     """Tables to standard output, progress to standard error."""
     print(line, file=sys.stdout if line.startswith("**") else sys.stderr, flush=True)
-
-
-def _mean(results: list[dict[str, Any]], key: str, digits: int) -> str:
-    known = [result[key] for result in results if key in result]
-    failed = any("failed" in result for result in results)
-    return f"{sum(known) / len(known):.{digits}f}" if known else "failed" if failed else "–"
 
 
 def _whole(option: str, text: str) -> int:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 
 from dish.experiments.definition import Results, Run
 from dish.experiments.paper import Table
+from dish.io.atomic import write_atomically
+
+FORMS = (".md", ".tex", ".csv")
 
 
 def values(results: Results, runs: list[Run], key: str) -> list[float]:
@@ -88,6 +92,44 @@ def _spread(found: list[float]) -> tuple[float | None, float | None]:
     """Mean and standard deviation; of one value none."""
     mean = float(np.mean(found)) if found else None
     return mean, float(np.std(found)) if len(found) > 1 else None
+
+
+# --- runs of `dish bench` ---------------------------------------------------------------------------------
+
+
+def bench_grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: one row per method and training size, its MAP at every code length, its time."""
+    lengths = list(dict.fromkeys(run.bits for run in runs))
+    rows = []
+    for method, n_train in dict.fromkeys((run.method, run.n_train) for run in runs):
+        of = [run for run in runs if (run.method, run.n_train) == (method, n_train)]
+        maps = [_cell_or_failed(results, [run for run in of if run.bits == r], "map", 3) for r in lengths]
+        seconds = _cell_or_failed(results, [run for run in of if run.bits == lengths[-1]], "fit_s", 2)
+        rows.append([method, f"{n_train:,}" if n_train else "all", *maps, seconds])
+    return ["method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"], rows
+
+
+def _cell_or_failed(results: Results, runs: list[Run], key: str, digits: int) -> str:
+    found = values(results, runs, key)
+    return "failed" if not found and any("failed" in results[run] for run in runs) else cell(found, digits)
+
+
+def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> None:
+    """Write the runs as a .md or .tex table, or as .csv with one line per run."""
+    if path.suffix == ".csv":
+        numbers = ("map", "precision_within_2", "recall_within_2", "fit_s", "encode_s", "failed")
+        lines = [
+            [run.method, run.n_train or "all", run.bits, run.trial, *(results[run].get(name) for name in numbers)]
+            for run in runs
+        ]
+        text = csv_grid(["method", "training_rows", "bits", "trial", *numbers], lines)
+    elif path.suffix == ".tex":
+        text = latex_grid(*bench_grid(runs, results))
+    elif path.suffix == ".md":
+        text = f"**{title}**\n\n{markdown_grid(*bench_grid(runs, results))}"
+    else:
+        raise ValueError(f"a table is written as {', '.join(FORMS)}, not as {path.name!r}")
+    write_atomically(path, text.encode())
 
 
 # --- grids of text ----------------------------------------------------------------------------------------
