@@ -270,6 +270,7 @@ class AgainstDictionary(RuleBasedStateMachine):
         self.pool = make("random", spread, n_bits)
         self.ix, self.model = HammingIndex(n_bits), {}  # a dictionary keeps the order of insertion
         self.folder = Path(self.tmp)
+        self.kept = []
 
     def as_id(self, number):
         return f"id-{number}" if self.strings else number
@@ -306,6 +307,10 @@ class AgainstDictionary(RuleBasedStateMachine):
         there = [one for one in ids if self.model.pop(one, None) is not None]
         assert self.ix.remove(ids) == len(there)
 
+    @rule()
+    def keep(self):
+        self.kept = [*self.kept[-2:], (self.ix.snapshot(), dict(self.model))]
+
     @rule(mmap=st.booleans())
     def save_and_load(self, mmap):
         self.ix.save(self.folder / "ix.dish")
@@ -335,12 +340,12 @@ class AgainstDictionary(RuleBasedStateMachine):
 
     @invariant()
     def same_content(self):
-        if hasattr(self, "ix"):
-            assert len(self.ix) == len(self.model)
-            assert self.ix.ids.tolist() == list(self.model)
-            if self.model:
-                assert [bytes(b) for b in self.ix.get(list(self.model))] == [b for b, _ in self.model.values()]
-                assert self.ix.labels_of(list(self.model)).tolist() == [y for _, y in self.model.values()]
+        """The index, and every snapshot that was kept."""
+        for ix, model in [(self.ix, self.model), *self.kept] if hasattr(self, "ix") else []:
+            assert len(ix) == len(model)
+            assert ix.ids.tolist() == list(model)
+            assert [bytes(b) for b in ix.get(list(model))] == [b for b, _ in model.values()]
+            assert ix.labels_of(list(model)).tolist() == [y for _, y in model.values()]
 
 
 def test_against_a_dictionary(tmp_path):
@@ -534,6 +539,13 @@ def test_approximate_mode():
     assert view_of(all_lists) is not None
     assert all_lists.measure_recall(Q, 10) == 1
     np.testing.assert_array_equal(all_lists.search(Q, 10)[0], exact)
+
+
+def test_the_approximate_mode_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr(views.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'dish-hash\[faiss\]'"):
+        HammingIndex(64, mode="approximate")
+    HammingIndex(64)
 
 
 # --- errors and costs -------------------------------------------------------------------------------------

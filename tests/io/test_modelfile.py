@@ -1,5 +1,7 @@
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -93,6 +95,50 @@ def test_a_model_with_missing_arrays_is_refused(tmp_path):
     modelfile.save(tmp_path / "m.dish", "DISH", {"init": {"n_bits": 8}, "fitted": {}}, {"W_": np.ones((2, 8))})
     with pytest.raises(modelfile.ModelFileError, match="anchors_"):
         dish.load(tmp_path / "m.dish")
+
+
+def crafted(model, path, change):
+    """The model with its content changed and a right checksum."""
+    kind, content, arrays = modelfile.read(model)
+    change(content, arrays)
+    modelfile.save(path, kind, content, arrays)
+    return path
+
+
+CRAFTED = {
+    "fewer anchors than weights": lambda c, a: a.update(anchors_=a["anchors_"][:5]),
+    "anchors of other rows": lambda c, a: a.update(anchors_=a["anchors_"][:, :7].copy()),
+    "anchors that are no matrix": lambda c, a: a.update(anchors_=a["anchors_"][0].copy()),
+    "whole numbers as weights": lambda c, a: a.update(W_=np.ones((2, 2), np.int8)),
+    "a weight": lambda c, a: a.update(W_=np.ones((), np.float32)),
+    "more bits than weights": lambda c, a: c["init"].update(n_bits=64),
+    "bits beyond all memory": lambda c, a: c["init"].update(n_bits=2**45),
+    "bits as a word": lambda c, a: c["init"].update(n_bits="many"),
+    "features beyond all memory": lambda c, a: c["fitted"].update(n_features_in_=2**40),
+    "features as a list": lambda c, a: c["fitted"].update(n_features_in_=[3]),
+    "gamma as a word": lambda c, a: c["fitted"].update(gamma_="auto"),
+    "an unknown parameter": lambda c, a: c["init"].update(colour="red"),
+    "no parameters": lambda c, a: c.pop("init"),
+    "parameters as a list": lambda c, a: c.update(init=[1]),
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_arrays_that_do_not_fit_each_other_are_refused_at_once(what, model, tmp_path):
+    path = crafted(model, tmp_path / "odd.dish", CRAFTED[what])
+    with pytest.raises(modelfile.ModelFileError, match=r"DISH|lacks"):
+        dish.load(path)
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_types_that_numpy_does_not_have(tmp_path, mmap):
+    header = {"format": "dish-model", "version": "1", "kind": "DISH", "params": "{}", "sha256": ""}
+    for kind in ("F8_E4M3", "BF16"):
+        entry = {"dtype": kind, "shape": [2], "data_offsets": [0, 2 if kind[0] == "F" else 4]}
+        head = json.dumps({"__metadata__": header, "a": entry}).encode()
+        (tmp_path / "m.dish").write_bytes(struct.pack("<Q", len(head)) + head + bytes(entry["data_offsets"][1]))
+        with pytest.raises(modelfile.ModelFileError, match=r"m\.dish"):
+            modelfile.read(tmp_path / "m.dish", mmap=mmap)
 
 
 WRITER = """

@@ -1,0 +1,199 @@
+"""One answer, one moment: what a search sees while others write, and copies that share nothing."""
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+
+import joblib
+import numpy as np
+import pytest
+
+from dish import HammingIndex, codes
+from dish.index import ids as lookups
+from dish.index import scan
+
+
+def random_codes(n, n_bits=64, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, n_bits // 8), dtype=np.uint8)
+
+
+def mixed_ids(n, seed=0):
+    """0, then the others in any order, then n − 1: what looks like 0 … n − 1 from both ends."""
+    return np.concatenate([[0], np.random.default_rng(seed).permutation(np.arange(1, n - 1)), [n - 1]])
+
+
+def test_a_search_under_way_keeps_the_ids_it_began_with(monkeypatch):
+    B, ids = random_codes(500), mixed_ids(500)
+    ix = HammingIndex(64)
+    ix.add(B, ids)
+    kernel = scan.nearest
+
+    def written_meanwhile(*args):
+        ix.remove(ids[1:-1])  # what is left has other row numbers, and ids that ascend
+        return kernel(*args)
+
+    monkeypatch.setattr(scan, "nearest", written_meanwhile)
+    D, N = ix.search(B[:50], 1)
+    np.testing.assert_array_equal(N[:, 0], ids[:50])
+    assert (D == 0).all()
+    assert ix.ids.tolist() == [0, 499]
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_a_snapshot_stays_as_it_is(strings):
+    def named(ids):
+        return [f"id {i}" for i in ids] if strings else list(ids)
+
+    B, ids = random_codes(300), mixed_ids(300).tolist()
+    ix = HammingIndex(64)
+    ix.add(B, named(ids), labels=[f"old {i}" for i in ids])
+    before = ix.snapshot()
+    ix.upsert(random_codes(40, seed=1), named(ids[:40]), labels=["new"] * 40)
+    middle = ix.snapshot()
+    ix.remove(named(ids[30:200]))  # many: the rows are compacted
+    ix.add(random_codes(3000, seed=2), named(range(300, 3300)))  # and every array moves
+
+    np.testing.assert_array_equal(before.get(named(ids)), B)
+    assert before.labels_of(named(ids)).tolist() == [f"old {i}" for i in ids]
+    assert before.ids.tolist() == named(ids)
+    np.testing.assert_array_equal(before.search(B, 1)[1][:, 0], named(ids))
+    assert len(before) == len(middle) == 300
+    assert middle.labels_of(named(ids[38:42])).tolist() == ["new", "new", *(f"old {i}" for i in ids[40:42])]
+    assert named([5000])[0] not in before
+    assert named([301])[0] not in before
+    assert named([301])[0] in ix.snapshot()
+    _, _, N = before.radius_search(B[:5], 0)
+    assert N.tolist() == named(ids[:5])
+
+
+def test_an_id_that_is_removed_and_added_again_is_found_in_every_snapshot():
+    B = random_codes(6)
+    ix = HammingIndex(64)
+    ix.add(B[:3], [5, 3, 4])
+    kept = [ix.snapshot()]
+    for i in range(3, 6):
+        ix.remove([3])
+        kept.append(ix.snapshot())
+        ix.add(B[i : i + 1], [3])
+        kept.append(ix.snapshot())
+    found = [snapshot.get([3])[0].tolist() if 3 in snapshot else None for snapshot in kept]
+    assert found == [B[1].tolist(), None, B[3].tolist(), None, B[4].tolist(), None, B[5].tolist()]
+
+
+def test_hits_labels_and_codes_of_a_snapshot_fit_each_other_while_others_write():
+    """Each code says its own label: its first byte."""
+    rng = np.random.default_rng(0)
+    ids = mixed_ids(2000)
+    ix = HammingIndex(64)
+    B = random_codes(2000)
+    ix.add(B, ids, labels=B[:, 0])
+    failures, stop = [], threading.Event()
+
+    def write():
+        for seed in range(400):
+            some = np.random.default_rng(seed).choice(ids, 20, replace=False)
+            new = random_codes(20, seed=seed)
+            if seed % 5:
+                ix.upsert(new, some, labels=new[:, 0])
+            else:
+                ix.remove(some)
+                ix.upsert(new, some, labels=new[:, 0])
+        stop.set()
+
+    def read():
+        try:
+            while not stop.is_set():
+                Q = rng.integers(0, 256, (4, 8), dtype=np.uint8)
+                now = ix.snapshot()
+                D, N = now.search(Q, 20)
+                found = now.get(N.ravel())
+                np.testing.assert_array_equal(codes.hamming(Q, found)[np.repeat(range(4), 20), range(80)], D.ravel())
+                np.testing.assert_array_equal(now.labels_of(N.ravel()), found[:, 0])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)] + [threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_sampled_ids_are_there_and_differ():
+    ix = HammingIndex(64)
+    assert len(ix.snapshot().sample_ids(5, np.random.default_rng(0))) == 0
+    ix.add(random_codes(100))
+    ix.remove(range(0, 100, 2))
+    drawn = ix.snapshot().sample_ids(20, np.random.default_rng(0)).tolist()
+    assert len({*drawn}) == 20
+    assert all(one % 2 for one in drawn)
+    assert len(ix.snapshot().sample_ids(1000, np.random.default_rng(0))) == 50
+
+
+def test_a_write_that_fails_half_way_changes_nothing(monkeypatch):
+    B, ids = random_codes(60), mixed_ids(50)
+    ix = HammingIndex(64)
+    ix.add(B[:50], ids)
+
+    def interrupted(*args):
+        add(*args)
+        raise KeyboardInterrupt
+
+    add = lookups.IntegerLookup.add
+    with monkeypatch.context() as patch:
+        patch.setattr(lookups.IntegerLookup, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ix.add(B[50:], np.arange(100, 110))
+    assert 105 not in ix
+    ix.add(B[50:], np.arange(200, 210)[::-1])
+    np.testing.assert_array_equal(ix.get(ix.ids), B)
+    assert 105 not in ix
+
+
+# --- copies -----------------------------------------------------------------------------------------------
+
+
+def dumped(ix, tmp_path):
+    joblib.dump(ix, tmp_path / "ix.joblib")
+    return joblib.load(tmp_path / "ix.joblib")
+
+
+@pytest.mark.parametrize("kind", ["copy", "deepcopy", "pickle", "joblib"])
+def test_a_copy_is_equal_and_then_goes_its_own_way(kind, tmp_path):
+    ways = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda ix: pickle.loads(pickle.dumps(ix))}
+    ways["joblib"] = lambda ix: dumped(ix, tmp_path)
+    B = random_codes(30)
+    ix = HammingIndex(64, model="0123456789abcdef")
+    ix.add(B[:9], mixed_ids(10)[:9], labels=np.arange(9.0))
+    ix.add(B[9:10], [9], labels=[9.0])  # from the second time on there is room behind the rows
+    if kind != "copy":
+        ix.remove([5])
+    twin = ways[kind](ix)
+    assert (twin.n_bits, twin.mode, twin.model) == (64, "exact", "0123456789abcdef")
+    assert twin.ids.tolist() == ix.ids.tolist()
+    assert twin.labels_of(twin.ids).tolist() == ix.labels_of(ix.ids).tolist()
+    twin.add(B[10:11], [77])
+    ix.add(B[20:21], [88])  # the same place in memory, if they shared any
+    assert 77 not in ix
+    assert 88 not in twin
+    np.testing.assert_array_equal(twin.get([77]), B[10:11])
+    np.testing.assert_array_equal(ix.get([88]), B[20:21])
+    twin.add(B[11:12])
+    assert 78 in twin  # running numbers go on where they were
+
+
+def test_an_index_is_freed_when_it_is_dropped():
+    """Not at some later collection of cycles: it may be gigabytes."""
+    ix = HammingIndex(64)
+    ix.add(random_codes(5000))
+    ix.search(random_codes(100), 1)
+    codes_of = weakref.ref(ix.snapshot())
+    gc.disable()
+    try:
+        del ix
+        assert codes_of() is None
+    finally:
+        gc.enable()
