@@ -50,6 +50,15 @@ def test_shapes_types_and_packing(name, digits, r):
     np.testing.assert_array_equal(packed, np.packbits(F >= 0, axis=1))
 
 
+def test_no_rows_have_no_codes(name, digits):
+    X, y, _, _ = digits
+    hasher = make(name, n_bits=12).fit(X[:200], y[:200])
+    assert hasher.transform(X[:0]).shape == (0, 2)
+    assert hasher.decision_function(X[:0]).shape == (0, 12)
+    with pytest.raises(ValueError, match="features"):
+        hasher.transform(np.zeros((0, 3)))
+
+
 def test_same_seed_same_codes(name, digits):
     X, y, Xq, _ = digits
     first, second = (make(name, n_bits=20, random_state=3).fit(X[:300], y[:300]).transform(Xq) for _ in range(2))
@@ -156,3 +165,24 @@ def test_other_bad_input_is_refused(name, digits):
         fitted.transform(X[0])
     with pytest.raises(ValueError, match="blocks"):
         fitted.transform(iter([X[:2], X[2:4, :5]]))
+
+
+def test_a_column_of_vectors_is_a_matrix(digits):
+    pd = pytest.importorskip("pandas")
+    X, y, Xq, _ = digits
+    hasher = DISH(8, 20).fit(X[:200], y[:200])
+    column = pd.DataFrame({"embedding": list(Xq)})["embedding"]
+    np.testing.assert_array_equal(hasher.transform(column), hasher.transform(Xq))
+    by_column = DISH(8, 20).fit(pd.Series(list(X[:200])), y[:200])
+    np.testing.assert_array_equal(by_column.codes_, hasher.codes_)
+    with pytest.raises(ValueError, match=r"of one length; row 0 has 64 numbers, but row 1 is of shape \(3,\)"):
+        hasher.transform(pd.Series([Xq[0], Xq[1][:3]]))
+
+
+def test_missing_labels_of_pandas_are_named(digits):
+    pd = pytest.importorskip("pandas")
+    X, y, _, _ = digits
+    labels = pd.Series([f"digit {v}" for v in y[:100]], dtype="string")
+    labels[7] = pd.NA
+    with pytest.raises(ValueError, match=r"no label .* in row 7"):
+        DISH(8, 20).fit(X[:100], labels)

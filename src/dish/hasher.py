@@ -33,14 +33,17 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
         if shards.is_streamed(X):
-            return np.concatenate([self.decision_function(block) for block in self._blocks(X)])
-        return self._decide(self._check_X(X, reset=False)).astype(np.float32, copy=False)
+            return _joined([self.decision_function(block) for block in self._blocks(X)], self.n_bits, np.float32)
+        X = self._check_X(X, reset=False)
+        if X.shape[0] == 0:
+            return np.empty((0, self.n_bits), np.float32)
+        return self._decide(X).astype(np.float32, copy=False)
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
         if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
-            return np.concatenate([self.transform(block) for block in self._blocks(X)])
+            return _joined([self.transform(block) for block in self._blocks(X)], codes.n_bytes(self.n_bits), np.uint8)
         X = self._check_X(X, reset=False)
         n = X.shape[0]  # a hasher may accept sparse rows, which have no len
         packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
@@ -70,9 +73,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     # --- checks ---
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        """Rows as a finite float32 or float64 matrix (n, d); ``reset`` while fitting."""
+        """Rows as a finite float32 or float64 matrix (n, d); ``reset`` while fitting, which needs at least one."""
         checked: NDArray[Any] = validate_data(
-            self, as_rows(X), reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=1, order="C"
+            self, as_rows(X), reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=int(reset), order="C"
         )
         return checked
 
@@ -147,7 +150,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 
 def as_rows(X: Any) -> Any:
-    """Torch tensors, shards and iterables of row blocks as one array; anything else as it is."""
+    """Tensors, shards, iterables of row blocks and columns of vectors as one array; anything else as it is."""
     if hasattr(X, "detach"):
         return X.detach().cpu().numpy()
     if shards.is_blocks(X):
@@ -156,7 +159,28 @@ def as_rows(X: Any) -> Any:
         if len(widths) != 1:
             raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
         return np.concatenate(blocks)
+    if len(getattr(X, "shape", ())) == 1 and hasattr(X, "__array__"):
+        vectors = np.asarray(X)
+        if vectors.dtype == object and len(vectors) and np.ndim(vectors[0]) == 1:
+            return _stacked(vectors)
     return X
+
+
+def _stacked(vectors: NDArray[Any]) -> NDArray[Any]:
+    """A column of vectors, as data frames hold them, as one matrix."""
+    d = len(vectors[0])
+    for row, vector in enumerate(vectors):
+        if np.shape(vector) != (d,):
+            raise ValueError(
+                f"X: a column of vectors must hold vectors of one length; row 0 has {d} numbers, but row {row} is of "
+                f"shape {np.shape(vector)}"
+            )
+    return np.stack(vectors.tolist())
+
+
+def _joined(parts: list[NDArray[Any]], width: int, dtype: Any) -> NDArray[Any]:
+    """What was made of the blocks of X; of no rows, no rows."""
+    return np.concatenate(parts) if parts else np.empty((0, width), dtype)
 
 
 def plain(name: str, value: Any) -> Any:

@@ -64,7 +64,11 @@ class MinHash(Hasher):
 
     def _check_X(self, X: Any, *, reset: bool) -> Any:
         """Rows as a finite matrix (n, d), dense or CSR."""
-        return validate_data(self, as_rows(X), reset=reset, accept_sparse="csr", dtype=[np.float32, np.float64])
+        kinds = [np.float32, np.float64]
+        least = int(reset)  # a fit needs a row
+        return validate_data(
+            self, as_rows(X), reset=reset, accept_sparse="csr", dtype=kinds, ensure_min_samples=least
+        )
 
     def _decide(self, X: Any) -> NDArray[Any]:
         members = sp.csr_array(X > 0)

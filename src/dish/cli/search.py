@@ -68,8 +68,7 @@ def index(
         ix.remove(read.ids(remove))
         gone = before - len(ix)
     if codes is not None:
-        B, given, y = read.coded(codes, ids, labels)
-        ix = _put(ix, B, given, y, bits)
+        ix = _put(ix, codes, read.coded(codes, ids, labels), bits)
     assert ix is not None
     ix.save(output)
     print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits" + (f", {gone:,} removed" if remove else ""))
@@ -84,14 +83,17 @@ def _open_index(path: Path) -> HammingIndex:
     return HammingIndex.load(path)
 
 
-def _put(ix: HammingIndex | None, B: NDArray[Any], ids: Any, labels: Any, bits: int | None) -> HammingIndex:
-    """Codes in a new index, or in one that is there."""
+def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
+    """Codes with their ids and labels in a new index, or in one that is there."""
     from dish.index.hamming import HammingIndex
+    from dish.io.codesfile import model_of
 
+    B, ids, labels = coded
     if ix is None:
-        ix = HammingIndex(8 * B.shape[1] if bits is None else bits)
+        ix = HammingIndex(8 * B.shape[1] if bits is None else bits, model=model_of(path))
         ix.add(B, ids, labels)
         return ix
+    ix.check_model(model_of(path), str(path))
     if bits not in (None, ix.n_bits):
         raise ValueError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
     if ids is None:
@@ -111,8 +113,11 @@ def search(
 ) -> None:
     """The nearest rows of each query, exact."""
     from dish.index.hamming import HammingIndex
+    from dish.io.codesfile import model_of
 
-    _show_hits(HammingIndex.load(index), _read_codes(queries), k, radius, json)
+    ix, Q = HammingIndex.load(index), _read_codes(queries)
+    ix.check_model(model_of(queries), str(queries))
+    _show_hits(ix, Q, k, radius, json)
 
 
 @example("dish store push codes.npy --dsn postgresql://me@localhost/db --table codes")

@@ -37,7 +37,7 @@ class Dataset:
     name: str
     X: Any
     y: Any
-    queries: int = 100  # a class, or a concept
+    queries: int = 100  # per class, or per concept
     synthetic: bool = False
     label_names: tuple[str, ...] = ()
     ids: NDArray[np.str_] | None = field(default=None, repr=False)
@@ -57,21 +57,24 @@ class Dataset:
         of every class (multi-label rows: any).
         """
         if self.y is None:
-            raise ValueError(f"{self.name} has no labels, so there are no classes to split by")
+            raise ValueError(
+                f"{self.name} has no labels, so there are no classes to split by: name a file of them (labels=, "
+                "--labels), or keep them with the rows (y in a .npz, a column y or label, name_labels.npy)"
+            )
         return make_split(self.y, self.queries, n_train, trial)
 
 
 def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 100) -> Dataset:
-    """Your own features: a .npy file (memory-mapped), a .npz with X and y (or Y), or a folder of shards.
+    """Your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
 
-    ``io.features.read_features`` says what files there may be.
+    ``io.features.read_features`` says what is read of each; ``labels`` is a file of labels of any of these kinds.
     """
     X, y = read_features(path, labels)
     return Dataset(Path(path).stem, X, y, queries=queries)
 
 
 def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: int = 0) -> Split:
-    """Draw ``queries`` rows a class (or concept) as queries; the rest is the database (``Dataset.split``)."""
+    """Draw ``queries`` rows per class (or concept) as queries; the rest is the database (``Dataset.split``)."""
     queries = check_integer("queries", queries, low=1)
     trial = check_integer("trial", trial, low=0)
     if n_train is not None:
@@ -108,7 +111,7 @@ def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Ge
         free = rows[~query[rows]]
         if len(free) < queries:
             raise ValueError(
-                f"label {concept} has {len(free)} rows that are not queries yet; {queries} a label are needed"
+                f"label {concept} has {len(free)} rows that are not queries yet; {queries} per label are needed"
             )
         query[rng.choice(free, queries, replace=False)] = True
     database = np.flatnonzero(~query)
