@@ -7,7 +7,7 @@ Every process holds a contiguous range of the rows, in the order of their ranks.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,6 +89,23 @@ class Ranks:
             align = 1
         ends = [round(n * i / self.world / align) * align for i in range(self.world)] + [n]
         return slice(ends[self.rank], ends[self.rank + 1])
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the first one's values, in place."""
+        if self.world == 1:
+            return
+        for tensor in tensors:
+            with _together():
+                dist.broadcast(tensor.data, 0)
+            self._count(tensor)
+
+    def sum_in_place(self, tensor: Tensor) -> None:
+        """Sum over all processes in the tensor's own type and on its own device: for gradients."""
+        if self.world == 1:
+            return
+        with _together():
+            dist.all_reduce(tensor)
+        self._count(tensor)
 
     def barrier(self) -> None:
         """Wait for the others."""

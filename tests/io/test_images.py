@@ -156,7 +156,7 @@ def test_the_limit_and_the_formats_are_the_callers(tmp_path):
     assert decode(path, max_pixels=200).shape == (10, 20, 3)
     with pytest.raises(TooManyPixels, match=r"a\.png: 20×10 is more than 199 pixels"):
         decode(path, max_pixels=199)
-    with pytest.raises(TooManyPixels, match=r"^mine: 20×10"):
+    with pytest.raises(TooManyPixels, match="mine: 20×10"):
         decode(path.read_bytes(), max_pixels=199, name="mine")
     with pytest.raises(ImageError, match="cannot identify"):
         decode(path, formats=("JPEG",))

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from dish import nets
+from dish.nets import weights
 
 SMALL = ["6conv", "nin", "alexnet", "efficientnet_lite0"]  # VGG-16 is large: one test has it
 PARAMETERS = {"alexnet": 61_100_840, "efficientnet_lite0": 4_652_008, "vgg16": 138_357_544}
@@ -153,7 +154,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(writer, tmp_path):
 def test_imagenet_weights_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(nets, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(weights, "cache_folder", lambda: tmp_path)
     with pytest.raises(FileNotFoundError, match=r"alexnet-owt-7be5be79\.pth"):
         nets.load_weights(small(), "imagenet", "alexnet")
     with pytest.raises(ValueError, match="give a path"):

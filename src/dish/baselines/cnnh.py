@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
-from dish.deep.hasher import DeepHasher
+from dish.deep.checkpoint import State
+from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.training import Batch, Training
 from dish.similarity import Similarity
 
 
@@ -26,22 +28,23 @@ class CNNH(DeepHasher):
 
     N_SWEEPS = 5
 
-    def _learn(self, S: Similarity) -> None:
-        done = self._read_checkpoint()
+    def _learn(self, training: Training, done: State | None) -> Fitted:
         if done is not None:
-            self.codes_ = done[1]
-            return
-        with self._stage("codes"):
-            H = factorise(S, self.n_bits, np.random.RandomState(self._seed), self.N_SWEEPS)
-        self.codes_ = codes.pack(H)
-        target = torch.from_numpy(codes.unpack(self.codes_, self.n_bits)).to(self._device, torch.float32)
-        head = nn.Linear(self.model_.hash.in_features, self._n_targets).to(self._device)
+            return {"codes_": done.codes}
+        problem = training.problem
+        with training.stage("codes"):
+            H = factorise(problem.S, self.n_bits, np.random.RandomState(problem.seed), self.N_SWEEPS)
+        packed = codes.pack(H)
+        target = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(problem.device, torch.float32)
+        head = nn.Linear(training.model.hash.in_features, problem.n_targets).to(problem.device)
 
-        def loss(phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-            return self._classification(head(phi), rows) + (torch.tanh(F) - target[rows]).square().mean()
+        def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+            distance = (torch.tanh(F) - target[batch.rows]).square().mean()
+            return problem.classification_loss(head(phi), batch.rows) + distance
 
-        self._train(loss, 0, head)
-        self._write_checkpoint(0, self.codes_)
+        training.run(loss, 0, training.optimiser(head))
+        training.save(0, packed)
+        return {"codes_": packed}
 
 
 def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_sweeps: int) -> NDArray[np.float64]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dish import codes
-from dish.deep.hasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.checkpoint import State
+from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.training import Batch, Training
 
 QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over entries
 
@@ -22,21 +22,29 @@ class DHN(DeepHasher):
     Pairs are those within a batch, similar ones weighted up to count as much as dissimilar ones.
     """
 
-    def _learn(self, S: Similarity) -> None:
-        if self._read_checkpoint() is None:
-            self._train(self._pair_loss, 0)
-            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()))
+    def _learn(self, training: Training, done: State | None) -> Fitted:
+        targets = training.problem.targets
 
-    def _pair_loss(self, phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-        z = torch.tanh(F)
-        theta = z @ z.T / 2
-        similar = similar_pairs(self._targets[rows])
-        likelihood = functional.softplus(theta) - similar * theta  # −log p
-        pairs = 1 - torch.eye(len(z), device=z.device)
-        positive, negative = similar * pairs, (1 - similar) * pairs
-        balanced = sum((likelihood * w).sum() / w.sum().clamp(min=1) for w in (positive, negative))
-        quantisation = torch.log(torch.cosh(z.abs() - 1)).mean()
-        return balanced + QUANTISATION * quantisation
+        def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+            return pair_loss(F, targets[batch.rows])
+
+        if done is None:
+            training.run(loss, 0, training.optimiser())
+            training.save(0, training.codes())
+        return {}
+
+
+def pair_loss(F: Tensor, target: Tensor) -> Tensor:
+    """−log p of all pairs of a batch, and how far z is from ±1."""
+    z = torch.tanh(F)
+    theta = z @ z.T / 2
+    similar = similar_pairs(target)
+    likelihood = functional.softplus(theta) - similar * theta  # −log p
+    pairs = 1 - torch.eye(len(z), device=z.device)
+    positive, negative = similar * pairs, (1 - similar) * pairs
+    balanced = sum((likelihood * w).sum() / w.sum().clamp(min=1) for w in (positive, negative))
+    quantisation = torch.log(torch.cosh(z.abs() - 1)).mean()
+    return balanced + QUANTISATION * quantisation
 
 
 def similar_pairs(target: Tensor) -> Tensor:

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
-from dish.deep.hasher import DeepHasher
+from dish.deep.checkpoint import State
+from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.training import Batch, Training
 from dish.similarity import Similarity
 
-TRIPLETS = 30  # an anchor
+TRIPLETS = 30  # per anchor
 
 
 class FTDE(DeepHasher):
@@ -31,23 +33,23 @@ class FTDE(DeepHasher):
 
     N_SWEEPS = 2
 
-    def _learn(self, S: Similarity) -> None:
-        done = self._read_checkpoint()
+    def _learn(self, training: Training, done: State | None) -> Fitted:
         if done is not None:
-            self.codes_ = done[1]
-            return
-        random_state = np.random.RandomState(self._seed)
-        with self._stage("codes"):
-            triplets = sample_triplets(S, TRIPLETS, random_state)
-            H, self.triplet_loss_ = infer_codes(triplets, S.n, self.n_bits, random_state, self.N_SWEEPS)
-        self.codes_ = codes.pack(H)
-        target = torch.from_numpy(H > 0).to(self._device, torch.float32)
+            return {"codes_": done.codes}
+        problem = training.problem
+        random_state = np.random.RandomState(problem.seed)
+        with training.stage("codes"):
+            triplets = sample_triplets(problem.S, TRIPLETS, random_state)
+            H, losses = infer_codes(triplets, problem.n, self.n_bits, random_state, self.N_SWEEPS)
+        target = torch.from_numpy(H > 0).to(problem.device, torch.float32)
 
-        def loss(phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-            return functional.binary_cross_entropy_with_logits(F, target[rows])
+        def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+            return functional.binary_cross_entropy_with_logits(F, target[batch.rows])
 
-        self._train(loss, 0)
-        self._write_checkpoint(0, self.codes_)
+        training.run(loss, 0, training.optimiser())
+        packed = codes.pack(H)
+        training.save(0, packed)
+        return {"codes_": packed, "triplet_loss_": losses}
 
 
 def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomState) -> NDArray[np.int64]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dish import codes
 from dish.baselines.dhn import similar_pairs
-from dish.deep.hasher import DeepHasher
-from dish.similarity import Similarity
+from dish.deep.checkpoint import State
+from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.training import Batch, Training
 
 
 class SFHC(DeepHasher):
@@ -21,20 +21,28 @@ class SFHC(DeepHasher):
     every dissimilar row.
     """
 
-    def _learn(self, S: Similarity) -> None:
-        if self._read_checkpoint() is None:
-            self._train(self._triplet_loss, 0)
-            self._write_checkpoint(0, codes.pack(self._outputs().cpu().numpy()))
+    def _learn(self, training: Training, done: State | None) -> Fitted:
+        targets = training.problem.targets
 
-    def _triplet_loss(self, phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-        z = torch.sigmoid(F)
-        squared = (z * z).sum(1)
-        distance = squared[:, None] + squared - 2 * z @ z.T  # (b, b)
-        similar = similar_pairs(self._targets[rows]).bool()
-        anchor, positive = torch.nonzero(similar.fill_diagonal_(False), as_tuple=True)
-        if len(anchor) == 0:
-            return 0 * F.sum()
-        other = ~similar[anchor]  # (pairs, b): dissimilar to the anchor
-        other[torch.arange(len(anchor)), anchor] = False
-        gap = self.n_bits / 4 - distance[anchor] + distance[anchor, positive][:, None]  # (pairs, b)
-        return (gap.clamp(min=0) * other).sum() / other.sum().clamp(min=1)
+        def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+            return triplet_loss(F, targets[batch.rows])
+
+        if done is None:
+            training.run(loss, 0, training.optimiser())
+            training.save(0, training.codes())
+        return {}
+
+
+def triplet_loss(F: Tensor, target: Tensor) -> Tensor:
+    """The mean of max(0, r/4 − ‖z − z⁻‖² + ‖z − z⁺‖²) over the triplets of a batch."""
+    z = torch.sigmoid(F)
+    squared = (z * z).sum(1)
+    distance = squared[:, None] + squared - 2 * z @ z.T  # (b, b)
+    similar = similar_pairs(target).bool()
+    anchor, positive = torch.nonzero(similar.fill_diagonal_(False), as_tuple=True)
+    if len(anchor) == 0:
+        return 0 * F.sum()
+    other = ~similar[anchor]  # (pairs, b): dissimilar to the anchor
+    other[torch.arange(len(anchor)), anchor] = False
+    gap = F.shape[1] / 4 - distance[anchor] + distance[anchor, positive][:, None]  # (pairs, b)
+    return (gap.clamp(min=0) * other).sum() / other.sum().clamp(min=1)

@@ -1,1 +1,10 @@
-"""Networks as hash functions: the training loop every deep method shares, and ``DeepDISH``."""
+"""Networks as hash functions: ``DeepDISH``, and ``DeepHasher``, which the deep rivals share.
+
+A fit goes through ``data`` (what it learns from), ``model`` (the network), ``training`` (rounds of SGD, by one or
+several processes) and ``checkpoint``; ``hasher`` is the contract, ``dish`` the method.
+"""
+
+from dish.deep.dish import DeepDISH
+from dish.deep.hasher import DeepHasher
+
+__all__ = ["DeepDISH", "DeepHasher"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,44 +11,47 @@ from torch.nn import functional
 SHIFT, TURN, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.25  # shares of a side, radians, factors
 
 
-def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+Draw = Callable[[], Tensor]  # a number from 0 to 1 for each image, (n,)
+
+
+def augment(images: Tensor, draw: Draw) -> Tensor:
     """Flip, shift, turn, zoom, change the light, cut a hole: (n, H, W, 3) of 0 … 255 → the same shape, float32."""
     x = images.permute(0, 3, 1, 2).float()
-    x = functional.grid_sample(x, _grid(x, generator), padding_mode="reflection", align_corners=False)
-    return _cut(_light(x, generator), generator).permute(0, 2, 3, 1)
+    x = functional.grid_sample(x, _grid(x, draw), padding_mode="reflection", align_corners=False)
+    return _cut(_light(x, draw), draw).permute(0, 2, 3, 1)
 
 
-def _uniform(n: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    return torch.rand(n, generator=generator, device=generator.device) * (high - low) + low
+def _between(low: float, high: float, draw: Draw) -> Tensor:
+    return draw() * (high - low) + low
 
 
-def _grid(x: Tensor, generator: torch.Generator) -> Tensor:
+def _grid(x: Tensor, draw: Draw) -> Tensor:
     """Sampling positions (n, H, W, 2): flips, shifts, small turns and zooms at once."""
     n = len(x)
-    angle = _uniform(n, -TURN, TURN, generator)
-    zoom = 1 + _uniform(n, -ZOOM, ZOOM, generator)
-    flip = 1 - 2 * (_uniform(n, 0, 1, generator) < 0.5).float()
+    angle = _between(-TURN, TURN, draw)
+    zoom = 1 + _between(-ZOOM, ZOOM, draw)
+    flip = 1 - 2 * (_between(0, 1, draw) < 0.5).float()
     cos, sin = zoom * angle.cos(), zoom * angle.sin()
-    dx, dy = (_uniform(n, -2 * SHIFT, 2 * SHIFT, generator) for _ in range(2))
+    dx, dy = (_between(-2 * SHIFT, 2 * SHIFT, draw) for _ in range(2))
     theta = torch.stack([flip * cos, -sin, dx, flip * sin, cos, dy], 1).view(n, 2, 3)
     return functional.affine_grid(theta, list(x.shape), align_corners=False)
 
 
-def _light(x: Tensor, generator: torch.Generator) -> Tensor:
+def _light(x: Tensor, draw: Draw) -> Tensor:
     """Brightness, contrast and saturation, each by a factor near one."""
     n = len(x)
-    bright, contrast, colour = (1 + _uniform(n, -LIGHT, LIGHT, generator).view(n, 1, 1, 1) for _ in range(3))
+    bright, contrast, colour = (1 + _between(-LIGHT, LIGHT, draw).view(n, 1, 1, 1) for _ in range(3))
     mean = x.mean((1, 2, 3), keepdim=True)
     x = (x - mean) * contrast + mean * bright
     grey = x.mean(1, keepdim=True)
     return ((x - grey) * colour + grey).clamp(0, 255)
 
 
-def _cut(x: Tensor, generator: torch.Generator) -> Tensor:
+def _cut(x: Tensor, draw: Draw) -> Tensor:
     """A grey square somewhere in every image."""
     n, _, height, width = x.shape
     rows, cols = (torch.arange(s, device=x.device).view(1, -1) for s in (height, width))
-    top, left = (_uniform(n, 0, s, generator).view(n, 1) for s in (height, width))
+    top, left = (_between(0, s, draw).view(n, 1) for s in (height, width))
     half = HOLE * min(height, width)
     inside = ((rows - top).abs() < half)[:, None, :, None] & ((cols - left).abs() < half)[:, None, None, :]
     return torch.where(inside, x.new_full((), 127.0), x)

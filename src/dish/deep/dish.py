@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
 from dish.checks import check_integer, check_number
-from dish.deep.hasher import DeepHasher
+from dish.deep.checkpoint import State
+from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
-from dish.similarity.labelled import Similarity
 from dish.solver import cbcd
+
+Packed = NDArray[np.uint8]
 
 
 class DeepDISH(DeepHasher):
@@ -89,60 +93,59 @@ class DeepDISH(DeepHasher):
             raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
 
-    def _learn(self, S: Similarity) -> None:
-        resumed = self._read_checkpoint()
-        if resumed is None:
-            train_classifier(self)
-            first, packed = 0, codes.pack(self._outputs().cpu().numpy())
-            self._write_checkpoint(first, packed)
-        else:
-            first, packed = resumed
-        self.agreement_: list[float] = []
-        for t in range(first, self.n_iter):
-            F = self._outputs()
-            with self._stage("H-step"):
-                H = cbcd.PackedColumns(packed, self.n_bits)
-                q = (len(F) * self.nu * LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
-                done = cbcd.sweep(H, S, q)
-                packed = H.packed()
-            agreement = bit_agreement(F, packed, self.n_bits)
-            self.agreement_.append(agreement)
-            if self.verbose:
-                print(f"DeepDISH H-step {t + 1}: {done.flips:,} moves, agreement {agreement:.4f}", file=sys.stderr)
-            if agreement >= self.stop_agreement:
+    def _learn(self, training: Training, done: State | None) -> Fitted:
+        if done is None:
+            train_classifier(training)
+            done = training.save(0, training.codes())
+        packed, agreement = done.codes, done.agreement
+        for t in range(done.round, self.n_iter):
+            F = training.outputs()
+            packed, moves = self._h_step(training, F, packed)
+            agreement.append(bit_agreement(F, packed))
+            training.settings.report(f"H-step {t + 1}: {moves:,} moves, agreement {agreement[-1]:.4f}")
+            if agreement[-1] >= self.stop_agreement:
                 break
-            self._train_towards(packed, t + 1)
-            self._write_checkpoint(t + 1, packed)
-        self.codes_ = packed
+            self._f_step(training, packed, t + 1)
+            training.save(t + 1, packed, agreement)
+        return {"codes_": packed, "agreement_": agreement}
 
-    def _train_towards(self, packed: Any, round_: int) -> None:
-        """The F-step: squared hinge against H, with some bits flipped, and the softmax loss on Φ."""
-        H = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(self._device, torch.float32)
-        torch.manual_seed(self._seed + 1000 * round_ + 2)  # new head, dropout: as if no round had gone before
-        head = nn.Linear(self.model_.hash.in_features, self._n_targets).to(self._device)
-        flips = torch.Generator(self._device).manual_seed(self._seed + 1000 * round_ + 500)
+    def _h_step(self, training: Training, F: Tensor, packed: Packed) -> tuple[Packed, int]:
+        """Codes near F that keep S, from the former ones on, and how many bits moved."""
+        with training.stage("H-step"):
+            H = cbcd.PackedColumns(packed, self.n_bits)
+            q = (len(F) * self.nu * LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
+            done = cbcd.sweep(H, training.problem.S, q)
+            return H.packed(), done.flips
 
-        def loss(phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-            h = H[rows]
-            flipped = torch.rand(h.shape, generator=flips, device=h.device) < self.alpha
-            h = torch.where(flipped, -h, h)
+    def _f_step(self, training: Training, packed: Packed, round_: int) -> None:
+        """Train towards H: squared hinge against it, with some bits flipped, and the softmax loss on Φ."""
+        problem, r = training.problem, self.n_bits
+        H = torch.from_numpy(codes.unpack(packed, r)).to(problem.device, torch.float32)
+        seed = problem.seed + 1000 * round_
+        seed_generators(seed + 2, problem.device)  # new head, dropout: as if no round had gone before
+        head = nn.Linear(training.model.hash.in_features, problem.n_targets).to(problem.device)
+        flips = torch.Generator(problem.device).manual_seed(seed + 500)
+
+        def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+            h = H[batch.rows]
+            h = torch.where(batch.draw(flips, r) < self.alpha, -h, h)
             hinge = (1 - h * F).clamp(min=0).square().mean()
-            return self._classification(head(phi), rows) + self.mu * hinge
+            return problem.classification_loss(head(phi), batch.rows) + self.mu * hinge
 
-        self._train(loss, round_, head, scale=0.5**round_)
+        training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
 
 
-def train_classifier(hasher: DeepHasher, round_: int = 0) -> None:
+def train_classifier(training: Training) -> None:
     """The start (CNNBH): classes are told from the r outputs, so that their signs come to say which class it is."""
-    r = hasher.n_bits
-    head = nn.Linear(r, hasher._n_targets).to(hasher._device)
+    problem = training.problem
+    head = nn.Linear(training.model.hash.out_features, problem.n_targets).to(problem.device)
 
-    def loss(phi: Tensor, F: Tensor, rows: Tensor) -> Tensor:
-        return hasher._classification(head(torch.tanh(F)), rows)
+    def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
+        return problem.classification_loss(head(torch.tanh(F)), batch.rows)
 
-    hasher._train(loss, round_, head)
+    training.run(loss, 0, training.optimiser(head))
 
 
-def bit_agreement(F: Tensor, packed: Any, n_bits: int) -> float:
+def bit_agreement(F: Tensor, packed: Packed) -> float:
     """The share of bits that are the sign of F."""
-    return float(((F >= 0).cpu() == torch.from_numpy(codes.unpack(packed, n_bits) > 0)).float().mean())
+    return float(((F >= 0).cpu() == torch.from_numpy(codes.unpack(packed, F.shape[1]) > 0)).float().mean())

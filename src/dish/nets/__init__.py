@@ -1,5 +1,10 @@
-"""Networks for images and vectors, and their published weights: ``build(name, num_classes)``."""
+"""Networks for images and vectors, and their published weights: ``build(name, num_classes)``.
 
-from dish.nets.networks import LITE, NETS, build, load_weights, read_weights, spec
+``small`` are trained from scratch, ``imagenet`` have published weights; ``catalogue`` names them all, ``weights``
+reads their files.
+"""
 
-__all__ = ["LITE", "NETS", "build", "load_weights", "read_weights", "spec"]
+from dish.nets.catalogue import LITE, NETS, Normal, Spec, build, spec
+from dish.nets.weights import load_weights, read_weights
+
+__all__ = ["LITE", "NETS", "Normal", "Spec", "build", "load_weights", "read_weights", "spec"]

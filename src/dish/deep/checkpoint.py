@@ -1,0 +1,132 @@
+"""The state of a deep fit after a round, in one file, from which the same fit can resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dish.deep.data import Problem
+from dish.deep.model import HashNet, load_state, state_arrays
+from dish.io import modelfile
+from dish.parallel import RankError
+
+LEFT_OUT = ("checkpoint", "verbose", "device", "random_state")  # parameters that do not change what is learned
+
+
+@dataclass
+class State:
+    """A fit after so many rounds: what ``_learn`` needs to resume, beside the network."""
+
+    round: int
+    codes: NDArray[np.uint8]
+    seed: int
+    agreement: list[float] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Checkpoint:
+    """A file written by the first process and read by it: the others get its state by message."""
+
+    def __init__(self, path: Any, params: dict[str, Any], problem: Problem) -> None:
+        self.path = Path(path or "")
+        self.problem, self.ranks = problem, problem.ranks
+        alone = self.ranks.world == 1
+        self.fingerprint = "" if alone and path is None else fingerprint(params, problem)
+        self._check_ranks()
+        self.wanted = bool(self.ranks.gather(torch.tensor([path is not None]))[0, 0])  # by the first process
+
+    def _check_ranks(self) -> None:
+        told = self.ranks.gather_arrays(np.array(self.fingerprint))
+        if any(str(other) != self.fingerprint for other in told):
+            raise RankError(
+                "X, y and parameters: every process of a deep fit needs all rows and labels and the same parameters, "
+                "but those of these processes differ"
+            )
+
+    def write(self, state: State, model: HashNet) -> None:
+        """Keep a state."""
+        if not self.wanted:
+            return
+        with self.ranks.raise_together():
+            if self.ranks.first:
+                content = {
+                    "round": state.round,
+                    "seed": state.seed,
+                    "fingerprint": self.fingerprint,
+                    "history": state.history,
+                    "agreement": state.agreement,
+                }
+                modelfile.save(self.path, "checkpoint", content, {"codes": state.codes, **state_arrays(model)})
+
+    def read(self, model: HashNet) -> State | None:
+        """The state of a former fit, its network put into ``model``; None if there is none."""
+        if not self.wanted:
+            return None
+        state: State | None = None
+        with self.ranks.raise_together():
+            if self.ranks.first and self.path.exists():
+                state = self._read(self.path, model)
+        return self._share(state, model)
+
+    def _read(self, path: Path, model: HashNet) -> State:
+        kind, content, arrays = modelfile.read(path)
+        if kind != "checkpoint" or content.get("fingerprint") != self.fingerprint:
+            raise ValueError(
+                f"checkpoint {path} belongs to other data or parameters: remove it, or name another file"
+            )
+        load_state(model, arrays)
+        seed = content.get("seed", self.problem.seed)
+        return State(int(content["round"]), arrays["codes"], seed, content.get("agreement", []), content["history"])
+
+    def _share(self, state: State | None, model: HashNet) -> State | None:
+        """The first process's state, on all of them: whether one sees the file does not matter."""
+        if self.ranks.world == 1:
+            return state
+        told = json.dumps(None if state is None else {k: v for k, v in vars(state).items() if k != "codes"})
+        rest = json.loads(str(self.ranks.gather_arrays(np.array(told))[0]))
+        if rest is None:
+            return None
+        none = np.zeros((0, 0), np.uint8)
+        packed = self.ranks.gather_arrays(none if state is None else state.codes)[0]
+        self.ranks.broadcast(model.state_dict().values())
+        return State(codes=packed, **rest)
+
+
+def fingerprint(params: dict[str, Any], problem: Problem) -> str:
+    """Of parameters, seed and data: a fit resumes only from a checkpoint of its own.
+
+    Without a ``random_state`` any seed will do: the fit takes that of the checkpoint.
+    """
+    described: dict[str, Any] = {k: describe(v) for k, v in params.items() if k not in LEFT_OUT}
+    described["seed"] = problem.seed if params.get("random_state") is not None else None
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for tensor in (problem.rows, problem.targets):
+        for part in tensor.split(4096):
+            digest.update(part.cpu().numpy())
+    return digest.hexdigest()
+
+
+def describe(value: Any) -> str:
+    """A parameter as text that is the same in every process.
+
+    A module is known by its class, its layers and the shapes of its tensors, not by their values: those it started
+    from are in the checkpoint no more, and need not be drawn again to resume.
+    """
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    if not isinstance(value, nn.Module):
+        return text
+    kind = type(value)
+    shapes = [
+        (name, None if nn.parameter.is_lazy(tensor) else tuple(tensor.shape))
+        for name, tensor in value.state_dict(keep_vars=True).items()
+    ]
+    return f"{kind.__module__}.{kind.__qualname__} {text} {shapes}"

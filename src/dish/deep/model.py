@@ -1,0 +1,123 @@
+"""The network: Φ by any module, F(x) = Wᵀ Φ(x) on top of it, and the encoder that is exported."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dish import nets
+from dish.io import modelfile
+
+
+class HashNet(nn.Module):
+    """Φ by any network, then r outputs; uint8 images (n, H, W, 3) or vectors (n, d) in."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, body: nn.Module, width: int, n_bits: int, size: int, normal: nets.Normal) -> None:
+        super().__init__()
+        self.body = body
+        self.hash = nn.Linear(width, n_bits)
+        self.size = size
+        mean, std = (255 * torch.tensor(v).view(-1, 1, 1) for v in normal)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Images (n, H, W, 3) of 0 … 255 → normalised (n, 3, size, size); vectors as they are.
+
+        Images of another shape are treated as files are: their middle square, resized.
+        """
+        if x.ndim == 2:
+            return x.float()
+        x = x.permute(0, 3, 1, 2).float()  # of channels-last images this is channels-last memory: no copy
+        if self.size and x.shape[2:] != (self.size, self.size):
+            x = _middle_square(x)
+            x = functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=x.shape[2] > self.size)
+        return (x - self.mean) / self.std
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepared rows → Φ (n, D) and F (n, r)."""
+        phi = self.body(x)
+        return phi, self.hash(phi)
+
+    def rows_at_once(self) -> int:
+        """Rows to encode at once: fewer of large images, whose activations take gigabytes."""
+        return 512 if self.size <= 64 else 128
+
+
+class Encoder(nn.Module):
+    """Raw rows → F, of images as the mean over both mirror images."""
+
+    def __init__(self, model: HashNet, mirror: bool) -> None:
+        super().__init__()
+        self.model, self.mirror = model, mirror
+
+    def forward(self, x: Tensor) -> Tensor:
+        """F (n, r)."""
+        x = self.model.prepare(x)
+        F: Tensor = self.model(x)[1]
+        if self.mirror and x.ndim == 4:
+            F = (F + self.model(x.flip(3))[1]) / 2
+        return F.float()
+
+
+def encode(model: HashNet, x: Tensor, mirror: bool) -> Tensor:
+    """F (n, r) of raw rows, outside of training."""
+    model.eval()
+    with torch.no_grad():
+        return Encoder(model, mirror)(x)
+
+
+def make_model(
+    net: Any, weights: Any, image_size: int | None, n_bits: int, some: Tensor
+) -> tuple[HashNet, frozenset[str]]:
+    """The network for rows like ``some``, and the parameters of its body that came without weights.
+
+    A module is copied, so that the caller's stays as it is; vectors get a perceptron in place of a named network.
+    """
+    if isinstance(net, nn.Module):
+        body, size, normal = copy.deepcopy(net), image_size or 0, nets.NETS["vgg16"].normal
+    else:
+        spec = nets.spec(net if some.ndim == 4 else "mlp")
+        body, size, normal = spec.make(None), image_size or spec.size, spec.normal
+    if some.ndim == 2:
+        size = 0
+    probe = HashNet(nn.Identity(), 1, 1, size, normal)
+    with torch.no_grad():
+        phi = body.cpu().eval()(probe.prepare(some.cpu()))
+    if phi.ndim != 2:
+        raise ValueError(f"net must give one feature vector per row, (n, D); it gave shape {tuple(phi.shape)}")
+    fresh: list[str] = []
+    if weights is not None:  # after the first pass: lazy layers have their widths
+        fresh = nets.load_weights(body, weights, net if isinstance(net, str) else "")
+    return HashNet(body, phi.shape[1], n_bits, size, normal), frozenset(fresh)
+
+
+def _middle_square(x: Tensor) -> Tensor:
+    """(n, 3, H, W) → (n, 3, s, s), s the shorter side."""
+    height, width = x.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return x[:, :, top : top + side, left : left + side]
+
+
+def state_arrays(model: nn.Module) -> modelfile.Arrays:
+    """The tensors of a network as the arrays of a file."""
+    return {f"model.{k}": v.detach().cpu().contiguous().numpy() for k, v in model.state_dict().items()}
+
+
+def load_state(model: nn.Module, arrays: modelfile.Arrays) -> None:
+    """Put the arrays of a file back into a network of the same shape."""
+    state = {
+        k.removeprefix("model."): torch.from_numpy(v.copy()) for k, v in arrays.items() if k.startswith("model.")
+    }
+    try:
+        model.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise modelfile.ModelFileError(f"the model file does not fit its network: {error}") from None

