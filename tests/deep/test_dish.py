@@ -155,11 +155,11 @@ def test_a_new_fit_leaves_nothing_of_the_former_one(data, digits):
 
 def test_a_fit_on_the_cpu_touches_no_gpu(data, monkeypatch):
     X, y, _, _ = data
-    touched = []
+    hasher, touched = tiny(epochs=1, n_iter=1), []
     for name in ("manual_seed_all", "get_rng_state", "set_rng_state", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: touched.append(name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    tiny(epochs=1, n_iter=1).fit(X[:60], y[:60])
+    hasher.fit(X[:60], y[:60])
     assert touched == []
 
 

@@ -251,7 +251,7 @@ def test_fit_and_transform_take_folders(tmp_path):
 def test_folders_to_learn_from_must_have_labels(tmp_path):
     flat = tmp_path / "flat"
     save(flat / "a.png", "L", 1)
-    with pytest.raises(ValueError, match=r"requires y .* sub-folder a label"):
+    with pytest.raises(ValueError, match=r"requires y .* sub-folder per label"):
         deep().fit(flat)
     with pytest.raises(ValueError, match="no sub-folders"):
         images.labelled_paths(flat)

@@ -77,7 +77,7 @@ def _rows_and_beside(hasher: Any, path: Path, columns: Columns) -> tuple[Any, di
 
     X = _rows_for(hasher, path, columns)
     if isinstance(X, Path):
-        X, labels, names = images.read_folder(X, None, hasher._side() or 224)
+        X, labels, names = images.read_folder(X, None, hasher.image_side)
         return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
     beside = {}
     for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
@@ -162,7 +162,7 @@ def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
 
     if not path.is_dir() or has_shards(path):
         return read_features(path, columns=columns)[0]
-    if not getattr(hasher, "takes_images", False) or hasher.vectors_:
+    if not getattr(hasher, "takes_images", False):
         raise ValueError(
             f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features, and there are no "
             "shards (.npy, .npz or .parquet files) in it"
@@ -180,7 +180,7 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: Columns) -> tu
     X = _rows_for(hasher, rows, columns if within else columns.without_labels())
     y = None if within else read_labels(labels, columns.only_labels())
     if isinstance(X, Path):
-        X, y = images.with_labels(X, y, hasher._side())
+        X, y = images.with_labels(X, y, hasher.image_side)
     elif within:
         y = read_features(rows, columns=columns)[1]
     if y is None:

@@ -65,7 +65,9 @@ class Checkpoint:
                     "history": state.history,
                     "agreement": state.agreement,
                 }
-                modelfile.save(self.path, "checkpoint", content, {"codes": state.codes, **state_arrays(model)})
+                modelfile.save(
+                    self.path, "checkpoint", content, {"codes": state.codes, **state_arrays(model, "model.")}
+                )
 
     def read(self, model: HashNet) -> State | None:
         """The state of a former fit, its network put into ``model``; None if there is none."""
@@ -83,7 +85,7 @@ class Checkpoint:
             raise ValueError(
                 f"checkpoint {path} belongs to other data or parameters: remove it, or name another file"
             )
-        load_state(model, arrays)
+        load_state(model, arrays, "model.")
         seed = content.get("seed", self.problem.seed)
         return State(int(content["round"]), arrays["codes"], seed, content.get("agreement", []), content["history"])
 

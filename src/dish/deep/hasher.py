@@ -275,7 +275,7 @@ class DeepHasher(Hasher):
                 "a hasher with a network of your own cannot be saved, since files hold no code: use export_onnx, or "
                 "save hasher.model_.state_dict() yourself"
             )
-        arrays = state_arrays(self.model_)
+        arrays = state_arrays(self.model_, "model.")
         if hasattr(self, "codes_"):
             arrays["codes_"] = self.codes_
         params = {k: plain(k, v) for k, v in self.get_params(deep=False).items()}
@@ -300,7 +300,7 @@ class DeepHasher(Hasher):
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
         hasher.model_ = HashNet(body, fitted["width"], hasher.n_bits, size, spec.normal)
-        load_state(hasher.model_, arrays)
+        load_state(hasher.model_, arrays, "model.")
         return hasher
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:

@@ -107,16 +107,14 @@ def _middle_square(x: Tensor) -> Tensor:
     return x[:, :, top : top + side, left : left + side]
 
 
-def state_arrays(model: nn.Module) -> modelfile.Arrays:
-    """The tensors of a network as the arrays of a file."""
-    return {f"model.{k}": v.detach().cpu().contiguous().numpy() for k, v in model.state_dict().items()}
+def state_arrays(model: nn.Module, prefix: str = "") -> modelfile.Arrays:
+    """The tensors of a network as arrays."""
+    return {prefix + k: v.detach().cpu().contiguous().numpy() for k, v in model.state_dict().items()}
 
 
-def load_state(model: nn.Module, arrays: modelfile.Arrays) -> None:
+def load_state(model: nn.Module, arrays: modelfile.Arrays, prefix: str) -> None:
     """Put the arrays of a file back into a network of the same shape."""
-    state = {
-        k.removeprefix("model."): torch.from_numpy(v.copy()) for k, v in arrays.items() if k.startswith("model.")
-    }
+    state = {k.removeprefix(prefix): torch.from_numpy(v.copy()) for k, v in arrays.items() if k.startswith(prefix)}
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
