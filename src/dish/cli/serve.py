@@ -30,6 +30,9 @@ def serve(
     max_k: Annotated[int, typer.Option(min=1, help="Hits per search, at most.")] = 1000,
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an uploaded picture, at most.")] = 16_000_000,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests under way; the next ones get 503.")] = 32,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A further host name to answer to; repeatable; * answers to any.")
+    ] = None,
 ) -> None:
     """Serve search over HTTP, with a page. Needs the extra: pip install 'dish-hash\\[serve]'."""
     if token is not None and not token.strip():
@@ -40,7 +43,7 @@ def serve(
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     server.start_log()
     found = server.open_collection(model, index, images=images, takes=takes, writable=writable)
-    server.serve(found, limits, host=host, port=port)
+    server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
 
 
 @example("dish demo --output demo; dish demo --serve")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from dish.codes import n_bytes
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
+from dish.index.snapshot import Snapshot
 from dish.web.errors import Refused
 from dish.web.journal import Journal, JournalError, sync_folder
 from dish.web.pictures import PREPARE, Pictures, decode
@@ -39,6 +39,14 @@ class Sample:
     label: Label | None
     id: Id | None = None
     picture: str | None = None
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far a search goes: the ``k`` nearest, or all within a ``radius``."""
+
+    k: int | None = None
+    radius: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,9 +81,10 @@ class Collection:
             raise ValueError(f"--input must be one of {', '.join(PREPARE)}; got {takes!r}")
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
-            raise ValueError(f"--input {takes} does not fit the model: a {type(hasher).__name__} takes {kind}")
+            raise ValueError(f"--input {takes} does not fit the model: this {type(hasher).__name__} takes {kind}")
         if index.n_bits != hasher.n_bits:
             raise ValueError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
+        index.check_model(getattr(hasher, "fingerprint_", None))
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples = pictures, list(samples)
         self.n_bits = int(hasher.n_bits)
@@ -83,6 +92,7 @@ class Collection:
         self.journal, self.path = journal, None if path is None else Path(path)
         self._kind_of_ids: str | None = None
         self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
+        self._compacting: threading.Thread | None = None
         if journal is not None:
             self._apply(journal.records)
             journal.records.clear()
@@ -93,35 +103,27 @@ class Collection:
     def kind_of_ids(self) -> str:
         """What the ids of the index are; an empty one takes either."""
         if self._kind_of_ids is None and len(self.index):
-            self._kind_of_ids = "string" if isinstance(self.index.ids[0], str) else "integer"
+            self._kind_of_ids = "string" if isinstance(self.index.snapshot().ids[0], str) else "integer"
         return self._kind_of_ids or "integer"
 
     # --- rows → codes ---
 
     def encode(self, vectors: Sequence[Sequence[float]]) -> Codes:
         """Codes of vectors (n, d)."""
-        if self.n_features is None:
-            raise Refused(422, "this model takes pictures, not vectors: upload one as multipart/form-data")
-        for vector in vectors:
-            if len(vector) != self.n_features:
-                raise Refused(422, f"a vector must have {self.n_features} numbers, got {len(vector)}")
-        with np.errstate(over="ignore"):
-            X = np.asarray(vectors, np.float64).astype(np.float32)
-        if not np.isfinite(X).all():
-            raise Refused(422, "a vector holds a number beyond what float32 can hold")
-        return self.hasher.transform(X)
+        return self.hasher.transform(np.array(vectors, np.float32))
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
-        """The code (1, bytes) of an uploaded picture."""
+        """The code (1, bytes) of an uploaded picture: the one that ``dish encode`` gives the file."""
         prepare = PREPARE[self.takes]
         if prepare is None:
             raise Refused(415, "this model takes vectors, not pictures: send JSON")
-        return self.hasher.transform(prepare(decode(data, max_pixels)))
+        side = getattr(self.hasher, "image_side", None) if self.takes_images else prepare.side
+        return self.hasher.transform(prepare.row(decode(data, max_pixels, side)))
 
-    def code_of(self, id: Id) -> Codes:
+    def code_of(self, id: Id, at: Snapshot | None = None) -> Codes:
         """The code (1, bytes) of a row of the index."""
         try:
-            return self.index.get([id])
+            return (at or self.index.snapshot()).get([id])
         except (KeyError, ValueError, TypeError):
             raise Refused(404, f"the index has no item {id!r}") from None
 
@@ -129,19 +131,28 @@ class Collection:
 
     def search(self, code: Codes, *, k: int | None, radius: int | None, limit: int) -> Hits:
         """The k nearest, or all within a radius (the first ``limit`` of them)."""
-        if len(self.index) == 0:
-            return Hits([], [], [], [], 0)
-        if radius is None:
-            assert k is not None
-            D, ids = (a[0] for a in self.index.search(code, k=min(k, limit)))
-            found = len(ids)
-        else:
-            _, D, ids = self.index.radius_search(code, radius=radius)
-            D, ids, found = D[:limit], ids[:limit], len(ids)  # nearest first already
-        if not found:
-            return Hits([], [], [], [], 0)
-        labels, codes = self.index.labels_of(ids).tolist(), self.index.get(ids)
-        return Hits(ids.tolist(), D.tolist(), labels, [c.tobytes().hex() for c in codes], found)
+        return self.search_many(code, [Extent(k, radius)], limit, self.index.snapshot())[0]
+
+    def search_many(self, codes: Codes, extents: Sequence[Extent], limit: int, at: Snapshot) -> list[Hits]:
+        """The hits of several queries; ids, distances, labels and codes are those of one snapshot."""
+        found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, hits there are
+        same: dict[Extent, list[int]] = defaultdict(list)
+        for i, extent in enumerate(extents):
+            same[extent].append(i)
+        for extent, queries in same.items():
+            found |= _find(at, codes, queries, extent, limit) if len(at) else {}
+        listed = [found[i][1] for i in sorted(found)]
+        if not sum(map(len, listed)):
+            return [Hits([], [], [], [], 0) for _ in extents]
+        ids = np.concatenate(listed)
+        labels, hits_codes = at.labels_of(ids).tolist(), [code.tobytes().hex() for code in at.get(ids)]
+        answers, start = [], 0
+        for i in range(len(extents)):
+            D, own, n = found[i]
+            end = start + len(own)
+            answers.append(Hits(own.tolist(), D.tolist(), labels[start:end], hits_codes[start:end], n))
+            start = end
+        return answers
 
     def draw(self, n: int) -> list[Sample]:
         """Things to click on: the collection's own samples, else rows of the index."""
@@ -149,16 +160,16 @@ class Collection:
         if self.samples:
             chosen = rng.permutation(len(self.samples))[:n]
             return [self.samples[i] for i in chosen]
-        if len(self.index) == 0:
+        now = self.index.snapshot()
+        if len(now) == 0:
             return []
-        ids = self.index.ids
-        ids = ids[rng.choice(len(ids), min(n, len(ids)), replace=False)]
-        labels = self.index.labels_of(ids).tolist()
+        ids = now.sample_ids(n, rng)
+        labels = now.labels_of(ids).tolist()
         return [Sample(label, id=id) for id, label in zip(ids.tolist(), labels, strict=True)]
 
     # --- writes ---
 
-    def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label] | None) -> int:
+    def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
         """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
         if self.journal is None:
             raise Refused(403, "this server does not take items: start it with --writable")
@@ -170,38 +181,56 @@ class Collection:
         with self._writing:
             self._check_ids(ids)
             try:
-                self.journal.append(record)
+                n = self.journal.append(record)
             except (OSError, JournalError) as error:
                 log.exception("items could not be written")
                 raise Refused(503, "the items could not be written to the disk; none was saved") from error
-            self._apply([record])
-            if self.journal.size > JOURNAL_LIMIT:
-                try:
-                    self._compact()
-                except OSError:  # the items are safe in the journal
-                    log.exception("the index could not be written")
-            return len(self.index)
+            try:
+                self._apply([record])
+            except BaseException:
+                self.journal.withdraw(n)  # what cannot be carried out must not stop the next start
+                raise
+            size = len(self.index)
+            if self.journal.size > JOURNAL_LIMIT and not (self._compacting and self._compacting.is_alive()):
+                self._compacting = threading.Thread(target=self._compact_quietly, name="compact")
+                self._compacting.start()
+        return size
 
     def close(self) -> None:
         """Write what the journal holds into the index file."""
         if self.journal is not None:
+            if self._compacting is not None:
+                self._compacting.join()
             with self._writing:
                 try:
                     if self.journal.size:
-                        self._compact()
+                        self._compact(self.journal.last)
                 finally:
                     self.journal.close()
 
-    def _compact(self) -> None:
-        """A crash between the two steps replays the journal over an index that has it: the same items."""
+    def _compact_quietly(self) -> None:
+        """Beside searches and writes: records that come meanwhile stay in the journal."""
+        assert self.journal is not None
+        try:
+            with self._writing:
+                last = self.journal.last
+            self._compact(last)
+        except Exception:  # the items are safe in the journal; the next write tries again
+            log.exception("the index could not be written")
+
+    def _compact(self, last: int) -> None:
+        """Write the index, then forget the records up to ``last``, which are in it.
+
+        A crash between the two steps replays records over an index that has them: the same items.
+        """
         assert self.journal is not None
         assert self.path is not None
         self.index.save(self.path)
-        sync_folder(self.path)  # the new file must not be lost once the journal is
-        self.journal.clear()
+        sync_folder(self.path)  # the new file must not be lost once the records are
+        self.journal.forget(last)
 
     def _apply(self, records: Iterable[dict[str, Any]]) -> None:
-        """Put records into the index, the last of an id winning, as one upsert a stretch of them."""
+        """Put records into the index, the last of an id winning, in as few upserts as the kinds of labels allow."""
         width = n_bytes(self.n_bits)
         last: dict[Id, tuple[bytes, Label | None]] = {}
         for record in records:
@@ -225,15 +254,16 @@ class Collection:
             raise Refused(422, "ids must be all whole numbers or all strings, as those of the index are")
 
 
-class Stopwatch:
-    """Milliseconds of the stages of one request."""
-
-    def __init__(self) -> None:
-        self.ms: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time one stage."""
-        start = time.perf_counter()
-        yield
-        self.ms[name] = round(1000 * (time.perf_counter() - start), 3)
+def _find(
+    at: Snapshot, codes: Codes, queries: list[int], extent: Extent, limit: int
+) -> dict[int, tuple[NDArray[Any], NDArray[Any], int]]:
+    """Distances, ids and number of the hits of some queries, all to the same extent."""
+    if extent.radius is None:
+        assert extent.k is not None
+        D, ids = at.search(codes[queries], k=min(extent.k, limit))
+        return {query: (D[i], ids[i], len(ids[i])) for i, query in enumerate(queries)}
+    found = {}
+    for query in queries:  # one at a time: a ball may hold all rows, and there is no need to hold several of them
+        _, D, ids = at.radius_search(codes[query : query + 1], radius=extent.radius)
+        found[query] = D[:limit], ids[:limit], len(ids)  # nearest first already
+    return found

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import logging
+import re
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from dish.web.errors import Refused
@@ -21,8 +26,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = ("/", "/health", "/docs", "/openapi.json")  # no data in them: they need no token
+WATCHING = (*OPEN, "/info", "/metrics")  # answered from memory, also when all slots are taken
 ROUTES = (*OPEN, "/search", "/encode", "/items", "/samples", "/info", "/metrics")
 DISCARD = 64 << 20  # bytes of a refused body that are read and thrown away, so that the client sees the answer
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -38,16 +45,26 @@ log = logging.getLogger("dish.web")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one server takes. ``hosts``: the names it answers to (empty: any)."""
+    """What one server takes.
+
+    ``hosts``: the names it answers to (empty: any); ``any_address``: also to every IP address, whatever its number.
+    """
 
     max_body: int = 4 << 20  # bytes
     max_k: int = 1000
     max_pixels: int = 16_000_000
-    max_rows: int = 10_000  # a request
-    concurrency: int = 32  # POST requests under way
+    max_rows: int = 10_000  # per request
+    concurrency: int = 32  # requests under way, other than for the page, /health, /info and /metrics
+    header_seconds: float = 10.0  # for the headers of a request to arrive
     body_seconds: float = 20.0  # for a body to arrive
+    send_seconds: float = 20.0  # for a part of an answer to be taken
+    idle_seconds: int = 15  # between two requests of a connection
+    connections: int = 512
+    connections_per_address: int = 128
+    wrong_tokens: int = 20  # per address and minute
     token: str | None = None
     hosts: tuple[str, ...] = ()
+    any_address: bool = False
 
 
 class Guard:
@@ -56,6 +73,8 @@ class Guard:
     def __init__(self, app: Any, limits: Limits, meters: Meters) -> None:
         self.app, self.limits, self.meters = app, limits, meters
         self.busy = 0
+        self.tokens = None if limits.token is None else Tokens(limits.token, limits.wrong_tokens)
+        self.numbers, self.run = count(1), secrets.token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, pass on, count, log."""
@@ -63,73 +82,63 @@ class Guard:
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
-        status = 0
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        self.meters.in_flight += 1
+        answer = Answer(send, f"{self.run}-{next(self.numbers)}", self.limits.send_seconds)
+        self.meters.in_flight.inc()
         problem: dict[str, Any] = {}
         try:
             await self._pass_on(scope, receive, answer)
         except Refused as refusal:
-            await _answer_json(answer, refusal)
+            await answer.refuse(refusal)
         except _Gone:
-            status = 499  # the client left; nobody to answer
+            answer.status = answer.status or 499  # the client left; nobody to answer
         except Exception as error:
-            log.exception("a request failed", extra={"fields": {"error": repr(error)}})
+            log.exception("a request failed", extra={"fields": {"id": answer.id, "error": repr(error)}})
             problem = {"error": type(error).__name__}
-            if status == 0:
-                await _answer_json(answer, Refused(500, "something went wrong here; the server's log has more"))
+            await answer.refuse(Refused(500, f"something went wrong here; the server's log has request {answer.id}"))
         finally:
-            self.meters.in_flight -= 1
+            self.meters.in_flight.dec()
             seconds = time.perf_counter() - start
-            route = getattr(scope.get("route"), "path", None) or (
-                scope["path"] if scope["path"] in ROUTES else "other"
-            )
-            self.meters.count(scope["method"], route, status, seconds)
+            self.meters.count(scope["method"], _route(scope), answer.status, seconds)
             fields = {
+                "id": answer.id,
                 "method": scope["method"],
                 "path": scope["path"][:200],
-                "status": status,
+                "status": answer.status,
                 "ms": round(1000 * seconds, 2),
-                "client": (scope.get("client") or ("",))[0],
+                "client": _client(scope),
             }
             log.info("request", extra={"fields": fields | problem})
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        self._check_host(headers)
-        self._check_token(scope["path"], headers)
-        if scope["method"] != "POST":
+        self._check_host([value for name, value in scope["headers"] if name == b"host"])
+        headers, path = dict(scope["headers"]), scope["path"]
+        page = path.startswith("/static/")
+        if self.tokens is not None and path not in OPEN and not page:
+            self.tokens.check(headers.get(b"authorization", b""), network_of(_client(scope)))
+        if scope["method"] == "POST":
+            receive = _replay(await self._read(headers, receive), receive)
+        elif path in WATCHING or page:
             await self.app(scope, receive, send)
             return
-        body = await self._read(headers, receive)
         if self.busy >= self.limits.concurrency:
             raise Refused(503, "busy: too many requests under way, try again", {"retry-after": "1"})
         self.busy += 1
         try:
-            await self.app(scope, _replay(body, receive), send)
+            await self.app(scope, receive, send)
         finally:
             self.busy -= 1
 
-    def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """A web page elsewhere can point its own name at 127.0.0.1: answer to our names only."""
-        host = headers.get(b"host", b"").decode("latin1").lower()
-        name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-        if self.limits.hosts and name not in self.limits.hosts:
-            raise Refused(403, "this server does not answer to that host name")
+    def _check_host(self, given: list[bytes]) -> None:
+        """A web page elsewhere can point its own name at this machine: answer to known names only.
 
-    def _check_token(self, path: str, headers: dict[bytes, bytes]) -> None:
-        if self.limits.token is None or path in OPEN or path.startswith("/static/"):
+        A name can be pointed anywhere, an address cannot: addresses are answered to where ``any_address`` says so.
+        """
+        if not self.limits.hosts:
             return
-        given = headers.get(b"authorization", b"")
-        if not hmac.compare_digest(given, b"Bearer " + self.limits.token.encode()):  # the same time for any guess
-            raise Refused(401, "a bearer token is needed", {"www-authenticate": "Bearer"})
+        found = HOST.fullmatch(given[0].decode("latin1").lower()) if len(given) == 1 else None
+        name = (found[1] or found[2]) if found else ""
+        if name not in self.limits.hosts and not (self.limits.any_address and _is_address(name)):
+            raise Refused(403, "this server does not answer to that host name: --allowed-host adds one")
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, or a refusal."""
@@ -143,6 +152,65 @@ class Guard:
             raise Refused(
                 408, f"the body took longer than {self.limits.body_seconds:g} s", {"connection": "close"}
             ) from None
+
+
+class Answer:
+    """The way back: adds the headers of every answer, notes the status, gives up on a client that does not read."""
+
+    def __init__(self, send: Send, id: str, seconds: float) -> None:
+        self.send, self.id, self.seconds = send, id, seconds
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        """Send one message."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *HEADERS, (b"x-request-id", self.id.encode())]
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self.send(message)
+        except TimeoutError:
+            raise _Gone from None
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Answer with a refusal, unless an answer is under way already."""
+        if self.status:
+            return
+        body = json.dumps({"error": refusal.message}).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+        raw = [(name.encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
+        try:
+            await self({"type": "http.response.start", "status": refusal.status, "headers": raw})
+            await self({"type": "http.response.body", "body": body})
+        except _Gone:
+            pass
+
+
+class Tokens:
+    """The token, and who has guessed at it: an address with too many wrong ones waits for the next minute."""
+
+    KNOWN = 10_000  # addresses remembered
+
+    def __init__(self, token: str, most: int) -> None:
+        self.token, self.most = token.encode(), most
+        self.wrong: OrderedDict[str, tuple[int, int]] = OrderedDict()  # address → (minute, wrong ones in it)
+
+    def check(self, given: bytes, address: str) -> None:
+        """Refuse unless the header holds the token. Asking without any token is not a guess."""
+        minute = int(time.monotonic() // 60)
+        then, n = self.wrong.get(address, (minute, 0))
+        n = n if then == minute else 0
+        if n >= self.most:
+            raise Refused(429, "too many wrong tokens from this address: wait a minute", {"retry-after": "60"})
+        scheme, _, token = given.partition(b" ")
+        if hmac.compare_digest(token, self.token) and scheme.lower() == b"bearer":  # the same time for any guess
+            return
+        if given:
+            self.wrong[address] = (minute, n + 1)
+            self.wrong.move_to_end(address)
+            if len(self.wrong) > self.KNOWN:
+                self.wrong.popitem(last=False)
+        raise Refused(401, "a bearer token is needed", {"www-authenticate": "Bearer"})
 
 
 async def _collect(receive: Receive, most: int, announced: int) -> bytes:
@@ -165,7 +233,7 @@ async def _collect(receive: Receive, most: int, announced: int) -> bytes:
 
 
 class _Gone(Exception):
-    """The client closed the connection."""
+    """The client closed the connection, or does not read its answer."""
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -182,9 +250,29 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _answer_json(send: Send, refusal: Refused) -> None:
-    body = json.dumps({"error": refusal.message}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-    raw = [(name.encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+def _route(scope: Scope) -> str:
+    known = scope["path"] if scope["path"] in ROUTES else "other"
+    return getattr(scope.get("route"), "path", None) or known
+
+
+def _client(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: IPv4 as it is, IPv6 by its first 64 bits, which one customer is given whole."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4 or parsed.ipv4_mapped:
+        return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 import stat
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.io import images
 from dish.web.errors import Refused
 
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
@@ -26,70 +26,53 @@ Picture = tuple[bytes, str]  # content and media type
 # --- uploads ---
 
 
-def decode(data: bytes, max_pixels: int) -> Image:
-    """An uploaded file as RGB, uint8 (H, W, 3); refused unless it is a whole picture of a sane size."""
-    from PIL import Image as pillow
-    from PIL import ImageOps
-
+def decode(data: bytes, max_pixels: int, size: int | None = None) -> Image:
+    """An uploaded file as RGB, uint8 (H, W, 3), by the decoder of training and encoding; else a refusal."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own, looser limit
-            file = pillow.open(io.BytesIO(data), formats=list(FORMATS))
-            width, height = file.size  # from the header: nothing is unpacked yet
-            if width * height > max_pixels:
-                raise Refused(413, f"the picture has {width} × {height} pixels; at most {max_pixels:,} are taken")
-            picture = ImageOps.exif_transpose(file).convert("RGBA")
-            page = pillow.new("RGBA", picture.size, "white")  # what is transparent shows the paper
-            return np.array(pillow.alpha_composite(page, picture).convert("RGB"))
-    except pillow.DecompressionBombError:
-        raise Refused(413, f"the picture is too large; at most {max_pixels:,} pixels are taken") from None
-    except Refused:
-        raise
-    except Exception as error:  # a damaged file can raise nearly anything
-        kinds = ", ".join(FORMATS)
-        raise Refused(422, f"not a readable picture ({kinds}): {_short(error)}") from None
+        return images.decode(data, size, max_pixels=max_pixels, formats=tuple(FORMATS), name="the picture")
+    except images.TooManyPixels as error:
+        raise Refused(413, f"{error}") from None
+    except images.ImageError as error:
+        raise Refused(422, f"not a readable picture ({', '.join(FORMATS)}): {_short(error)}") from None
 
 
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return "unknown kind of file" if "cannot identify" in text else text[:120] or type(error).__name__
-
-
-def _resize(image: Image, side: int) -> Image:
-    """The middle square of a picture, side × side; left alone where it has that size."""
-    from PIL import Image as pillow
-    from PIL import ImageOps
-
-    if image.shape[:2] == (side, side):
-        return image
-    return np.array(ImageOps.fit(pillow.fromarray(image), (side, side), pillow.Resampling.LANCZOS))
+    return "unknown kind of file" if "cannot identify" in text else text[:160]
 
 
 def _gist32(image: Image) -> NDArray[Any]:
     """GIST of 32 × 32 pixels, length one: as the rows of CIFAR-10 are made."""
     from dish.datasets.gist import gist
 
-    return gist(_resize(image, 32)[None], normalize=True)  # (1, 512)
+    return gist(image[None], normalize=True)  # (1, 512)
 
 
 def _digits8(image: Image) -> NDArray[Any]:
     """8 × 8 amounts of ink, 0 … 16: dark on light, or light on dark where the border is dark."""
-    grey = _resize(image, 8).mean(axis=2)  # (8, 8)
+    grey = image.mean(axis=2)  # (8, 8)
     border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     ink = 255 - grey if np.median(border) > 127 else grey
     return np.rint(ink * 16 / 255).reshape(1, 64)
 
 
 def _image(image: Image) -> NDArray[Any]:
-    return image[None]  # (1, H, W, 3): the hasher has its own preparation
+    return image[None]  # (1, H, W, 3)
+
+
+class Preparation(NamedTuple):
+    """How a picture becomes a row: cut to its middle square of a side (None: the model's own), then the rest."""
+
+    side: int | None
+    row: Callable[[Image], NDArray[Any]]
 
 
 # How an uploaded picture becomes what the hasher takes. "vector": the hasher takes no pictures.
-PREPARE: dict[str, Callable[[Image], NDArray[Any]] | None] = {
+PREPARE: dict[str, Preparation | None] = {
     "vector": None,
-    "gist32": _gist32,
-    "digits8": _digits8,
-    "image": _image,
+    "gist32": Preparation(32, _gist32),
+    "digits8": Preparation(8, _digits8),
+    "image": Preparation(None, _image),
 }
 
 

@@ -1,18 +1,17 @@
-"""The process: loading, the socket, the log, a graceful end."""
+"""The process: loading, the socket, a graceful end."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import socket
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -27,6 +26,10 @@ try:
 
     from dish.web.app import create_app
     from dish.web.collection import Collection
+    from dish.web.connections import protocol_of
+    from dish.web.journal import Journal, pending
+    from dish.web.logs import start_log
+    from dish.web.old_journal import holds_records
 except ImportError as error:
     if (error.name or "").startswith("dish"):
         raise
@@ -34,51 +37,78 @@ except ImportError as error:
 
 SHUTDOWN_SECONDS = 10  # for requests under way when the server is told to stop
 
+FILES = 8192  # open at a time, connections among them
+SPARE_FILES = 128  # for everything but connections
+
 log = logging.getLogger("dish.web")
 
 
 def open_collection(
     model: Path, index: Path, *, images: Path | None = None, takes: str | None = None, writable: bool = False
 ) -> Collection:
-    """Load a model and an index from their files, and replay what the journal holds beyond the index."""
+    """Load a model and an index from their files, and replay what the journal holds beyond the index.
+
+    The journal is locked before the index is read: a server that is about to end writes its items into the index
+    file first, and unlocks then.
+    """
     from dish.index.hamming import HammingIndex
     from dish.registry import load
-    from dish.web.journal import Journal
     from dish.web.pictures import FolderPictures
 
     hasher = load(model)
     path = Path(os.path.realpath(index))
-    beside = path.with_name(path.name + ".journal")
-    if not writable and beside.exists() and beside.stat().st_size:
-        raise ValueError(f"{beside} holds items that are not in {index} yet: start once with --writable")
     pictures = None if images is None else FolderPictures(images)
     if pictures is not None and pictures.refused:
         log.warning("links out of the folder of images are not served", extra={"fields": {"n": pictures.refused}})
-    found = HammingIndex.load(path)
-    journal = Journal(beside) if writable else None
-    if journal is not None:
-        fields = {"records": len(journal.records), "torn_bytes_dropped": journal.dropped}
-        log.info("journal", extra={"fields": fields})
-    return Collection(hasher, found, takes=takes, pictures=pictures, title=index.stem, journal=journal, path=path)
+    journal = _open_journal(path, index, writable)
+    try:
+        found = HammingIndex.load(path)
+        return Collection(hasher, found, takes=takes, pictures=pictures, title=index.stem, journal=journal, path=path)
+    except BaseException:
+        if journal is not None:
+            journal.close()
+        raise
 
 
-def serve(collection: Collection, limits: Limits, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+def _open_journal(path: Path, index: Path, writable: bool) -> Journal | None:
+    """The journal beside an index; where nothing may be written, make sure that none is needed."""
+    old, beside = path.with_name(path.name + ".journal"), path.with_name(path.name + ".journal.db")
+    if not writable:
+        if holds_records(old) or pending(beside):
+            raise ValueError(f"{beside} holds items that are not in {index} yet: start once with --writable")
+        return None
+    journal = Journal(beside, old)
+    fields = {"records": len(journal.records), "torn_bytes_dropped": journal.torn_bytes}
+    log.info("journal", extra={"fields": fields})
+    return journal
+
+
+def serve(
+    collection: Collection,
+    limits: Limits,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    allowed_hosts: Sequence[str] = (),
+) -> None:
     """Serve until told to stop. Prints the address on standard output once connections are taken."""
     start_log()
     _warm_up(collection)
     loopback = host in LOOPBACK or host.startswith("127.")
-    limits = replace(limits, hosts=(*LOOPBACK, host) if loopback else ())
+    limits = replace(limits, hosts=_names(host, allowed_hosts), any_address=not loopback)
+    limits = replace(limits, connections=min(limits.connections, _most_files() - SPARE_FILES))
     listener = _listen(host, port)
     shown, port = host if ":" not in host else f"[{host}]", listener.getsockname()[1]
     if not loopback:
         _warn_open(host, limits)
     config = uvicorn.Config(
         create_app(collection, limits),
+        http=protocol_of(limits),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=4 * limits.concurrency + 64,  # connections; the guard holds the requests
-        timeout_keep_alive=15,
+        timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     print(f"dish: serving {len(collection):,} items on http://{shown}:{port}/  (Control-C stops)", flush=True)
@@ -87,6 +117,29 @@ def serve(collection: Collection, limits: Limits, *, host: str = "127.0.0.1", po
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         collection.close()
+
+
+def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The host names that are answered to; none given in the list ("*"): any."""
+    if "*" in allowed:
+        return ()
+    own = (host, socket.gethostname(), socket.getfqdn()) if host not in LOOPBACK else (host,)
+    return tuple({name.lower() for name in (*LOOPBACK, *own, *allowed)})
+
+
+def _most_files() -> int:
+    """How many files and connections the process may have open, raised as far as the system lets it."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return FILES
+    if soft < FILES and (hard == resource.RLIM_INFINITY or hard > soft):
+        soft = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -124,33 +177,3 @@ def _warn_open(host: str, limits: Limits) -> None:
     text += " A token is required." if limits.token else " ANYONE who can reach it may search: set --token."
     bar = "!" * 79
     print(f"{bar}\ndish: {text}\n{bar}", file=sys.stderr, flush=True)
-
-
-# --- the log: one JSON object a line, on standard error ---
-
-
-class JsonLines(logging.Formatter):
-    """Time, level, event and the fields of a record. JSON escapes whatever a client may have put there."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        line |= getattr(record, "fields", {})
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def start_log() -> None:
-    """JSON lines from the service and from uvicorn."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("dish.web", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(logging.INFO)

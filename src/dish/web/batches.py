@@ -1,0 +1,139 @@
+"""Queries that wait together are answered together: one call of the hasher and one of the index for all of them.
+
+Nobody waits for company: a query that finds the worker free goes at once, alone. Under load the queries that came
+while the worker was busy are its next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import anyio
+import numpy as np
+import orjson
+
+from dish.progress import Stopwatch
+from dish.web.collection import Codes, Collection, Extent, Id
+from dish.web.errors import Refused
+
+MOST = 256  # queries of a batch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batches(Generic[Item, Result]):
+    """Hands what waits to ``run``, in threads, a batch at a time. Used from one event loop.
+
+    With more than one worker a long search does not hold up those that come after it.
+    """
+
+    def __init__(self, run: Callable[[list[Item]], Sequence[Result | Exception]], workers: int) -> None:
+        self.run, self.workers = run, workers
+        self.waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self.working: set[asyncio.Task[None]] = set()
+
+    async def ask(self, item: Item) -> Result:
+        """The result of one item."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.waiting.append((item, future))
+        if len(self.working) < self.workers:
+            worker = asyncio.create_task(self._work())
+            self.working.add(worker)
+            worker.add_done_callback(self.working.discard)
+        return await future
+
+    async def _work(self) -> None:
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        try:
+            while self.waiting:
+                batch, self.waiting = self.waiting[:MOST], self.waiting[MOST:]
+                results = await anyio.to_thread.run_sync(self._run_all, [item for item, _ in batch])
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.cancelled():
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
+        finally:
+            for _, future in batch:  # all have their result, unless the server is being stopped
+                future.cancel()
+
+    def _run_all(self, items: list[Item]) -> Sequence[Result | Exception]:
+        """One call for all; where it fails, one call each, so that a query fails for its own reasons only."""
+        try:
+            return self.run(items)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            return [self._run_all([item])[0] for item in items]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a search starts from (one of ``vector``, ``id`` and ``code``) and how far it goes."""
+
+    extent: Extent
+    vector: list[float] | None = None
+    id: Id | None = None
+    code: Codes | None = None
+    encode_ms: float = 0.0  # spent on ``code`` already
+
+
+class Stages(Stopwatch):
+    """Milliseconds of the stages of an answer."""
+
+    def __init__(self) -> None:
+        self.timings_ = {}
+        self.stage = self._stage
+
+    @property
+    def ms(self) -> dict[str, float]:
+        """By stage."""
+        return {name: round(1000 * seconds, 3) for name, seconds in self.timings_.items()}
+
+
+def search_all(collection: Collection, limit: int, queries: list[Query]) -> list[bytes | Exception]:
+    """The answers to queries, as JSON; a refusal instead where a query cannot be answered."""
+    now, stages = collection.index.snapshot(), Stages()
+    with stages.stage("encode"):
+        codes, refusals = _codes_of(collection, queries, now)
+    with stages.stage("search"):
+        hits = collection.search_many(codes, [query.extent for query in queries], limit, now)
+    answers: list[bytes | Exception] = []
+    for i, query in enumerate(queries):
+        about = {"code": codes[i].tobytes().hex(), "n_bits": collection.n_bits}
+        ms = {"encode": query.encode_ms or stages.ms["encode"], "search": stages.ms["search"]}
+        answers.append(refusals.get(i) or to_json(vars(hits[i]) | about | {"time_ms": ms}))
+    return answers
+
+
+def to_json(content: Any) -> bytes:
+    """JSON, fast; ids may hold characters that only an escape can show."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        return json.dumps(content).encode()
+
+
+def _codes_of(collection: Collection, queries: list[Query], at: Any) -> tuple[Codes, dict[int, Exception]]:
+    """Codes (n, bytes) of queries, zeros for those that are refused, and the refusals."""
+    codes = np.zeros((len(queries), -(-collection.n_bits // 8)), np.uint8)
+    refusals: dict[int, Exception] = {}
+    vectors = [i for i, query in enumerate(queries) if query.vector is not None]
+    if vectors:
+        codes[vectors] = collection.encode([queries[i].vector or [] for i in vectors])
+    for i, query in enumerate(queries):
+        if query.code is not None:
+            codes[i] = query.code[0]
+        elif query.id is not None:
+            try:
+                codes[i] = collection.code_of(query.id, at)[0]
+            except Refused as refusal:
+                refusals[i] = refusal
+    return codes, refusals

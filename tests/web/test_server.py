@@ -1,0 +1,195 @@
+"""`dish serve` as a real process, and what it says no to."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import httpx
+import numpy as np
+import pytest
+
+from dish import DISH
+from dish.index.hamming import HammingIndex
+from dish.web import guard, server
+from dish.web.journal import Journal, JournalError, pending
+from helpers.web import Server
+
+
+@pytest.mark.slow
+def test_kill_during_writes_loses_nothing_that_was_acknowledged(files, learned):
+    hasher, X, _, _ = learned
+    acknowledged, stop = {}, threading.Event()
+
+    def write(url, start):
+        with httpx.Client(timeout=10) as client:
+            for i in range(start, start + 10_000):
+                row = i % len(X)
+                try:
+                    body = {"ids": [i], "vectors": [X[row].tolist()], "labels": [f"n{row}"]}
+                    if client.post(url + "/items", json=body).status_code == 200:
+                        acknowledged[i] = row
+                except httpx.HTTPError:
+                    return
+                if stop.is_set():
+                    return
+
+    with Server(files, "--writable") as server:
+        threads = [threading.Thread(target=write, args=(server.url, s)) for s in (100_000, 200_000, 300_000)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 20
+        while len(acknowledged) < 60 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        server.process.kill()  # SIGKILL, in the middle of writes
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+    assert len(acknowledged) >= 60
+    (files / "ix.dish.journal").write_bytes(b"DJ1\n\x50")  # and a cut-off record of an earlier version
+
+    with Server(files, "--writable", "--token", "s", env={"DISH_TOKEN": ""}) as server, httpx.Client() as client:
+        client.headers["authorization"] = "Bearer s"
+        assert client.get(server.url + "/info").json()["size"] >= 600 + len(acknowledged)
+        assert server.stop() == 0
+    assert not (files / "ix.dish.journal").exists()
+    assert pending(files / "ix.dish.journal.db") == 0
+    log = [json.loads(line) for line in (files / "log").read_text().splitlines()]
+    assert any(line.get("torn_bytes_dropped", 0) >= 5 for line in log)
+    requests = [line for line in log if line["event"] == "request"]
+    assert {"time", "level", "method", "path", "status", "ms", "client"} <= requests[0].keys()
+    index = HammingIndex.load(files / "ix.dish")
+    ids = list(acknowledged)
+    np.testing.assert_array_equal(index.get(ids), hasher.transform(X[list(acknowledged.values())]))
+    assert list(index.labels_of(ids)) == [f"n{row}" for row in acknowledged.values()]
+
+
+def test_the_journal_is_locked_before_the_index_is_read(files, monkeypatch):
+    """Else a server that ends meanwhile writes its items into an index file that was read already."""
+    load, seen = HammingIndex.load, []
+
+    def watch(path, **options):
+        with pytest.raises(JournalError, match="in use"):
+            pending(files / "ix.dish.journal.db")
+        seen.append(path)
+        return load(path, **options)
+
+    monkeypatch.setattr(HammingIndex, "load", watch)
+    with closing(server.open_collection(files / "m.dish", files / "ix.dish", writable=True)) as found:
+        assert len(found) == 600
+    assert len(seen) == 1
+
+
+@pytest.mark.slow
+def test_a_restart_that_overlaps_keeps_what_was_acknowledged(files, learned):
+    """The second server starts while the first one ends: it is refused, or it has all items."""
+    body = {"vectors": learned[1][:1].tolist()}
+    outcomes = []
+    for i, delay in enumerate((0.0, 1.0, 2.0)):
+        with Server(files, "--writable") as first:
+            assert httpx.post(first.url + "/items", json={"ids": [i], **body}).status_code == 200
+            call = [*first.call[:-1], "--writable"]
+            second = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            try:
+                time.sleep(delay)
+                assert first.stop() == 0
+                line = second.stdout.readline()
+                if "http://" in line:
+                    url = re.search(r"http://[^/]+", line)[0]
+                    for id in range(i + 1):
+                        assert httpx.post(url + "/search", json={"id": id}).status_code == 200, (delay, id)
+                    outcomes.append("has the items")
+                    second.terminate()
+                    assert second.wait(20) == 0
+                else:
+                    assert second.wait(20) == 2
+                    assert "in use" in second.stderr.read()
+                    outcomes.append("refused")
+            finally:
+                second.kill()
+                second.communicate()
+        index = HammingIndex.load(files / "ix.dish")
+        assert all(id in index for id in range(i + 1)), (delay, outcomes)
+    assert len(outcomes) == 3
+
+
+@pytest.mark.slow
+def test_a_second_server_on_the_same_index_is_refused(files):
+    with Server(files, "--writable") as first:
+        for options in (["--writable"], []):
+            call = [*first.call[:-1], *options]
+            done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2
+            assert "in use: another server writes to this index" in done.stderr
+
+
+def test_the_index_of_another_model_is_not_served(files, learned):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32, model=hasher.fingerprint_)
+    index.add(hasher.transform(X))
+    index.save(files / "ix.dish")
+    with closing(server.open_collection(files / "m.dish", files / "ix.dish")) as found:
+        assert len(found) == 600
+    DISH(n_bits=32, n_anchors=40, random_state=1).fit(X, learned[2]).save(files / "m.dish")
+    with pytest.raises(ValueError, match="model"):
+        server.open_collection(files / "m.dish", files / "ix.dish", writable=True)
+    with closing(Journal(files / "ix.dish.journal.db")):
+        pass  # it was released
+
+
+def test_an_index_that_does_not_name_its_model_is_served(files):
+    with closing(server.open_collection(files / "m.dish", files / "ix.dish")) as found:
+        assert len(found) == 600
+
+
+def test_damaged_files_are_one_clear_line_and_exit_code_2(files, monkeypatch, capsys):
+    from dish.cli import main
+
+    def serve(*options):
+        call = ["dish", "serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--port", "0", *options]
+        monkeypatch.setattr(sys, "argv", list(map(str, call)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        err = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]
+        assert end.value.code == 2, err
+        assert len(err) == 1, err
+        return err[0]
+
+    whole = (files / "ix.dish").read_bytes()
+    (files / "ix.dish").write_bytes(whole[: len(whole) // 2])
+    assert "ix.dish" in serve()
+    middle = len(whole) - 40
+    (files / "ix.dish").write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    assert "ix.dish" in serve()
+    (files / "ix.dish").unlink()
+    assert "ix.dish" in serve()
+    (files / "ix.dish").write_bytes(whole)
+    (files / "ix.dish.journal").write_bytes(b"this is no journal at all")
+    assert "damaged" in serve("--writable")
+    assert "--writable" in serve()
+    (files / "ix.dish.journal").unlink()
+    (files / "ix.dish.journal.db").write_bytes(b"this is no journal at all")
+    assert "damaged" in serve("--writable")
+    assert "damaged" in serve()
+    (files / "ix.dish.journal.db").unlink()
+    assert "not a folder" in serve("--images", files / "nowhere")
+    assert "--input" in serve("--input", "sound")
+    assert "--token" in serve("--token", " ")
+    assert "no such address" in serve("--host", "no.such.host.invalid")
+    HammingIndex(16).save(files / "ix.dish")
+    assert "16" in serve()
+
+
+def test_other_machines_only_with_a_warning(learned, capsys):
+    for token, says in ((None, "ANYONE"), ("t", "token is required")):
+        server._warn_open("0.0.0.0", guard.Limits(token=token))
+        assert says in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named():
+    program = "import sys; sys.modules['fastapi'] = None\nfrom dish.web import server"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'dish[serve]'" in done.stderr
