@@ -219,13 +219,6 @@ def test_control_c_is_one_line_and_130(cli, files, monkeypatch):
     assert not (files / "m.dish").exists()
 
 
-@pytest.mark.parametrize("command", ["fit", "encode", "eval", "info", "index", "search", "demo", "serve"])
-def test_help_has_an_example(cli, command):
-    code, out, _ = cli(command, "--help")
-    assert code == 0
-    assert f"Example: dish {command}" in out
-
-
 def test_version_and_module(cli):
     import dish
 

@@ -145,8 +145,23 @@ def test_bad_budgets_are_named(given, rows):
         DISH(**PARAMS, memory_budget=given).fit(*rows)
 
 
-def test_by_itself_the_budget_is_half_of_what_is_free():
-    assert 0.3 * machine.free_memory() < machine.memory_budget(None) < 0.7 * machine.free_memory()
+def test_by_itself_the_budget_is_half_of_what_is_free_shared_by_the_processes_of_a_machine(monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 8000)
+    assert machine.memory_budget(None) == 4000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert machine.memory_budget(None) == 1000
+
+
+def test_free_memory_is_the_least_that_machine_and_container_allow(monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n",
+        "/sys/fs/cgroup/memory.max": "3000000\n",
+        "/sys/fs/cgroup/memory.current": "1000000\n",
+    }
+    monkeypatch.setattr(machine.Path, "read_text", lambda self: files[str(self)])
+    assert machine.free_memory() == 2_000_000
+    files["/sys/fs/cgroup/memory.max"] = "max"
+    assert machine.free_memory() == 1024 * 5000
 
 
 def test_bad_rows_are_named(rows, tmp_path):
