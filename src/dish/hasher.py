@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -19,37 +19,52 @@ from dish.io import modelfile, shards
 from dish.io.blocks import blocks_of
 from dish.io.features import read_features
 
+Encoder = Callable[[Any], NDArray[Any]]
+
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Learns r-bit codes. A subclass has ``n_bits``, ``fit``, ``_decide`` and names its arrays.
+    """Learns r-bit codes. A subclass has ``n_bits``, ``fit``, ``_decision_values`` and names its arrays.
 
     ``_state`` lists the fitted attributes (arrays, numbers, strings) that make up a saved model.
     """
 
     n_bits: int
+    _needs_y = False
     _state: tuple[str, ...] = ()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self._needs_y
+        tags.transformer_tags.preserves_dtype = []  # codes are uint8 whatever the rows are
+        return tags
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
+        encode = self._encoder()
         if shards.is_streamed(X):
-            return _joined([self.decision_function(block) for block in self._blocks(X)], self.n_bits, np.float32)
+            parts = [_float32(encode(self._check_X(block, reset=False))) for block in self._blocks(X)]
+            return _joined(parts, self.n_bits, np.float32)
         X = self._check_X(X, reset=False)
-        if X.shape[0] == 0:
-            return np.empty((0, self.n_bits), np.float32)
-        return self._decide(X).astype(np.float32, copy=False)
+        return _float32(encode(X)) if X.shape[0] else np.empty((0, self.n_bits), np.float32)
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
+        encode = self._encoder()
         if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
-            return _joined([self.transform(block) for block in self._blocks(X)], codes.n_bytes(self.n_bits), np.uint8)
+            parts = [self._pack(block, encode) for block in self._blocks(X)]
+            return _joined(parts, codes.n_bytes(self.n_bits), np.uint8)
+        return self._pack(X, encode)
+
+    def _pack(self, X: Any, encode: Encoder) -> NDArray[np.uint8]:
+        """Codes of rows in memory."""
         X = self._check_X(X, reset=False)
         n = X.shape[0]  # a hasher may accept sparse rows, which have no len
         packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
         for i in range(0, n, 2**15):  # F is 32 times as large as the codes: never all of it at once
             rows = slice(i, i + 2**15)
-            packed[rows] = codes.pack(self._decide(X[rows]).astype(np.float32, copy=False))
+            packed[rows] = codes.pack(_float32(encode(X[rows])))
         return packed
 
     @staticmethod
@@ -62,7 +77,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             yield block
             start += len(block)
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _encoder(self) -> Encoder:
+        """What ``transform`` applies to every block: checked rows → F. Set up once per call."""
+        return self._decision_values
+
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         """F of checked rows."""
         raise TypeError(f"{type(self).__name__} defines no decision function")
 
@@ -120,7 +139,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 values[name] = value
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
-        params = {name: plain(name, value) for name, value in self.get_params(deep=False).items()}
+        params = {name: to_json_value(name, value) for name, value in self.get_params(deep=False).items()}
         modelfile.save(path, type(self).__name__, {"init": params, "fitted": values}, arrays)
 
     @classmethod
@@ -144,9 +163,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         trial = copy.copy(self)
         if hasattr(trial, "device"):
             trial.device = "cpu"  # the GPU of the machine that wrote the file may not be here
-        shape = trial._decide(np.zeros((1, d), np.float32)).shape
+        shape = trial._encoder()(np.zeros((1, d), np.float32)).shape
         if shape != (1, self._check_n_bits()):
             raise ValueError(f"a row gets outputs of shape {shape}, not {(1, self.n_bits)}")
+
+
+def _float32(F: NDArray[Any]) -> NDArray[np.float32]:
+    return F.astype(np.float32, copy=False)
 
 
 def as_rows(X: Any) -> Any:
@@ -183,7 +206,7 @@ def _joined(parts: list[NDArray[Any]], width: int, dtype: Any) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty((0, width), dtype)
 
 
-def plain(name: str, value: Any) -> Any:
+def to_json_value(name: str, value: Any) -> Any:
     """A parameter as a JSON value; objects that JSON cannot hold are kept by their description."""
     if isinstance(value, np.generic):
         return value.item()

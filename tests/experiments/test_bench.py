@@ -7,7 +7,7 @@ import pytest
 from dish import datasets, metrics, registry
 from dish.experiments import bench, paper
 from dish.experiments.definition import Run
-from dish.io.rows import Rows
+from dish.io.rows import RowSource
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +196,6 @@ def test_rows_that_would_fill_the_memory_are_streamed(data, monkeypatch):
     monkeypatch.setattr("dish.machine.free_memory", lambda: 1000)
     monkeypatch.setattr("dish.machine.memory_budget", lambda _: 10**9)
     split = data["digits"].split(0)
-    assert isinstance(bench.training_rows(run, data["digits"], split.train), Rows)
+    assert isinstance(bench.training_rows(run, data["digits"], split.train), RowSource)
     streamed = bench.execute(run, data["digits"])
     assert streamed["map"] == pytest.approx(whole["map"], abs=1e-9)

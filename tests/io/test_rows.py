@@ -90,8 +90,8 @@ def test_features_without_room(where, loss, rows, monkeypatch):
         if where == "scratch":
             self.file = io_rows.scratch(*self.shape, np.float32)
 
-    monkeypatch.setattr(features.KernelRows, "decide", decide)
-    monkeypatch.setattr(features, "BLOCK", 200)
+    monkeypatch.setattr(features.KernelRows, "choose_storage", decide)
+    monkeypatch.setattr(features, "ROWS_IN_CACHE", 200)
     params = {**PARAMS, "loss": loss, "polish": 3}
     hasher = DISH(**params, memory_budget="100KB").fit(X, y)
     assert decided == [where]
@@ -111,8 +111,10 @@ def test_the_faster_of_file_and_anew_is_taken(rows):
             time.sleep(slow)
             return np.ones((len(X), len(A)), np.float32)
 
-        K = features.KernelRows(io_rows.Rows(X), features.FeatureMap(function, anchors, 1.0), torch.device("cpu"))
-        K.decide()
+        K = features.KernelRows(
+            io_rows.RowSource(X), features.FeatureMap(function, anchors, 1.0), torch.device("cpu")
+        )
+        K.choose_storage()
         assert (K.file is not None) == bool(slow)
 
 
@@ -187,8 +189,8 @@ def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
     X[:] = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
     X.flush()
     code = (
-        "import sys, numpy as np, torch; from dish import machine; from dish.io.rows import Rows\n"
-        "X = np.load(sys.argv[1], mmap_mode='r'); rows = Rows(X); peak = machine.PeakMemory()\n"
+        "import sys, numpy as np, torch; from dish import machine; from dish.io.rows import RowSource\n"
+        "X = np.load(sys.argv[1], mmap_mode='r'); rows = RowSource(X); peak = machine.PeakMemory()\n"
         "for i in range(0, len(X), 512):\n"
         "    block = slice(i, min(len(X), i + 512))\n"
         "    rows.read(block, torch.device('cpu')).sum(); rows.release(block)\n"
@@ -208,7 +210,7 @@ def test_what_was_written_to_a_private_map_is_not_lost(tmp_path):
 
 def test_blocks_of_shards_and_lists(rows):
     X, _ = rows
-    matrix = io_rows.Rows.of(pieces(X)).array
+    matrix = io_rows.RowSource.of(pieces(X)).array
     np.testing.assert_array_equal(np.concatenate(list(blocks_of(matrix, 97))), X)
     np.testing.assert_array_equal(matrix[1650:1720], X[1650:1720])
     np.testing.assert_array_equal(matrix[[5, 2999, 101]], X[[5, 2999, 101]])

@@ -5,9 +5,9 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dish import codes, parallel
-from dish.io.rows import Rows
-from dish.kernel import anchors, features, fstep, polish, spectral, whitening
+from dish import codes
+from dish.io.rows import RowSource
+from dish.kernel import anchors, features, fstep, polish, problem, spectral, whitening
 from dish.similarity import LowRank, from_labels
 from dish.solver import cbcd
 from helpers.similarities import KINDS
@@ -38,12 +38,12 @@ def test_features_are_centred_and_blocks_do_not_matter(name, monkeypatch):
     X = torch.from_numpy(RNG.standard_normal((100, 5)))
     phi = (lambda X, A: (X @ A.T + 1) ** 2) if name == "function" else name
     whole = features.FeatureMap(phi, X[:9], 0.3)
-    K = whole.fit_rows(Rows(X), CPU)
+    K = whole.fit_rows(RowSource(X), CPU)
     np.testing.assert_allclose(K.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(whole(X), K, atol=1e-12)
-    monkeypatch.setattr(features, "BLOCK", 7)
+    monkeypatch.setattr(features, "ROWS_IN_CACHE", 7)
     monkeypatch.setattr(features.row_blocks, "__defaults__", (7,))
-    np.testing.assert_allclose(features.FeatureMap(phi, X[:9], 0.3).fit_rows(Rows(X), CPU), K, atol=1e-12)
+    np.testing.assert_allclose(features.FeatureMap(phi, X[:9], 0.3).fit_rows(RowSource(X), CPU), K, atol=1e-12)
 
 
 def test_a_kernel_function_of_the_wrong_shape_is_named():
@@ -55,7 +55,7 @@ def test_a_kernel_function_of_the_wrong_shape_is_named():
 def test_mean_squared_distance_and_gram():
     X, A = RNG.standard_normal((50, 3)), RNG.standard_normal((20, 3)) + 2
     expected = ((X[:, None] - A[None]) ** 2).sum(2).mean()
-    assert anchors.mean_squared_distance(Rows(X), torch.from_numpy(A)) == pytest.approx(expected)
+    assert anchors.mean_squared_distance(RowSource(X), torch.from_numpy(A)) == pytest.approx(expected)
     for m in (1, 3, 50):
         K = RNG.standard_normal((500, m))
         np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
@@ -94,11 +94,11 @@ def test_spectral_start_is_r_generalised_eigenproblems(kind, r):
         "share_one": lambda: from_labels(Y, multilabel="share_one"),
         "low_rank": lambda: __import__("dish.similarity").similarity.LowRank(X, X),
     }[kind]()
-    K = features.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(Rows(torch.from_numpy(X)), CPU)
-    white = whitening.Whitening.of(whitening.gram(K), 1e-6)
-    W, packed = spectral.spectral_start(K, white, S, r, np.random.RandomState(0))
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:m]), 0.05).fit_rows(RowSource(torch.from_numpy(X)), CPU)
+    of = problem.Problem.of(S, K)
+    W, packed = spectral.spectral_start(of, r)
     expected, H = reference_start(
-        K.numpy(), S.dense(), S.row_group.numpy() if kind == "classes" else None, r, white.rho
+        K.numpy(), S.dense(), S.row_group.numpy() if kind == "classes" else None, r, of.white.rho
     )
     F, G = K.numpy() @ W.numpy(), K.numpy() @ expected
     assert (abs((codes.unpack(packed, r) * H).sum(0)) == n).all()  # the same bits, up to the sign of a bit
@@ -112,7 +112,7 @@ def test_rows_without_shared_groups_start_by_rows(monkeypatch):
     """A similarity of more groups than are kept: the codes are the signs of F."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((5000, 6))
-    K = features.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(Rows(X), CPU)
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(RowSource(X), CPU)
     S = LowRank(X, X)
     W, packed = spectral.spectral_start(
         K, whitening.Whitening.of(whitening.gram(K), 1e-6), S, 3, np.random.RandomState(0)
@@ -130,13 +130,12 @@ def test_lanczos_and_eigh_find_the_same_eigenvector():
 
 def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
     X, y, _, _ = digits
-    K = features.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(Rows(torch.from_numpy(X)), CPU)
-    white = whitening.Whitening.of(whitening.gram(K), 1e-6)
+    K = features.FeatureMap("rbf", torch.from_numpy(X[:50]), 1e-3).fit_rows(RowSource(torch.from_numpy(X)), CPU)
     S = from_labels(y)
 
     def by_rows():
-        relaxed = spectral.Relaxation(K, white, S, 4)
-        return spectral._start_by_rows(relaxed, K, 4, np.random.RandomState(0), parallel.ALONE)
+        of = problem.Problem.of(S, K)
+        return spectral._start_by_rows(spectral.Relaxation(of, 4), of, 4)
 
     exact = by_rows()
     monkeypatch.setattr(spectral, "START_ROWS", 800)
@@ -190,8 +189,8 @@ def linear_step(name, n=400, m=12, r=3, ridge=1e-3):
     X = RNG.standard_normal((n, m))
     K = torch.from_numpy(X - X.mean(0))
     H = np.where(K.numpy() @ RNG.standard_normal((m, r)) + RNG.standard_normal((n, r)) >= 0, 1, -1)
-    white = whitening.Whitening.of(whitening.gram(K), ridge)
-    return fstep.LinearStep(K, white, fstep.LOSSES[name], r), K.numpy(), H, white.rho
+    of = problem.Problem.of(LowRank(X, X), K, ridge)
+    return fstep.LinearStep(of, fstep.LOSSES[name], r), K.numpy(), H, of.white.rho
 
 
 def test_ridge_step_is_ridge_regression():
@@ -244,8 +243,7 @@ def test_whitening_copes_with_repeated_anchors():
 def test_every_similarity_kind_gives_a_start():
     for S, _ in KINDS.values():
         K = torch.from_numpy(RNG.standard_normal((12, 4)))
-        white = whitening.Whitening.of(whitening.gram(K), 1e-6)
-        W, _ = spectral.spectral_start(K, white, S, 9, np.random.RandomState(0))
+        W, _ = spectral.spectral_start(problem.Problem.of(S, K), 9)
         assert W.shape == (4, 9)
         assert torch.isfinite(W).all()
 
@@ -267,10 +265,9 @@ def polished(n=200, n_steps=15):
     X = torch.from_numpy(RNG.standard_normal((n, 6)))
     y = (X[:, 0] * X[:, 1] > 0).numpy().astype(int)
     S = from_labels(y)
-    K = features.FeatureMap("rbf", X[:20], 0.3).fit_rows(Rows(X), CPU)
+    K = features.FeatureMap("rbf", X[:20], 0.3).fit_rows(RowSource(X), CPU)
     W = torch.from_numpy(RNG.standard_normal((20, 4)))
-    G = whitening.gram(K)
-    return K, S, W, polish.polish(K, G, S, W, n_steps, np.random.RandomState(0))
+    return K, S, W, polish.polish(problem.Problem.of(S, K), W, n_steps)
 
 
 def unit(F):
@@ -280,7 +277,7 @@ def unit(F):
 def test_polish_lowers_the_smooth_loss():
     K, S, W, after = polished()
     assert polish.smooth_loss(K @ after, S)[0] < polish.smooth_loss(unit(K @ W), S)[0]
-    few = polish.polish(K, whitening.gram(K), S, W, 3, np.random.RandomState(0))
+    few = polish.polish(problem.Problem.of(S, K), W, 3)
     assert polish.smooth_loss(K @ after, S)[0] < polish.smooth_loss(K @ few, S)[0]
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer
 from dish.hasher import Hasher
+from dish.io.rows import as_tensor
 from dish.kernel.anchors import choose_anchors
-from dish.kernel.hasher import as_tensor
 from dish.similarity import anchor_weights
 
 ROWS_PER_ANCHOR = 100  # k-means sees at most that many
@@ -29,11 +29,6 @@ class AnchorGraphHasher(Hasher):
     n_anchors: int
     n_neighbors: int
     _state: tuple[str, ...] = ("anchors_", "width_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     def _check_graph_params(self) -> None:
         self._check_n_bits()

@@ -1,51 +1,34 @@
-"""What the pairwise rivals share: a similarity read by columns or by sampled pairs, never whole."""
+"""What several supervised rivals share: S by columns or by sampled pairs, never whole, and the step to new rows."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.kernel.features import row_blocks
-from dish.kernel.hasher import KernelHasher
-from dish.machine import resolve_device
-from dish.similarity import Similarity, from_labels
+from dish.kernel.functions import Linear
+from dish.kernel.problem import Problem
+from dish.similarity import Classes, LabelCounts, Similarity
 
 POOL = 2048  # rows drawn as possible partners of a block of rows
 
 
-class PairwiseHasher(KernelHasher):
-    """A kernel hasher that learns from pairs of rows: similar (a label in common) or not."""
+def regress(problem: Problem, target: Tensor) -> Linear:
+    """The out-of-sample step: F = K W with W = (KᵀK + ρI)⁻¹ Kᵀ target, target (n, r)."""
+    K, white = problem.K, problem.white
+    assert isinstance(K, Tensor)
+    with problem.stage("out of sample"):
+        KtB = sum(K[rows].double().T @ target[rows].double() for rows in row_blocks(len(K), 4096))
+        return Linear.of(white.solve(torch.as_tensor(KtB)).float())
 
-    random_state: Any
 
-    def _prepare(self, X: Any, y: Any, multilabel: str = "count") -> tuple[Tensor, Similarity, np.random.RandomState]:
-        """Checked rows and labels as centred features K (n, m) float64, S, and the generator."""
-        self._check_kernel_params()
-        self._require_y(y)
-        X = self._check_X(X, reset=True)
-        S = from_labels(y, multilabel=multilabel, n_rows=len(X)).to(resolve_device(self.device))
-        random_state = check_random_state(self.random_state)
-        self.timings_ = {}
-        with self._stage("features"):
-            K = self._kernel_features(X, random_state)
-        return K, S, random_state
-
-    def _keep(self, W: Tensor, intercept: Any = 0.0) -> None:
-        """W (m, r) and the intercept of F(x) = Wᵀk(x) + intercept."""
-        self.W_ = W.cpu().numpy().astype(np.float32)
-        self.intercept_ = np.broadcast_to(np.asarray(intercept, np.float32), (self.n_bits,)).copy()
-
-    def _regress(self, K: Tensor, target: Tensor, ridge: float) -> None:
-        """The out-of-sample step: W = (KᵀK + ρI)⁻¹ Kᵀ target, target (n, r)."""
-        white = self._whitening(K, ridge)
-        with self._stage("out of sample"):
-            KtB = sum(K[rows].double().T @ target[rows].double() for rows in row_blocks(len(K), 4096))
-            self._keep(white.solve(torch.as_tensor(KtB)))
+def labelled(S: Similarity) -> Classes | LabelCounts:
+    """S, if it is made of labels Y (n, l): these methods need Y itself."""
+    if not isinstance(S, Classes | LabelCounts):
+        raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
+    return S
 
 
 def similar_columns(S: Similarity, columns: Tensor) -> Tensor:

@@ -22,12 +22,7 @@ class PCAHasher(Hasher):
     random_state: Any
     _state: tuple[str, ...] = ("mean_", "W_")
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         return project(X, self.mean_, self.W_)
 
 

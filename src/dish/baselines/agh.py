@@ -67,7 +67,7 @@ class AGH(AnchorGraphHasher):
         self.upper_, self.lower_ = thresholds(Z, Z @ self.W_[:, :second])
         return self
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         Y = self._weights(X) @ self.W_  # (n, ⌈r/2⌉)
         cut = Y[:, : self.n_bits // 2]
         return np.hstack([Y, np.where(cut >= 0, cut - self.upper_, self.lower_ - cut)])

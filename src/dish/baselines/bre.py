@@ -6,15 +6,17 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer
+from dish.kernel.functions import Linear
+from dish.kernel.hasher import KernelHasher
 
 
-class BRE(PairwiseHasher):
+class BRE(KernelHasher):
     """Hamming distances that reproduce given distances: min Σ (d_ij − ‖h_i − h_j‖₁/r)² over sampled pairs.
 
     d_ij is 0 for similar rows and 1 for dissimilar ones. A bit is the sign of Σ_q W_qp k_q(x) over a sample of
@@ -38,7 +40,7 @@ class BRE(PairwiseHasher):
         The mean squared error over the pairs, at the start and after every sweep; it never rises.
     """
 
-    _state = (*PairwiseHasher._state, "objective_", "n_iter_")
+    _state = (*KernelHasher._state, "objective_", "n_iter_")
 
     def __init__(
         self,
@@ -64,16 +66,20 @@ class BRE(PairwiseHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
         for name in ("anchors_per_bit", "pairs_per_row", "n_iter"):
             check_integer(name, getattr(self, name), low=1)
-        K_t, S, random_state = self._prepare(X, y)
-        columns = np.ascontiguousarray(K_t.double().T.cpu().numpy())  # (m, n): a coordinate step reads one feature
+        problem = self._problem(X, y)
+        assert isinstance(problem.K, Tensor)
+        columns, rng = (
+            np.ascontiguousarray(problem.K.double().T.cpu().numpy()),
+            problem.rng,
+        )  # (m, n): a coordinate step reads one feature
         m, r = len(columns), self.n_bits
         with self._stage("pairs"):
-            i, j, similar = sample_pairs(S, self.pairs_per_row, random_state)
+            i, j, similar = sample_pairs(problem.S, self.pairs_per_row, rng)
             target = np.where(similar, 0.0, 1.0)
         W = np.zeros((m, r))
         for p in range(r):
-            used = random_state.choice(m, min(self.anchors_per_bit, m), replace=False)
-            W[used, p] = random_state.standard_normal(len(used))
+            used = rng.choice(m, min(self.anchors_per_bit, m), replace=False)
+            W[used, p] = rng.standard_normal(len(used))
         F = np.ascontiguousarray((columns.T @ W).T)  # (r, n)
         differ = np.zeros(len(i))  # Hamming distance of every pair
         for f in F:
@@ -83,14 +89,14 @@ class BRE(PairwiseHasher):
         objective = [float(np.mean((target - differ / r) ** 2))]
         with self._stage("coordinate descent"):
             for _ in range(self.n_iter):
-                for p in random_state.permutation(r):
-                    order = random_state.permutation(np.flatnonzero(used_by[:, p]))
+                for p in rng.permutation(r):
+                    order = rng.permutation(np.flatnonzero(used_by[:, p]))
                     _update_bit(columns, F[p], W[:, p], order, i, j, target, differ, graph, r)
                 objective.append(float(np.mean((target - differ / r) ** 2)))
                 if objective[-1] == objective[-2]:
                     break
         self.objective_, self.n_iter_ = np.array(objective), len(objective) - 1
-        self._keep(torch.from_numpy(W))
+        self._keep(problem, Linear.of(W.astype(np.float32)))
         return self
 
 

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
-from dish.baselines._pairs import PairwiseHasher, similar_columns
-from dish.checks import check_integer, check_number
+from dish.baselines._pairs import regress, similar_columns
+from dish.checks import check_integer
+from dish.kernel.hasher import KernelHasher
 from dish.machine import threads_for
 from dish.similarity import Similarity
 
 
-class COSDISH(PairwiseHasher):
+class COSDISH(KernelHasher):
     """Codes B (n, r) with B Bᵀ ≈ r S, from a few columns Ω of S at a time: min ‖r S^Ω − B (B^Ω)ᵀ‖².
 
     With the drawn rows B^Ω fixed, all others take B^Γ = sgn(S^Γ B^Ω), the minimiser in the ℓ₁ norm. With B^Γ fixed,
@@ -43,7 +44,7 @@ class COSDISH(PairwiseHasher):
         B, packed.
     """
 
-    _state = (*PairwiseHasher._state, "codes_")
+    _state = (*KernelHasher._state, "codes_")
 
     def __init__(
         self,
@@ -74,20 +75,19 @@ class COSDISH(PairwiseHasher):
         r = self._check_n_bits()
         check_integer("n_draws", self.n_draws, low=1)
         check_integer("n_alternations", self.n_alternations, low=1)
-        check_number("ridge", self.ridge, low=0)
         c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
-        K, S, random_state = self._prepare(X, y)
-        n = S.n
-        B = torch.from_numpy(np.where(random_state.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(K.device)
+        problem = self._problem(X, y)
+        S, n, rng = problem.S, problem.n, problem.rng
+        B = torch.from_numpy(np.where(rng.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(problem.device)
         with self._stage("codes"), threads_for(n):
             for _ in range(self.n_draws):
-                columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
+                columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(problem.device)
                 draw = Draw(S, columns)
                 for _ in range(self.n_alternations):
                     draw.update_drawn(B)
                     draw.update_others(B)
         self.codes_ = codes.pack(B.cpu().numpy())
-        self._regress(K, B, self.ridge)
+        self._keep(problem, regress(problem, B))
         return self
 
 

@@ -116,7 +116,7 @@ class DGH(AnchorGraphHasher):
         self.objective_, self.n_iter_ = np.array(value), len(value) - 1
         return B
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(self._weights(X) @ self.W_)
 
 

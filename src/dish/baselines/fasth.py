@@ -26,10 +26,13 @@ from torch import Tensor
 
 from dish import codes
 from dish.baselines import _trees as trees
-from dish.checks import check_integer, check_number, check_option
+from dish.baselines._pairs import labelled
+from dish.checks import check_integer, check_option
+from dish.hasher import Encoder
+from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
-from dish.kernel.whitening import Whitening
-from dish.similarity import Classes, LabelCounts, from_labels
+from dish.kernel.problem import Problem
+from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 
 N_STARTS = 10  # random signs of the blocks to start from
 MAX_SWEEPS = 100  # over the rows; it stops when none wants to flip, usually after a few
@@ -74,36 +77,42 @@ class FastH(KernelHasher):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y."""
         self._check_params()
+        if self.loss == "trees":
+            return self._fit(None, *self._trees(X, y))
+        problem = self._problem(X, y)
+        return self._fit(problem, RidgeStep(problem), problem.S, problem.rng)
+
+    def _trees(self, X: Any, y: Any) -> tuple[TreeStep, Similarity, np.random.RandomState]:
+        """The prologue without kernel features: trees learn from the rows themselves."""
         self._require_y(y)
         X = self._check_X(X, reset=True)
-        n, r = len(X), self.n_bits
-        pairs = Pairs(y, n, r, self.similar_weight)
-        random_state = check_random_state(self.random_state)
         self.timings_ = {}
-        step = self._classifier(X, random_state)
+        S, rng = (
+            from_labels(y, similar_weight=self.similar_weight, n_rows=len(X)),
+            check_random_state(self.random_state),
+        )
+        return TreeStep(X.astype(np.float32), self.n_trees, self.depth, rng), S, rng
 
+    def _fit(
+        self, problem: Problem | None, step: RidgeStep | TreeStep, S: Similarity, rng: np.random.RandomState
+    ) -> Self:
+        pairs, n, r = Pairs(labelled(S), self.n_bits), S.n, self.n_bits
         H, Z = np.zeros((n, r), np.int8), np.zeros((n, r), np.int8)
         for k in range(r):
             with self._stage("inference"):
-                Z[:, k] = pairs.infer(H, k, random_state)
+                Z[:, k] = pairs.infer(H, k, rng)
             with self._stage("classifier"):
                 H[:, k] = np.where(step.fit(Z[:, k]) >= 0, 1, -1)
         self.codes_ = codes.pack(Z)
-        self._keep_hash_function(step)
+        self._keep_hash_function(problem, step)
         return self
 
-    def _classifier(self, X: NDArray[Any], random_state: np.random.RandomState) -> RidgeStep | TreeStep:
-        if self.loss == "trees":
-            return TreeStep(X.astype(np.float32), self.n_trees, self.depth, random_state)
-        with self._stage("features"):
-            K = self._kernel_features(X, random_state)
-        return RidgeStep(K, self._whitening(K, self.ridge))
-
-    def _keep_hash_function(self, step: RidgeStep | TreeStep) -> None:
+    def _keep_hash_function(self, problem: Problem | None, step: RidgeStep | TreeStep) -> None:
         """F as W and an intercept or as trees; what the other kind would have is left empty."""
         r, none = self.n_bits, np.empty((self.n_bits, 0, 1))
         if isinstance(step, RidgeStep):
-            self.W_, self.intercept_ = torch.stack(step.W, 1).cpu().numpy(), np.array(step.intercept, np.float32)
+            assert problem is not None
+            self._keep(problem, Linear.of(torch.stack(step.W, 1), step.intercept))
             self.features_, self.thresholds_, self.leaves_ = none, none, none
         else:
             self.gamma_, self.anchors_, self.mean_ = 0.0, np.empty((0, self.n_features_in_)), np.empty(0)
@@ -111,15 +120,15 @@ class FastH(KernelHasher):
             parts = zip(*step.bits, strict=True)
             self.features_, self.thresholds_, self.leaves_ = (np.stack(part) for part in parts)
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
-        if self.loss == "trees":
-            return np.asarray(trees.evaluate(X.astype(np.float32), self.features_, self.thresholds_, self.leaves_))
-        return super()._decide(X)
+    def _encoder(self) -> Encoder:
+        return self._decision_values if self.loss == "trees" else super()._encoder()
+
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(trees.evaluate(X.astype(np.float32), self.features_, self.thresholds_, self.leaves_))
 
     def _check_params(self) -> None:
         self._check_kernel_params()
         check_option("loss", self.loss, ("kernel", "trees"))
-        check_number("ridge", self.ridge, low=0)
         check_integer("n_trees", self.n_trees, low=1)
         check_integer("depth", self.depth, low=1, high=16)
 
@@ -130,17 +139,14 @@ class FastH(KernelHasher):
 class Pairs:
     """The pairs' loss −zᵀ(rS − HHᵀ)z of a bit, through the distinct sets of labels Y_g (g, l) and each row's set."""
 
-    def __init__(self, y: Any, n: int, r: int, similar_weight: float) -> None:
-        S = from_labels(y, similar_weight=similar_weight, n_rows=n)
-        if not isinstance(S, Classes | LabelCounts):
-            raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
+    def __init__(self, S: Classes | LabelCounts, r: int) -> None:
         self.r, self.w, self.g = r, S.w, S.n_groups
-        self.row_group = S.row_group.numpy().astype(np.int64)
-        self.size = S.group_sizes().numpy()  # (g,)
+        self.row_group = S.row_group.cpu().numpy().astype(np.int64)
+        self.size = S.group_sizes().cpu().numpy()  # (g,)
         if isinstance(S, Classes):  # a set of one label each
             self.start, self.labels, self.n_labels = np.arange(self.g + 1), np.arange(self.g), self.g
         else:
-            self.start, self.labels = S.Y_g.crow_indices().numpy(), S.Y_g.col_indices().numpy()
+            self.start, self.labels = (part.cpu().numpy() for part in (S.Y_g.crow_indices(), S.Y_g.col_indices()))
             self.n_labels = S.Y_g.shape[1]
 
     def infer(self, H: NDArray[np.int8], k: int, random_state: np.random.RandomState) -> NDArray[np.float64]:
@@ -224,8 +230,9 @@ def _products(h: Any, Htz: Any) -> Any:
 class RidgeStep:
     """f = K w + c by ridge regression; K is centred, so that c is the mean of z."""
 
-    def __init__(self, K: Tensor, white: Whitening) -> None:
-        self.K, self.white = K, white
+    def __init__(self, problem: Problem) -> None:
+        assert isinstance(problem.K, Tensor)
+        self.K, self.white = problem.K, problem.white
         self.W: list[Tensor] = []
         self.intercept: list[float] = []
 

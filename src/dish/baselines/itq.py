@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from dish.baselines._pairs import labelled
 from dish.baselines._pca import Matrix, PCAHasher, principal, project
 from dish.checks import check_integer, check_number
-from dish.kernel.features import blocks_of
+from dish.kernel.features import feature_blocks
+from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
-from dish.similarity import Classes, LabelCounts, from_labels
+from dish.similarity import Classes, LabelCounts
 
 
 class PCAITQ(PCAHasher):
@@ -117,30 +119,20 @@ class CCAITQ(KernelHasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
-        self._check_kernel_params()
         check_integer("n_iter", self.n_iter, low=1)
         check_number("ridge", self.ridge, low=0, strict=True)
-        self._require_y(y)
-        X = self._check_X(X, reset=True)
-        S = from_labels(y, n_rows=len(X))
-        if not isinstance(S, Classes | LabelCounts):
-            raise ValueError("CCAITQ learns from labels: y must be (n,) classes or (n, l) labels of 0 and 1")
-        random_state = check_random_state(self.random_state)
-        self.timings_: dict[str, float] = {}
-        with self._stage("features"):
-            K = self._kernel_features(X, random_state)
-        white = self._whitening(K, self.ridge)
+        problem = self._problem(X, y)
+        S, K, white = labelled(problem.S), problem.K, problem.white
+        assert isinstance(K, Tensor)
         with self._stage("CCA"):
-            S.to(K.device)
             C_xy, C_yy = label_covariances(K, S)
             C_yy.diagonal().add_(self.ridge * C_yy.diagonal().mean())
             L = white.L / len(K) ** 0.5  # LLᵀ = C_xx + ρ_x I
             W, self.correlations_ = canonical_directions(L, C_xy, C_yy, self.n_bits)
         with self._stage("rotation"):
-            V = torch.cat([block.double() @ W for _, block in blocks_of(K)])  # (n, p)
-            R, self.objective_ = rotation(V, self.n_bits, self.n_iter, random_state)
-        self.W_ = (W.cpu().numpy() @ R).astype(self.mean_.dtype)  # (m, r)
-        self.intercept_ = np.zeros(self.n_bits, np.float32)
+            V = torch.cat([block.double() @ W for _, block in feature_blocks(K)])  # (n, p)
+            R, self.objective_ = rotation(V, self.n_bits, self.n_iter, problem.rng)
+        self._keep(problem, Linear.of(torch.from_numpy(W.cpu().numpy() @ R).to(K.dtype)))
         return self
 
 
@@ -154,7 +146,7 @@ def rotation(
     loss = []
     for _ in range(n_iter):
         VtB = V.new_zeros(p, r)
-        for _, v in blocks_of(V):  # B is never kept
+        for _, v in feature_blocks(V):  # B is never kept
             VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
         U, s, Wt = torch.linalg.svd(VtB, full_matrices=False)
         R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
@@ -166,7 +158,7 @@ def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tens
     """C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and the label matrix Y (n, l), float64."""
     n, size = len(K), S.group_sizes()
     Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): a row a group
-    KtY = S.project(blocks_of(K))[1][:-1].T  # R = [Y, −1]
+    KtY = S.project(feature_blocks(K))[1][:-1].T  # R = [Y, −1]
     mean = Y_g.T @ size / n
     return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)
 

@@ -13,22 +13,22 @@ from __future__ import annotations
 from typing import Any, Self
 
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dish.checks import check_integer, check_number
+from dish.checks import check_integer
+from dish.kernel.accelerated import descend
+from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
+from dish.kernel.problem import Problem
 from dish.kernel.spectral import Relaxation
-from dish.kernel.whitening import Whitening
-from dish.machine import resolve_device
-from dish.similarity import Similarity, from_labels
+from dish.similarity import Similarity
 
 
 class KSH(KernelHasher):
     """Kernel hash functions learned greedily from pairs.
 
     ``y``: (n,) classes, (n, l) labels of 0 and 1 (``multilabel`` as in ``DISH``), or a ``Similarity``. ``n_steps``
-    accelerated gradient steps are made for a bit (its authors make up to 500). ``whiten`` takes them in coordinates
+    accelerated gradient steps are made per bit (its authors make up to 500). ``whiten`` takes them in coordinates
     in which KᵀK + ρI is the identity: not the published method, but 20 such steps go further than 500 plain ones.
     ``ridge`` is ρ as a share of the mean of diag(KᵀK).
     """
@@ -59,28 +59,22 @@ class KSH(KernelHasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y."""
-        self._check_kernel_params()
         check_integer("n_steps", self.n_steps, low=0)
-        check_number("ridge", self.ridge, low=0)
-        self._require_y(y)
-        X = self._check_X(X, reset=True)
-        S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(X))
-        self.timings_ = {}
-        with self._stage("features"):
-            K = self._kernel_features(X, check_random_state(self.random_state))
-        white = self._whitening(K, self.ridge)
+        problem = self._problem(X, y)
+        problem.white  # noqa: B018 (timed apart from the bits)
         with self._stage("bits"):
-            W = learn(K, white, S.to(resolve_device(self.device)), self.n_bits, self.n_steps, self.whiten)
-        self.W_ = W.cpu().numpy()
-        self.intercept_ = K.new_zeros(self.n_bits).cpu().numpy()
+            W = learn(problem, self.n_bits, self.n_steps, self.whiten)
+        self._keep(problem, Linear.of(W))
         return self
 
 
-def learn(K: Tensor, white: Whitening, S: Similarity, r: int, n_steps: int, whiten: bool = True) -> Tensor:
+def learn(problem: Problem, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     """W (m, r), bit by bit."""
-    relaxed = Relaxation(K, white, S, r)
+    K = problem.K
+    assert isinstance(K, Tensor)
+    relaxed = Relaxation(problem, r)
     L_inv = relaxed.L_inv.to(K.dtype) if whiten else None
-    residue = Residue(S, r, K)
+    residue = Residue(problem.S, r, K)
     W = []
     for _ in range(r):
         w = relaxed.weights(relaxed.best()).to(K.dtype)
@@ -121,32 +115,19 @@ class Residue:
 
 
 def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
-    """A better w and its F = Kw, by Nesterov's accelerated gradient on g = −φᵀQφ.
+    """A better w and its F = Kw, by accelerated gradient on g = −φᵀQφ.
 
-    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI, or plainly −∇g / c without L⁻¹. The curvature c is doubled until g
-    falls as far as a function of that curvature must; a step that raises g all the same ends the run of the momentum.
-    Two passes over K a step.
+    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI, or plainly −∇g / c without L⁻¹.
     """
-    curvature = Q.r * len(K) / 1024  # too small: the first steps find what it has to be
-    w_before, F_before = w, F
-    g_before, t = float("inf"), 1.0
-    for _ in range(n_steps):
-        t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
-        beta = (t - 1) / t_next
-        v, F_v = w + beta * (w - w_before), F + beta * (F - F_before)
-        g_v, slope = smoothed(Q, F_v)
-        grad = K.T @ slope
-        d = grad if L_inv is None else L_inv.T @ (L_inv @ grad)
-        fall, Kd = float(grad.double() @ d.double()), K @ d
-        while (g := smoothed(Q, F_v - Kd / curvature)[0]) > g_v - fall / (2 * curvature) + 1e-6 * abs(g_v):
-            curvature *= 2
-        w_before, F_before = w, F
-        w, F = v - d / curvature, F_v - Kd / curvature
-        t = t_next
-        if g > g_before:
-            t, w_before, F_before = 1.0, w, F
-        g_before = g
-    return w, F
+    return descend(
+        K,
+        w,
+        lambda F: smoothed(Q, F),
+        n_steps,
+        F=F,
+        curvature=Q.r * len(K) / 1024,
+        precondition=lambda gradient: gradient if L_inv is None else L_inv.T @ (L_inv @ gradient),
+    )
 
 
 def smoothed(Q: Residue, F: Tensor) -> tuple[float, Tensor]:

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from dish import codes
-from dish.baselines._pairs import PairwiseHasher, similar_columns
+from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer, check_number
 from dish.kernel.features import row_blocks
+from dish.kernel.hasher import KernelHasher
 from dish.machine import threads_for
 from dish.similarity import Similarity
 
 
-class LFH(PairwiseHasher):
+class LFH(KernelHasher):
     """Real factors U (n, r) that make the labels of pairs likely, then their signs.
 
     Rows i and j are similar with probability σ(Θ_ij), Θ = ½UUᵀ, and U has a normal prior of variance β:
@@ -44,7 +45,7 @@ class LFH(PairwiseHasher):
         The signs of U, packed.
     """
 
-    _state = (*PairwiseHasher._state, "codes_")
+    _state = (*KernelHasher._state, "codes_")
 
     def __init__(
         self,
@@ -74,19 +75,18 @@ class LFH(PairwiseHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
         r = self._check_n_bits()
         check_number("beta", self.beta, low=0, strict=True)
-        check_number("ridge", self.ridge, low=0)
         check_integer("n_iter", self.n_iter, low=1)
         c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
-        K, S, random_state = self._prepare(X, y)
-        n = S.n
-        U = torch.from_numpy(random_state.standard_normal((n, r))).to(K.device)
+        problem = self._problem(X, y)
+        S, n, rng = problem.S, problem.n, problem.rng
+        U = torch.from_numpy(rng.standard_normal((n, r))).to(problem.device)
         with self._stage("factors"), threads_for(n):
             for _ in range(self.n_iter):
-                columns = torch.from_numpy(random_state.choice(n, min(c, n), replace=False)).to(K.device)
+                columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(problem.device)
                 update_factors(U, S, columns, self.beta)
         H = torch.where(U >= 0, 1.0, -1.0)
         self.codes_ = codes.pack(H.cpu().numpy())
-        self._regress(K, H, self.ridge)
+        self._keep(problem, regress(problem, H))
         return self
 
 

@@ -29,10 +29,5 @@ class LSH(Hasher):
         self.W_ = random_state.standard_normal((X.shape[1], self.n_bits)).astype(X.dtype)  # (d, r)
         return self
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         return np.asarray((X - self.mean_) @ self.W_)

@@ -70,7 +70,7 @@ class MinHash(Hasher):
             self, as_rows(X), reset=reset, accept_sparse="csr", dtype=kinds, ensure_min_samples=least
         )
 
-    def _decide(self, X: Any) -> NDArray[Any]:
+    def _decision_values(self, X: Any) -> NDArray[Any]:
         members = sp.csr_array(X > 0)
         occurs = np.zeros(X.shape[1], bool)
         occurs[members.indices] = True  # hash the features that occur only: d may be huge

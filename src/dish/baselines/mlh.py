@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer, check_number
+from dish.kernel.functions import Linear
+from dish.kernel.hasher import KernelHasher
 from dish.machine import threads_for
 
 
-class MLH(PairwiseHasher):
+class MLH(KernelHasher):
     """A hinge on the Hamming distance of pairs, through the upper bound of latent structural SVMs.
 
     Similar rows should be within ρ bits of each other, dissimilar ones further apart: with d bits of difference
@@ -43,7 +45,7 @@ class MLH(PairwiseHasher):
         Pairs sampled for every row, of each kind. Every batch is half similar, half dissimilar pairs.
     """
 
-    _state = (*PairwiseHasher._state, "rho_", "bound_")
+    _state = (*KernelHasher._state, "rho_", "bound_")
 
     def __init__(
         self,
@@ -85,16 +87,17 @@ class MLH(PairwiseHasher):
         for name in ("lam", "eta", "momentum", "weight_decay"):
             check_number(name, getattr(self, name), low=0)
         self.rho_ = -(-r // 8) if self.rho is None else check_integer("rho", self.rho, low=1, high=r)
-        K, S, random_state = self._prepare(X, y)
-        K = K.double()
+        problem = self._problem(X, y)
+        assert isinstance(problem.K, Tensor)
+        K, rng = problem.K.double(), problem.rng
         scale = max(float(K.norm(dim=1).mean()), 1e-12)
         ones = K.new_ones(len(K), 1)
         Z = torch.cat([K / scale, ones], 1)  # (n, d + 1): the last weight is the offset
         with self._stage("pairs"):
-            pairs = sample_pairs(S, self.pairs_per_row, random_state)
+            pairs = sample_pairs(problem.S, self.pairs_per_row, rng)
         with self._stage("steps"), threads_for(self.batch_size):
-            W = self._descend(Z, *pairs, random_state)
-        self._keep(W[:-1] / scale, W[-1].cpu().numpy())
+            W = self._descend(Z, *pairs, rng)
+        self._keep(problem, Linear.of((W[:-1] / scale).float(), W[-1].cpu().numpy()))
         return self
 
     def _descend(

@@ -15,16 +15,16 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numba import njit, prange
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import codes
+from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
-from dish.kernel.features import F_blocks, blocks_of
+from dish.kernel.features import F_blocks, feature_blocks
+from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.whitening import Whitening
-from dish.machine import resolve_device
-from dish.similarity import Classes, LabelCounts, from_labels
+from dish.similarity import Classes, LabelCounts
 
 MAX_PASSES = 10  # over the bits in one B-step, as its authors do; most rows stop changing before
 
@@ -66,15 +66,11 @@ class SDH(KernelHasher):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y."""
         self._check_params()
-        self._require_y(y)
-        X = self._check_X(X, reset=True)
-        labels = Labels(y, len(X), resolve_device(self.device))
-        random_state = check_random_state(self.random_state)
-        self.timings_ = {}
-        with self._stage("features"):
-            K = self._kernel_features(X, random_state)
-        white = self._whitening(K, self.ridge)
-        B = torch.from_numpy(2 * random_state.randint(2, size=(len(X), self.n_bits)).astype(np.int8) - 1).to(K.device)
+        problem = self._problem(X, y)
+        labels, K, white = Labels(labelled(problem.S)), problem.K, problem.white
+        assert isinstance(K, Tensor)
+        start = 2 * problem.rng.randint(2, size=(problem.n, self.n_bits)).astype(np.int8) - 1
+        B = torch.from_numpy(start).to(problem.device)
 
         with self._stage("F-step"):
             P, c = f_step(K, white, B)
@@ -91,24 +87,19 @@ class SDH(KernelHasher):
                 break
         self.objective_ = np.array(objective)
         self.codes_ = codes.pack(B.cpu().numpy())
-        self.W_, self.intercept_ = P.to(K.dtype).cpu().numpy(), c.cpu().numpy().astype(np.float32)
+        self._keep(problem, Linear.of(P.to(K.dtype), c.cpu().numpy()))
         return self
 
     def _check_params(self) -> None:
-        self._check_kernel_params()
         check_number("lam", self.lam, low=0, strict=True)
         check_number("nu", self.nu, low=0)
         check_integer("n_iter", self.n_iter, low=1)
-        check_number("ridge", self.ridge, low=0)
 
 
 class Labels:
     """Products with the 0/1 matrix Y (n, l), never built: rows with the same labels share a row of it."""
 
-    def __init__(self, y: Any, n: int, device: torch.device) -> None:
-        S = from_labels(y, n_rows=n).to(device)
-        if not isinstance(S, Classes | LabelCounts):
-            raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
+    def __init__(self, S: Classes | LabelCounts) -> None:
         self.S, self.row_group = S, S.row_group.long()
         self.n_ones = float(((S.diag + 1) / S.w) @ S.group_sizes())  # ‖Y‖²; S_ii = w|Y_i| − 1
 
@@ -119,7 +110,7 @@ class Labels:
     def Yt(self, B: Tensor) -> Tensor:
         """YᵀB: (n, r) → (l, r). R of the similarity is [Y, −1]."""
         sums = torch.zeros(self.S.n_groups, B.shape[1], dtype=torch.float64, device=B.device)
-        for rows, block in blocks_of(B):
+        for rows, block in feature_blocks(B):
             sums.index_add_(0, self.row_group[rows], block.double())
         return self.S.Rt(sums)[:-1]
 
@@ -134,7 +125,7 @@ def g_step(B: Tensor, labels: Labels, lam: float) -> Tensor:
 def f_step(K: Tensor, white: Whitening, B: Tensor) -> tuple[Tensor, Tensor]:
     """P (m, r) = (KᵀK + ρI)⁻¹ KᵀB, and the intercept: the mean of B, since K is centred."""
     KtB = torch.zeros(K.shape[1], B.shape[1], dtype=torch.float64, device=K.device)
-    for rows, block in blocks_of(K):
+    for rows, block in feature_blocks(K):
         KtB += block.T @ B[rows].to(K.dtype)
     return white.solve(KtB), B.double().mean(0)
 
@@ -202,6 +193,6 @@ def value(
 def gram(B: Tensor) -> Tensor:
     """BᵀB (r, r) float64 of ±1 codes; exact."""
     G = torch.zeros(B.shape[1], B.shape[1], dtype=torch.float64, device=B.device)
-    for _, block in blocks_of(B):
+    for _, block in feature_blocks(B):
         G += block.float().T @ block.float()
     return G

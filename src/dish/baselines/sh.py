@@ -49,8 +49,8 @@ class SH(PCAHasher):
         self.omega_, self.direction_ = smallest_modes(V.max(axis=0) - self.low_, r)
         return self
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
-        V = super()._decide(X) - self.low_
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
+        V = super()._decision_values(X) - self.low_
         return np.sin(np.pi / 2 + self.omega_ * V[:, self.direction_])
 
 

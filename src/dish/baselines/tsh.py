@@ -15,8 +15,10 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from dish import codes
-from dish.baselines._pairs import PairwiseHasher, sample_pairs
+from dish.baselines._pairs import regress, sample_pairs
 from dish.checks import check_integer, check_number, check_option
+from dish.kernel.functions import Linear
+from dish.kernel.hasher import KernelHasher
 from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]
@@ -29,7 +31,7 @@ LOSSES: dict[str, Callable[[Vector, int], tuple[Vector, Vector]]] = {
 }
 
 
-class TSH(PairwiseHasher):
+class TSH(KernelHasher):
     """First the codes, from the labels alone; then one classifier a bit that predicts them from the features.
 
     With all other bits fixed, a loss of a pair takes one value if the two rows agree in this bit and another if
@@ -62,7 +64,7 @@ class TSH(PairwiseHasher):
         Their loss after every pass, over all pairs of rows or the sampled ones.
     """
 
-    _state = (*PairwiseHasher._state, "codes_", "objective_")
+    _state = (*KernelHasher._state, "codes_", "objective_")
 
     def __init__(
         self,
@@ -98,24 +100,26 @@ class TSH(PairwiseHasher):
         check_option("classifier", self.classifier, ("ridge", "svm"))
         check_integer("n_sweeps", self.n_sweeps, low=1)
         check_integer("pairs_per_row", self.pairs_per_row, low=1)
-        check_number("ridge", self.ridge, low=0)
         check_number("C", self.C, low=0, strict=True)
-        K, S, random_state = self._prepare(X, y, self.multilabel if self.loss == "ksh" else "count")
+        problem = self._problem(X, y, self.multilabel if self.loss == "ksh" else "count")
+        S, rng = problem.S, problem.rng
         with self._stage("codes"):
             if self.loss == "ksh":
-                problem: Problem = AllPairs(S.to(torch.device("cpu")))
+                pairs: Pairs = AllPairs(S.to(torch.device("cpu")))
             else:
-                problem = SampledPairs(S.n, *sample_pairs(S, self.pairs_per_row, random_state), LOSSES[self.loss])
-            H, self.objective_ = infer_codes(problem, self.n_bits, self.n_sweeps, random_state)
+                pairs = SampledPairs(S.n, *sample_pairs(S, self.pairs_per_row, rng), LOSSES[self.loss])
+            H, self.objective_ = infer_codes(pairs, self.n_bits, self.n_sweeps, rng)
         self.codes_ = codes.pack(H)
         if self.classifier == "ridge":
-            self._regress(K, torch.from_numpy(H).to(K.device), self.ridge)
+            function = regress(problem, torch.from_numpy(H).to(problem.device))
         else:
-            self._classify(K, H)
+            assert isinstance(problem.K, Tensor)
+            function = self._classify(problem.K, H)
+        self._keep(problem, function)
         return self
 
-    def _classify(self, K: Tensor, H: Vector) -> None:
-        """A linear SVM a bit; a bit that is the same for all rows is a constant."""
+    def _classify(self, K: Tensor, H: Vector) -> Linear:
+        """A linear SVM per bit; a bit that is the same for all rows is a constant."""
         from sklearn.svm import LinearSVC
 
         features, r = K.double().cpu().numpy(), self.n_bits
@@ -125,10 +129,10 @@ class TSH(PairwiseHasher):
                 if len(np.unique(H[:, k])) == 2:
                     model = LinearSVC(C=self.C, random_state=0).fit(features, H[:, k])
                     W[:, k], intercept[k] = model.coef_[0], model.intercept_[0]
-        self._keep(torch.from_numpy(W), intercept)
+        return Linear.of(W.astype(np.float32), intercept)
 
 
-class Problem(Protocol):
+class Pairs(Protocol):
     """A loss over pairs, bit by bit."""
 
     n: int
@@ -199,18 +203,16 @@ class SampledPairs:
         return d
 
 
-def infer_codes(
-    problem: Problem, r: int, n_sweeps: int, random_state: np.random.RandomState
-) -> tuple[Vector, Vector]:
+def infer_codes(pairs: Pairs, r: int, n_sweeps: int, random_state: np.random.RandomState) -> tuple[Vector, Vector]:
     """Step one: H (n, r) of ±1, bit by bit, and the loss after every pass. Later passes never raise it."""
-    H = np.empty((problem.n, r), order="F")
+    H = np.empty((pairs.n, r), order="F")
     losses = []
     for sweep in range(n_sweeps):
         for k in range(r):
             others = H[:, :k] if sweep == 0 else np.delete(H, k, axis=1)
             starts = [] if sweep == 0 else [H[:, k].copy()]
-            H[:, k] = solve_bit(problem.product(others), problem.n, starts, random_state)
-        losses.append(problem.loss(H))
+            H[:, k] = solve_bit(pairs.product(others), pairs.n, starts, random_state)
+        losses.append(pairs.loss(H))
     return H, np.array(losses)
 
 

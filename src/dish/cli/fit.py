@@ -188,10 +188,9 @@ def _fit_rows(
 
     hasher: Any = DISH(checkpoint=checkpoint, **parameters)
     with parallel.from_environment() as ranks:
-        hasher._goes_on = resume  # else it starts over, and the old state stays until there is a new one
         with ranks.raise_together():
             X, y = _rows_to_fit(rows, labels, columns, ranks)
-        hasher.fit(X, y)
+        hasher.fit(X, y, resume=resume)
         codes = ranks.gather_arrays(hasher.codes_)  # the model holds those of all rows
         if not ranks.first:
             return ""

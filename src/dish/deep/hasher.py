@@ -25,7 +25,7 @@ from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, targets_of
 from dish.deep.model import Encoder, HashNet, encode, load_state, make_model, state_arrays
 from dish.deep.training import Settings, Training, reporter, seeded
-from dish.hasher import Hasher, plain
+from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
 from dish.machine import resolve_device
@@ -241,17 +241,17 @@ class DeepHasher(Hasher):
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
-        return self._decide(self._encodable(X))
+        return self._decision_values(self._encodable(X))
 
     def transform(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
         check_is_fitted(self)
-        return codes.pack(self._decide(self._encodable(X)))
+        return codes.pack(self._decision_values(self._encodable(X)))
 
     def _encodable(self, X: Any) -> NDArray[Any]:
         return self._check_rows(images.with_labels(X, None, self.image_side)[0], reset=False)
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         device = resolve_device(self.device)
         model = self.model_.to(device)
         size = model.rows_at_once()
@@ -278,7 +278,7 @@ class DeepHasher(Hasher):
         arrays = state_arrays(self.model_, "model.")
         if hasattr(self, "codes_"):
             arrays["codes_"] = self.codes_
-        params = {k: plain(k, v) for k, v in self.get_params(deep=False).items()}
+        params = {k: to_json_value(k, v) for k, v in self.get_params(deep=False).items()}
         params |= {"checkpoint": None, "weights": None}  # the file holds all weights itself
         fitted = {
             "n_features_in_": self.n_features_in_,

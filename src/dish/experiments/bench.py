@@ -26,7 +26,7 @@ from dish.experiments.definition import Results, Run
 from dish.io.atomic import write_atomically
 from dish.io.blocks import blocks_of
 from dish.io.pages import release
-from dish.io.rows import Rows
+from dish.io.rows import RowSource
 from dish.io.shards import is_map
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -250,7 +250,7 @@ def make_method(run: Run) -> Any:
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
     if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
-        return Rows(_Selected(data, rows))
+        return RowSource(_Selected(data, rows))
     return prepared(data, rows)
 
 

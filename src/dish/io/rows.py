@@ -1,13 +1,12 @@
 """Rows wherever they lie: arrays, memory-maps, shards, blocks from any iterable, tensors on a GPU.
 
-``Rows`` gives them a block at a time as finite floating-point tensors. Blocks of a memory-map are let go of once they
-have been read, so that reading a file larger than memory does not fill it.
+``RowSource`` gives them a block at a time as finite floating-point tensors. Blocks of a memory-map are released once
+they have been read, so that reading a file larger than memory does not fill it.
 """
 
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +20,7 @@ from dish.io.pages import release, reserve
 from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
 
 
-class Rows:
+class RowSource:
     """Rows (n, d) that are read a block at a time, as tensors of float32 or float64."""
 
     def __init__(self, array: Any, part: slice | None = None, *, checked: bool = False) -> None:
@@ -41,7 +40,7 @@ class Rows:
         self.dtype = torch.float64 if wide else torch.float32
 
     @classmethod
-    def of(cls, X: Any) -> Rows:
+    def of(cls, X: Any) -> RowSource:
         """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
         if is_path(X):
             X, _ = read_features(X)
@@ -70,12 +69,12 @@ class Rows:
             self._finite(tensor, range(start, stop))
         if is_map(block):
             if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
-                return tensor  # float rows are used where they lie; ``release`` lets go of them
+                return tensor  # float rows are used where they lie; ``release`` gives them back
             release(block)
         return tensor
 
     def release(self, rows: slice) -> None:
-        """Let go of memory that holds rows of a file."""
+        """Release the memory that holds rows of a file."""
         if is_map(self.array):
             release(self.array[self.start + rows.start : self.start + rows.stop])
 
@@ -104,12 +103,27 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         block = block.numpy()
     if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch has no type for it
         block = block.astype(str(dtype).removeprefix("torch."))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        tensor = torch.from_numpy(np.ascontiguousarray(block))
+    tensor = as_tensor(np.ascontiguousarray(block))
     if device.type == "cuda" and tensor.dtype.is_floating_point:  # through page-locked memory, without waiting
         return tensor.pin_memory().to(device, non_blocking=True).to(dtype)
     return tensor.to(device, dtype)
+
+
+def as_tensor(X: NDArray[Any]) -> Tensor:
+    """The same memory as a tensor. A read-only memory-map is fine: rows are never written to."""
+    return torch.from_numpy(X if X.flags.writeable else np.asarray(_Writable(X)))
+
+
+class _Writable:
+    """A read-only array as NumPy's array interface, said to be writable: torch warns of any other.
+
+    (To silence the warning instead would change the filters of all threads.)
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array  # keeps the memory alive
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
 def _in_memory(blocks: Any) -> Shards:

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.io.rows import Rows
+from dish.io.rows import RowSource
 from dish.parallel import ALONE, Ranks
+
+FAR = 1000.0  # a row at more than that many times the median squared distance counts as an outlier
 
 
 def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.RandomState) -> Tensor:
     """(m, d): random rows of X, or k-means centres."""
-    return find_anchors(Rows(X), n_anchors, how, random_state, X.device)
+    return find_anchors(RowSource(X), n_anchors, how, random_state, X.device)[0]
 
 
 def find_anchors(
-    X: Rows,
+    X: RowSource,
     n_anchors: int,
     how: str,
     random_state: np.random.RandomState,
     device: torch.device,
     ranks: Ranks = ALONE,
-) -> Tensor:
-    """Anchors (m, d) from the rows of all processes: random rows, or k-means centres (of at most 50 rows each)."""
+) -> tuple[Tensor, NDArray[np.intp] | None]:
+    """Anchors (m, d) from the rows of all processes: random rows and their numbers, or k-means centres.
+
+    Centres are those of at most 50 rows each where reading rows is not free.
+    """
     n = ranks.offset_and_total(len(X))[1]
     n_anchors = min(n_anchors, n)
     if how == "random":
         picked = np.sort(random_state.choice(n, n_anchors, replace=False))
-        return take_everywhere(X, picked, device, ranks)
+        return take_everywhere(X, picked, device, ranks), picked
     from sklearn.cluster import MiniBatchKMeans
 
     seed = random_state.randint(2**31 - 1)
@@ -37,10 +45,22 @@ def find_anchors(
     most = 50 * n_anchors if X.on_disk or ranks.world > 1 else n
     picked = np.arange(n) if n <= most else np.sort(random_state.choice(n, most, replace=False))
     some = take_everywhere(X, picked, device, ranks)
-    return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some)
+    return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some), None
 
 
-def take_everywhere(X: Rows, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
+def given_anchors(anchors: Any, X: RowSource, device: torch.device) -> Tensor:
+    """The user's own anchors (m, d), checked."""
+    d = X.shape[1]
+    A = torch.as_tensor(np.array(anchors, np.float64)).to(device, X.dtype)
+    fits = A.ndim == 2 and len(A) > 0 and A.shape[1] == d
+    if not fits or not bool(A.isfinite().all()):
+        raise ValueError(
+            f"anchors must be finite, of shape (m, {d}) as X has {d} features; got shape {tuple(A.shape)}"
+        )
+    return A
+
+
+def take_everywhere(X: RowSource, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
     """Rows by their numbers among those of all processes."""
     mine, rows = local_rows(len(X), picked, ranks)
     with ranks.raise_together():
@@ -53,19 +73,88 @@ def take_everywhere(X: Rows, picked: NDArray[np.intp], device: torch.device, ran
 
 
 def local_rows(n: int, picked: NDArray[np.intp], ranks: Ranks) -> tuple[NDArray[np.intp], slice]:
-    """Of ascending numbers of rows those of this process, as its own numbers, and which of them they are."""
+    """Of sorted global indices, those owned by this rank (as local indices) and their positions."""
     start = ranks.offset_and_total(n)[0]
     low, high = np.searchsorted(picked, [start, start + n])
     return picked[low:high] - start, slice(int(low), int(high))
 
 
-def mean_squared_distance(X: Rows, A: Tensor, ranks: Ranks = ALONE) -> float:
-    """Mean of ‖x − a‖² over pairs, which is that of ‖x − c‖² + ‖a − c‖² with c the mean of A, from ≤ 16,384 rows."""
+# --- The scale ---
+
+
+def scale_of(X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE) -> float:
+    """γ = 1 / the mean squared distance of rows to anchors; ``picked``: the rows that the anchors are.
+
+    Rounded to 9 digits, so that it is the same number however the rows are shared out.
+    """
+    mean = mean_squared_distance(X, A, picked, ranks)
+    tiny, huge = (1e-30, 1e35) if X.dtype == torch.float32 else (1e-290, 1e300)
+    if mean > 0 and not tiny < mean < huge:
+        raise ValueError(
+            f"X: the mean squared distance of rows to anchors is {mean:.1e}, too {'small' if mean < 1 else 'large'} "
+            f"for the arithmetic of {str(X.dtype).removeprefix('torch.')}: scale X, for example to unit variance"
+        )
+    return float(f"{1.0 / mean:.9g}") if mean > 0 else 1.0
+
+
+def mean_squared_distance(
+    X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE
+) -> float:
+    """Mean of ‖x − a‖² over pairs, which is that of ‖x − c‖² + ‖a − c‖² with c the mean of A, from ≤ 16,384 rows.
+
+    A few rows far outside all others would decide it alone: they are left out, with a warning that names one.
+    """
     n = ranks.offset_and_total(len(X))[1]
-    mine, _ = local_rows(len(X), np.arange(0, n, max(1, n // 8192)), ranks)
-    centre = A.double().mean(0)
+    sampled = np.arange(0, n, max(1, n // 8192))
+    mine, _ = local_rows(len(X), sampled, ranks)
+    near = ordinary(A)
+    centre = A[near].double().mean(0)
     with ranks.raise_together():
         some = X.take(mine, A.device)
-    squares = sum((block.double() - centre).square().sum() for block in some.split(1024)) if len(mine) else 0.0
-    sums = ranks.total(torch.tensor([float(squares), len(mine)], dtype=torch.float64))
-    return float(sums[0] / sums[1]) + float((A.double() - centre).square().sum(1).mean())
+    parts = [(block.double() - centre).square().sum(1).cpu() for block in some.split(1024)]
+    here = torch.cat(parts).numpy() if len(mine) else np.zeros(0)
+    squares = np.concatenate(ranks.gather_arrays(here))
+    far = outliers(squares)
+    _warn_of_outliers(squares, far, sampled, ~near.cpu().numpy(), picked)
+    mean = float(squares[~far].mean()) + float((A[near].double() - centre).square().sum(1).mean())
+    rounding = 1e-30 * float(centre.square().sum())  # all that is left where rows are all alike
+    return mean if mean > rounding else 0.0
+
+
+def ordinary(A: Tensor) -> Tensor:
+    """(m,) bool: the anchors that are not outliers by their distance from the others."""
+    squares = (A - A.mean(0)).square().sum(1)
+    if not bool(squares.max() > 9 * squares.median()):  # one far anchor draws the mean to itself, but never so little
+        return torch.ones(len(A), dtype=torch.bool, device=A.device)
+    squares = (A.double() - A.double().median(0).values).square().sum(1)
+    return ~torch.from_numpy(outliers(squares.cpu().numpy())).to(A.device)
+
+
+def outliers(squares: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which squared distances are beyond ``FAR`` medians, if they are few enough to be an accident."""
+    far = squares > FAR * np.median(squares)
+    return far if np.median(squares) > 0 and far.sum() <= max(1, len(far) // 100) else np.zeros_like(far)
+
+
+def _warn_of_outliers(
+    squares: NDArray[np.float64],
+    far: NDArray[np.bool_],
+    sampled: NDArray[np.intp],
+    far_anchors: NDArray[np.bool_],
+    picked: NDArray[np.intp] | None,
+) -> None:
+    rows = set(sampled[far].tolist())
+    if picked is not None:
+        rows |= set(picked[far_anchors].tolist())
+    if not rows and not far_anchors.any():
+        return
+    if rows:
+        what = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, sorted(rows)[:5]))}"
+        what += f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    else:
+        what = f"anchor {int(far_anchors.argmax())}"
+    warnings.warn(
+        f"X: {what} (counted from 0) lies more than {FAR**0.5:.0f} times as far from the others as is usual; "
+        "gamma='auto' leaves it out. Is it an error in the data?",
+        stacklevel=2,
+    )

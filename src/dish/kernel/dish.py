@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
-from pathlib import Path
 from typing import Any, Self
 
 import joblib
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.io import shards
-from dish.io.checkpoint import Checkpoint, State, checksum
-from dish.io.features import read_features
-from dish.io.rows import Rows
-from dish.io.tables import read_labels
-from dish.kernel.features import KernelMatrix
-from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep, decide
+from dish.io.checkpoint import Checkpoint, State
+from dish.io.rows import RowSource
+from dish.kernel import inputs
+from dish.kernel.fingerprint import fingerprint
+from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
+from dish.kernel.functions import Classifiers, HashFunction
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.polish import polish
+from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import spectral_start
-from dish.kernel.whitening import Whitening
 from dish.machine import resolve_device
 from dish.parallel import Ranks
-from dish.similarity.labelled import Similarity, check_labels, from_labels
+from dish.similarity import Similarity, check_labels, from_labels
 from dish.solver import cbcd
 
 FStep = LinearStep | ClassifierStep
@@ -103,7 +98,6 @@ class DISH(KernelHasher):
     """
 
     classifiers_: list[Any] | None = None
-    _goes_on = True  # from a checkpoint that is there
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
 
     def __init__(
@@ -150,75 +144,43 @@ class DISH(KernelHasher):
 
     # --- fit ---
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes, (n, l) of 0/1, or a ``Similarity``.
 
         X is an array, a tensor on any device, a memory-map, an iterable of row blocks, or the path of a .npy file
         or of a folder of shards; all but the first two are read a block at a time. Inside an initialised
         ``torch.distributed`` process group all processes learn together: each gives its own rows, or all give the
-        same path.
+        same path. ``resume=False`` starts over even if ``checkpoint`` holds a state, which stands until there is
+        a new one.
         """
         self._check_params()
-        ranks = parallel.current()
         self.timings_: dict[str, float] = {}
+        ranks = parallel.current()
         with ranks.raise_together():
             rows, y = self._open(X, y, ranks)
-            if ranks.world > 1:
-                check_labels(y)  # each its own: an error in the middle of a message would leave the others waiting
-        device = resolve_device(self.device)
-        with self._stage("labels"):
-            S = self._similarity(y, len(rows), ranks, self.similar_weight).to(device)
-        random_state = shared_random_state(self.random_state, ranks)
-        saved = self._checkpoint(rows, S, ranks)
-        state = None
-        if saved:
-            saved.prepare()
-            with ranks.raise_together():
-                state = saved.load(len(rows), codes.n_bytes(self.n_bits)) if self._goes_on else None
+        S = self._similarity(y, len(rows), ranks)
+        rng = shared_random_state(self.random_state, ranks)
+        saved = self._checkpoint(rows, S, rng, ranks)
+        state = saved.load(len(rows), codes.n_bytes(self.n_bits)) if saved and resume else None
 
-        with self._stage("features"):
-            K = self._kernel_features(rows, random_state, ranks, self._room_for_K(rows))
-        white = self._whitening(K, self.ridge, ranks)
-        step = self._f_step(K, white, ranks)
-        if state is None:
-            with self._stage("start"):
-                packed = self._start(K, white, S, step, random_state, ranks)
-        else:
-            packed = self._take_up(state, step, random_state)
-        del X, rows
-        self._alternate(S, step, packed, ranks, state, saved, random_state)
-
+        problem = self._prepare(rows, S, rng, ranks, self._room_for_K(rows))
+        del X, y, rows  # what is needed of them is in the problem
+        step = self._f_step(problem)
+        H = self._start(problem, step) if state is None else self._resume_from(state, problem, step)
+        self._alternate(problem, step, H, state.objective.tolist() if state else [], saved)
         if self.polish:
-            self._polish(step, y, random_state, ranks)
-        self._keep_hash_function(step)
+            assert isinstance(step, LinearStep)
+            with self._stage("polish"):
+                step.W = polish(problem, step.W, self.polish)
+        self._keep(problem, step.function())
         return self
 
-    def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[Rows, Any]:
-        """Rows and labels of this process."""
+    def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
+        """Rows and labels of this process, refused here if they are no good."""
         if shards.is_path(X):
-            data, own_labels = read_features(X)
-            n = data.shape[0]
-            part = ranks.my_rows(n)
-            if part.start == part.stop:
-                raise ValueError(f"{X} has {n} rows, too few for {ranks.world} processes")
-            y = read_labels(Path(y)) if shards.is_path(y) else own_labels if y is None else y
-            if y is not None and not isinstance(y, Similarity):
-                if np.shape(y)[:1] != (n,):
-                    raise ValueError(
-                        f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal"
-                    )
-                y = y[part]
-            rows = Rows(data, part)
-        elif isinstance(X, Rows):
-            rows = X
-        elif isinstance(X, Tensor) and (X.device.type == "cuda" or _is_large(X)):
-            rows = Rows(X.detach())
-        elif isinstance(X, np.ndarray) and not isinstance(X, np.memmap) and _is_large(X):
-            rows = Rows(X)  # checked on the way: no pass over it for that alone
-        elif shards.is_streamed(X):
-            rows = Rows.of(X)
+            rows, y = inputs.open_path(X, y, ranks)
         else:
-            rows = Rows(self._check_X(X, reset=True), checked=True)
+            rows = inputs.open_unchecked(X) or RowSource(self._check_X(X, reset=True), checked=True)
         self._require_y(
             y,
             "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
@@ -228,48 +190,60 @@ class DISH(KernelHasher):
             self.n_features_in_ = rows.shape[1]
             if hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
+        if ranks.world > 1:
+            check_labels(y)  # each its own: an error in the middle of a message would leave the others waiting
         return rows, y
 
-    def _similarity(self, y: Any, n: int, ranks: Ranks, weight: float) -> Similarity:
-        return from_labels(y, similar_weight=weight, multilabel=self.multilabel, n_rows=n, ranks=ranks)
+    def _similarity(self, y: Any, n: int, ranks: Ranks) -> Similarity:
+        with self._stage("labels"):
+            S = from_labels(y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=n, ranks=ranks)
+            return S.to(resolve_device(self.device))
 
-    def _room_for_K(self, rows: Rows) -> int:
+    def _room_for_K(self, rows: RowSource) -> int:
         """What the budget leaves for K beside F and the codes."""
         beside = len(rows) * (self.n_bits * (torch.finfo(rows.dtype).bits // 8) + self.n_bits // 2 + 32)
         return max(1, machine.memory_budget(self.memory_budget) - beside)
 
-    def _polish(self, step: FStep, y: Any, random_state: np.random.RandomState, ranks: Ranks) -> None:
-        """Fit F to S itself, similar pairs counting half as much again (``codes_`` stay)."""
-        assert isinstance(step, LinearStep)
-        K = step.K
-        S = self._similarity(y, len(K), ranks, 1.5 * self.similar_weight).to(K.device)
-        with self._stage("polish"):
-            G = step.white.gram()
-            step.W = polish(K, G, S, step.W, self.polish, random_state, ranks)
+    def _f_step(self, problem: Problem) -> FStep:
+        if isinstance(self.loss, str):
+            return LinearStep(problem, LOSSES[self.loss], self.n_bits)
+        return ClassifierStep(problem, self.loss, self.n_bits)
+
+    def _start(self, problem: Problem, step: FStep) -> cbcd.Columns:
+        """The first H, and the first F in ``step``."""
+        if isinstance(self.init, str) and self.init == "spectral":
+            W, packed = spectral_start(problem, self.n_bits)
+            step.start(W)
+            if isinstance(step, ClassifierStep) and self.n_iter == 0:  # there is no later F-step to train them in
+                step.fit(columns(packed, self.n_bits))
+            return columns(packed, self.n_bits)
+        H = columns(torch.from_numpy(self._first_codes(problem)).to(problem.device), self.n_bits)
+        step.fit(H)
+        return H
+
+    def _first_codes(self, problem: Problem) -> Any:
+        """The user's own codes, or random ones: every bit +1 on half of the rows."""
+        n_here, r = len(problem.K), self.n_bits
+        if isinstance(self.init, str):
+            half, mine = np.arange(problem.n) < (problem.n + 1) // 2, slice(problem.first, problem.first + n_here)
+            return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
+        packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
+        if len(packed) != n_here:
+            raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
+        return packed
 
     def _alternate(
-        self,
-        S: Similarity,
-        step: FStep,
-        packed: Tensor,
-        ranks: Ranks,
-        state: State | None,
-        saved: Checkpoint | None,
-        random_state: np.random.RandomState,
+        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Checkpoint | None
     ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
-        r, n = self.n_bits, ranks.offset_and_total(S.n)[1]
-        H = columns(packed, r)
-        if state is None and not (isinstance(self.init, str) and self.init == "spectral"):
-            step.fit(H)  # the other starts give H, and F follows
+        S, r = problem.S, self.n_bits
         squared_norm = S.squared_norm()
-        objective = [] if state is None else state.objective.tolist()
-        self.codes_ = packed.cpu().numpy()
+        self.codes_ = H.packed()
         for t in range(len(objective), self.n_iter):
             with self._stage("linear term"):
-                q, constant = step.linear_terms(n * self.nu)
+                q, constant = step.linear_terms(problem.n * self.nu)
             with self._stage("H-step"):
-                done = cbcd.sweep(H, S, q, lam=self.lam, ranks=ranks)
+                done = cbcd.sweep(H, S, q, lam=self.lam, ranks=problem.ranks)
             value = cbcd.objective(done, squared_norm, r, constant)
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands
@@ -278,114 +252,76 @@ class DISH(KernelHasher):
             with self._stage("F-step"):
                 step.fit(H)
             self._report(t, value, done)
-            if saved and isinstance(step, LinearStep):
+            if saved:
                 with self._stage("checkpoint"):
-                    W, so_far = step.W.cpu().numpy(), np.array(objective)
-                    saved.save(
-                        State(self.codes_, W, so_far, self.anchors_, self.mean_, tuple(random_state.get_state()))
-                    )
+                    saved.save(self._state_after(objective, problem, step))
         self.objective_ = np.array(objective, np.float64)
         self.n_iter_ = len(objective)
 
-    def _start(
-        self,
-        K: KernelMatrix,
-        white: Whitening,
-        S: Similarity,
-        step: FStep,
-        random_state: np.random.RandomState,
-        ranks: Ranks,
-    ) -> Tensor:
-        """The first H, packed, and for the spectral start the first F in ``step``."""
-        r = self.n_bits
-        if isinstance(self.init, str) and self.init == "spectral":
-            W, packed_start = spectral_start(K, white, S, r, random_state, ranks)
-            step.start(W)
-            return packed_start
-        if isinstance(self.init, str):  # "random": every bit +1 on half of the rows
-            first, n = ranks.offset_and_total(len(K))
-            half, mine = np.arange(n) < (n + 1) // 2, slice(first, first + len(K))
-            packed = np.packbits(np.stack([random_state.permutation(half)[mine] for _ in range(r)], 1), axis=1)
-        else:
-            packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
-            if len(packed) != len(K):
-                raise ValueError(f"init has {len(packed)} codes, but X has {len(K)} rows")
-        return torch.from_numpy(packed).to(K.device)
-
     # --- checkpoints ---
 
-    def _checkpoint(self, rows: Rows, S: Similarity, ranks: Ranks) -> Checkpoint | None:
+    def _checkpoint(
+        self, rows: RowSource, S: Similarity, rng: np.random.RandomState, ranks: Ranks
+    ) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
-        first, n = span = ranks.offset_and_total(len(rows))
-        left_out = ("checkpoint", "verbose", "device", "memory_budget", "n_iter", "init", "anchors")
-        params = {k: repr(v) for k, v in self.get_params().items() if k not in left_out}
-        for k in ("init", "anchors"):
-            value = getattr(self, k)
-            params[k] = value if isinstance(value, str) else _digest(np.asarray(value))
-        labels = checksum(S.row_group.cpu().numpy(), first, ranks)
-        probe = torch.cos(torch.arange(len(S.Rt(S.diag)), dtype=torch.float64, device=S.diag.device))
-        known = {**params, "labels": labels, "S": _digest(S.P(probe).cpu().numpy()), "n": n}
-        known |= {"d": rows.shape[1], "dtype": str(rows.dtype)}
-        fingerprint = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-        return Checkpoint(self.checkpoint, fingerprint, span, ranks)
+        number = fingerprint(self.get_params(), rows, S, rng, ranks)
+        saved = Checkpoint(self.checkpoint, number, ranks.offset_and_total(len(rows)), ranks)
+        saved.prepare()
+        return saved
 
-    def _take_up(self, state: State, step: FStep, random_state: np.random.RandomState) -> Tensor:
-        """Go on from a state: F into ``step``, the codes back."""
-        same = state.anchors.shape == self.anchors_.shape and np.array_equal(state.anchors, self.anchors_)
-        if not same or not np.allclose(state.mean, self.mean_, rtol=1e-3):
+    def _state_after(self, objective: list[float], problem: Problem, step: FStep) -> State:
+        assert isinstance(step, LinearStep)
+        assert problem.features.mean is not None
+        anchors, mean = (tensor.cpu().numpy() for tensor in (problem.features.anchors, problem.features.mean))
+        random = tuple(problem.rng.get_state())
+        return State(self.codes_, step.W.cpu().numpy(), np.array(objective), anchors, mean, random)
+
+    def _resume_from(self, state: State, problem: Problem, step: FStep) -> cbcd.Columns:
+        """F into ``step``, the generator set to where it was, the codes back."""
+        assert problem.features.mean is not None
+        anchors, mean = (tensor.cpu().numpy() for tensor in (problem.features.anchors, problem.features.mean))
+        if not np.array_equal(state.anchors, anchors) or not np.allclose(state.mean, mean, rtol=1e-3):
             raise ValueError(
-                f"checkpoint {self.checkpoint} is of other rows X or another random_state: remove it, or name another"
+                f"checkpoint {self.checkpoint} was written for other rows X or another random_state; delete it "
+                "or choose another path"
             )
         if len(state.objective) > self.n_iter:
             raise ValueError(
                 f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
             )
-        random_state.set_state(state.random)
-        step.start(torch.from_numpy(state.W).to(step.K.device))
+        problem.rng.set_state(state.random)
+        step.start(torch.from_numpy(state.W).to(problem.device))
         if self.verbose:
-            print(f"DISH goes on after {len(state.objective)} iterations", file=sys.stderr)
-        return torch.from_numpy(state.codes).to(step.K.device)
+            print(f"DISH resumes after {len(state.objective)} iterations", file=sys.stderr)
+        return columns(torch.from_numpy(state.codes).to(problem.device), self.n_bits)
 
-    def _f_step(self, K: KernelMatrix, white: Whitening, ranks: Ranks) -> FStep:
-        if isinstance(self.loss, str):
-            return LinearStep(K, white, LOSSES[self.loss], self.n_bits, ranks)
-        if not isinstance(K, Tensor) or ranks.world > 1:
-            raise ValueError(
-                "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
-                "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
-            )
-        return ClassifierStep(K, self.loss, self.n_bits)
-
-    def _keep_hash_function(self, step: FStep) -> None:
-        """F as W and an intercept where it is linear in k(x), as classifiers where it is not."""
-        r = self.n_bits
-        self.classifiers_ = None
-        if isinstance(step, LinearStep):
-            self.W_, self.intercept_ = step.W.cpu().numpy(), np.zeros(r, np.float32)
-            return
-        if not step.models:  # n_iter=0 from the spectral start: the classifiers have not been trained yet
-            step.fit(columns(torch.from_numpy(self.codes_).to(step.K.device), r))
-        if all(np.shape(getattr(model, "coef_", ())) == (1, step.K.shape[1]) for model in step.models):
-            self.W_ = np.concatenate([m.coef_ for m in step.models]).T.astype(np.float32)
-            self.intercept_ = np.array([np.ravel(m.intercept_)[0] for m in step.models], np.float32)
-        else:
-            self.W_, self.intercept_ = np.zeros((0, r), np.float32), np.zeros(r, np.float32)
-            self.classifiers_ = step.models
+    # --- checks and reports ---
 
     def _check_params(self) -> None:
         self._check_kernel_params()
         check_integer("n_iter", self.n_iter, low=0)
         check_number("nu", self.nu, low=0)
-        check_number("ridge", self.ridge, low=0)
         check_number("lam", self.lam, low=0)
         if check_integer("polish", self.polish, low=0) and not isinstance(self.loss, str):
             raise ValueError("polish needs one of the built-in losses: it changes W, which classifiers do not have")
+        if self.checkpoint is not None:
+            self._check_resumable()
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
             check_option("loss", self.loss, tuple(LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
         machine.memory_budget(self.memory_budget)
+
+    def _check_resumable(self) -> None:
+        """Refuse a checkpoint that no later fit could resume from."""
+        if not isinstance(self.loss, str):
+            raise ValueError(
+                f"checkpoint works with loss {', '.join(map(repr, LOSSES))}: the classifiers of "
+                f"{type(self.loss).__name__} cannot be kept in a file; pass checkpoint=None"
+            )
+        if self.random_state is None:
+            raise ValueError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
 
     def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
         if self.verbose:
@@ -397,13 +333,12 @@ class DISH(KernelHasher):
 
     # --- the hash function ---
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
-        if self.classifiers_ is None:
-            return super()._decide(X)
-        F = np.empty((len(X), self.n_bits), np.float32)
-        for rows, K in self._features_of(X):
-            F[rows] = np.stack([decide(model, K.cpu().numpy()) for model in self.classifiers_], 1)
-        return F
+    def _keep(self, problem: Problem, function: HashFunction) -> None:
+        super()._keep(problem, function)
+        self.classifiers_ = function.models if isinstance(function, Classifiers) else None
+
+    def _function(self) -> HashFunction:
+        return super()._function() if self.classifiers_ is None else Classifiers(self.classifiers_)
 
     def _hash_function(self) -> dict[str, Any]:
         if self.classifiers_ is None:
@@ -420,25 +355,8 @@ class DISH(KernelHasher):
         super().save(path)
 
 
-def _is_large(X: Any) -> bool:
-    """A matrix of floats of more than a quarter of a gigabyte."""
-    return X.ndim == 2 and str(X.dtype).endswith(("float32", "float64")) and X.nbytes > 1 << 28
-
-
-def _digest(array: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
 def columns(packed: Tensor, r: int) -> cbcd.Columns:
     """Codes in the form that suits their device."""
     if packed.device.type == "cpu":
         return cbcd.PackedColumns(packed.numpy(), r)
     return cbcd.DeviceColumns(packed, r)
-
-
-def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:
-    """The generator of a seed; of what is no number, one that all processes have from the first of them."""
-    if ranks.world == 1 or isinstance(seed, int | np.integer):
-        return check_random_state(seed)
-    drawn = check_random_state(seed).randint(2**31 - 1)
-    return np.random.RandomState(int(ranks.gather(torch.tensor([float(drawn)]))[0]))

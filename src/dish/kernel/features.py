@@ -20,13 +20,14 @@ from torch import Tensor
 
 from dish import codes
 from dish.io.pages import release
-from dish.io.rows import Rows, scratch
+from dish.io.rows import RowSource, scratch
+from dish.kernel.anchors import ordinary
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.solver.cbcd import pack_signs
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
-BLOCK = 512  # rows of K made at a time: with 1,000 anchors 2 MB, which stays in cache
+ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, which stays in cache
 
 
 @dataclass
@@ -70,23 +71,20 @@ class FeatureMap:
         assert self.mean is not None
         return self.raw(X).sub_(self.mean)
 
-    def fit_rows(self, X: Rows, device: torch.device, budget: int | None = None, ranks: Ranks = ALONE) -> Any:
+    def fit_rows(self, X: RowSource, device: torch.device, budget: int | None = None, ranks: Ranks = ALONE) -> Any:
         """K (n, m) of the training rows, and ``mean`` on the way.
 
-        K is a tensor if it takes no more than ``budget`` bytes (None: whatever it takes), else ``KernelRows``.
+        K is a tensor if on every process it takes no more than ``budget`` bytes (None: whatever it takes; on a GPU:
+        most of what is free), else ``KernelRows``.
         """
         n, m = len(X), self.m
-        room = None if device.type == "cuda" else budget
-        if device.type == "cuda":
-            room = int(0.8 * torch.cuda.mem_get_info(device)[0])
-        size = torch.finfo(X.dtype).bits // 8
-        if room is None or n * m * size <= room:
+        if self._fits(X, device, budget, ranks):
             K: Any = _empty(n, m, X.dtype, device)
             keep: Tensor | None = K
         else:
             K = KernelRows(X, self, device)
             with ranks.raise_together():
-                K.decide()
+                K.choose_storage()
             keep = K.stored
         total = torch.zeros(m, dtype=torch.float64, device=device)
         finite = []
@@ -111,14 +109,29 @@ class FeatureMap:
                 for rows in row_blocks(n):
                     X.read(rows, device)  # says which row it is
         sums, n_all = ranks.sum(total, torch.tensor([float(n)], device=device))
+        if not bool(sums.isfinite().all()):
+            raise ValueError(
+                f"X holds values whose kernel features overflow {str(X.dtype).removeprefix('torch.')}: scale X, "
+                "for example to unit variance"
+            )
         self.mean = (sums / n_all).to(X.dtype)
         return K if isinstance(K, KernelRows) else K.sub_(self.mean)
 
+    def _fits(self, X: RowSource, device: torch.device, budget: int | None, ranks: Ranks) -> bool:
+        """Whether K fits in memory on every process: they all have to take the same path."""
+        room = budget if device.type == "cpu" else int(0.8 * torch.cuda.mem_get_info(device)[0])
+        bytes_needed = len(X) * self.m * torch.finfo(X.dtype).bits // 8
+        fits = room is None or bytes_needed <= room
+        return bool(ranks.gather(torch.tensor([float(fits)])).min() == 1)
+
 
 class KernelRows:
-    """K (n, m) that has no room in memory: in a scratch file, or made anew in every pass, whichever is faster."""
+    """K (n, m) that does not fit in memory: spilled to a scratch file or recomputed on every pass.
 
-    def __init__(self, X: Rows, features: FeatureMap, device: torch.device) -> None:
+    Whichever of the two is faster.
+    """
+
+    def __init__(self, X: RowSource, features: FeatureMap, device: torch.device) -> None:
         self.X, self.features, self.device = X, features, device
         self.shape = (len(X), features.m)
         self.dtype = X.dtype
@@ -132,10 +145,10 @@ class KernelRows:
         """The scratch file as a tensor: features before centring."""
         return None if self.file is None else torch.from_numpy(self.file)
 
-    def decide(self) -> None:
-        """Take a scratch file if a row is read from it sooner than it is made."""
+    def choose_storage(self) -> None:
+        """Take a scratch file if reading a row from it is faster than computing the row."""
         n, m = self.shape
-        some = slice(0, min(n, 4 * BLOCK))
+        some = slice(0, min(n, 4 * ROWS_IN_CACHE))
         np_dtype = np.dtype(str(self.dtype).removeprefix("torch."))
         start = time.perf_counter()
         block = self.features.raw(self.X.read(some, self.device)).cpu().numpy()
@@ -151,10 +164,13 @@ class KernelRows:
                 self.file = scratch(n, m, np_dtype)
         except OSError as error:
             folder = tempfile.gettempdir()
-            warnings.warn(f"no room for a scratch file in {folder} ({error}): features are made anew", stacklevel=2)
+            warnings.warn(
+                f"no room for a scratch file in {folder} ({error}): features are recomputed on every pass",
+                stacklevel=2,
+            )
 
     def release(self, rows: slice) -> None:
-        """Let go of rows of the scratch file."""
+        """Release the memory of rows of the scratch file."""
         if self.file is not None:
             release(self.file[rows])
 
@@ -185,7 +201,7 @@ KernelMatrix = Tensor | KernelRows
 
 def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """Centre c of the anchors, (A − c)ᵀ, and −γ‖a − c‖²: distances do not change, cancellation in float32 does."""
-    centre = A.mean(0)
+    centre = A[ordinary(A)].mean(0)
     A = A - centre
     return centre, A.T, -gamma * (A * A).sum(1)
 
@@ -207,19 +223,19 @@ def _empty(n: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def rows_at_a_time(device: torch.device, *widths: int) -> int:
-    """Rows of a block: what stays in cache on a CPU, a quarter of a gigabyte on a GPU."""
-    return BLOCK if device.type == "cpu" else max(BLOCK, (1 << 26) // max(widths))
+    """RowSource of a block: what stays in cache on a CPU, a quarter of a gigabyte on a GPU."""
+    return ROWS_IN_CACHE if device.type == "cpu" else max(ROWS_IN_CACHE, (1 << 26) // max(widths))
 
 
-def row_blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
+def row_blocks(n: int, size: int = ROWS_IN_CACHE) -> Iterator[slice]:
     """Slices that cover 0 … n−1."""
     for start in range(0, n, size):
         yield slice(start, min(n, start + size))
 
 
-def blocks_of(K: KernelMatrix, size: int | None = None, title: str = "") -> Iterator[tuple[slice, Tensor]]:
+def feature_blocks(K: KernelMatrix, size: int | None = None, title: str = "") -> Iterator[tuple[slice, Tensor]]:
     """Row blocks of K with their slices, for products; a pass with a title shows how far it is."""
-    size = size or max(8 * BLOCK, rows_at_a_time(K.device, K.shape[1]))
+    size = size or max(8 * ROWS_IN_CACHE, rows_at_a_time(K.device, K.shape[1]))
     blocks = ((rows, K[rows]) for rows in row_blocks(len(K), size)) if isinstance(K, Tensor) else K.blocks(size)
     with progress(title, len(K), worth=bool(title) and len(K) >= LONG) as step:
         for rows, block in blocks:
@@ -229,7 +245,7 @@ def blocks_of(K: KernelMatrix, size: int | None = None, title: str = "") -> Iter
 
 def F_blocks(K: KernelMatrix, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """F = K W by row blocks."""
-    for rows, block in blocks_of(K, title="F = KW"):
+    for rows, block in feature_blocks(K, title="F = KW"):
         yield rows, block @ W
 
 

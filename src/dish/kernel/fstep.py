@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
-from dish.kernel.features import F_blocks, KernelMatrix, blocks_of, row_blocks
-from dish.kernel.whitening import Whitening
-from dish.parallel import ALONE, Ranks
+from dish.kernel.features import F_blocks, feature_blocks, row_blocks
+from dish.kernel.functions import HashFunction, Linear, decision_values, of_classifiers
+from dish.kernel.problem import Problem
 from dish.solver.cbcd import Columns
 
 
@@ -73,20 +73,25 @@ class LinearStep:
 
     N_STEPS = 10
 
-    def __init__(self, K: KernelMatrix, white: Whitening, loss: Loss, r: int, ranks: Ranks = ALONE) -> None:
-        self.K, self.white, self.loss, self.r, self.ranks = K, white, loss, r, ranks
-        self.W = torch.zeros(K.shape[1], r, dtype=K.dtype, device=K.device)
+    def __init__(self, problem: Problem, loss: Loss, r: int) -> None:
+        self.K, self.white, self.ranks = problem.K, problem.white, problem.ranks
+        self.loss, self.r = loss, r
+        self.W = torch.zeros(self.K.shape[1], r, dtype=self.K.dtype, device=self.K.device)
         self.q: Tensor | None = None  # (r, n), made once: it is the largest array beside K
 
     def start(self, W: Tensor) -> None:
         """Begin with F = K W."""
         self.W = W
 
+    def function(self) -> HashFunction:
+        """F as it is now."""
+        return Linear.of(self.W)
+
     def fit(self, H: Columns) -> None:
         """Fit F to codes H."""
         for _ in range(1 if self.loss.one_solve else self.N_STEPS):
             KtT = torch.zeros(self.W.shape, dtype=torch.float64, device=self.K.device)
-            for rows, K in blocks_of(self.K, title="F-step"):
+            for rows, K in feature_blocks(self.K, title="F-step"):
                 h = H.signs(rows, K)
                 KtT += K.T @ (h if self.loss.one_solve else self.loss.target(h, K @ self.W))
             self.W = self.white.solve(self.ranks.total(KtT)).to(self.K.dtype)
@@ -102,21 +107,30 @@ class LinearStep:
 
 
 class ClassifierStep:
-    """The F-step with any scikit-learn classifier, one clone a bit, on the kernel features.
+    """The F-step with any scikit-learn classifier, one clone per bit, on the kernel features.
 
     f is its ``decision_function`` (or 2p − 1 from ``predict_proba``), scored by the squared hinge. A bit keeps
     its former classifier when the new one has the larger loss, so that the objective does not rise.
     """
 
-    def __init__(self, K: Tensor, classifier: Any, r: int) -> None:
-        self.K, self.classifier, self.r = K, classifier, r
+    def __init__(self, problem: Problem, classifier: Any, r: int) -> None:
+        if not isinstance(problem.K, Tensor) or problem.ranks.world > 1:
+            raise ValueError(
+                "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
+                "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
+            )
+        self.K, self.classifier, self.r = problem.K, classifier, r
         self.loss = LOSSES["hinge"]
-        self.F = np.zeros((len(K), r), np.float32)
+        self.F = np.zeros((len(self.K), r), np.float32)
         self.models: list[Any] = []
 
     def start(self, W: Tensor) -> None:
         """Begin with F = K W."""
         self.F = (self.K @ W).cpu().numpy().astype(np.float32)
+
+    def function(self) -> HashFunction:
+        """F as it is now; ``fit`` has to come first."""
+        return of_classifiers(self.models, self.K.shape[1])
 
     def fit(self, H: Columns) -> None:
         """Fit F to codes H."""
@@ -127,7 +141,7 @@ class ClassifierStep:
         self.models = list(former)
         for k, h in enumerate(signs.T):
             model = clone(self.classifier).fit(K, h)
-            f = decide(model, K)
+            f = decision_values(model, K)
             if former[k] is None or self._loss(h, f) <= self._loss(h, self.F[:, k]):
                 self.models[k], self.F[:, k] = model, f
 
@@ -140,13 +154,6 @@ class ClassifierStep:
     @staticmethod
     def _loss(h: NDArray[Any], f: NDArray[Any]) -> float:
         return float(np.square(np.maximum(0, 1 - h * f.astype(np.float64))).sum())
-
-
-def decide(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
-    """f (n,) of a binary classifier with classes −1 and +1."""
-    if hasattr(model, "decision_function"):
-        return np.asarray(model.decision_function(K), np.float32)
-    return np.asarray(2 * model.predict_proba(K)[:, 1] - 1, np.float32)
 
 
 def linear_terms(F_blocks: Iterator[tuple[slice, Tensor]], loss: Loss, scale: float, out: Tensor) -> float:

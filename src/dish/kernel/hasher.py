@@ -2,51 +2,97 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from sklearn.utils import check_random_state
 
 from dish.checks import check_integer, check_number, check_option
 from dish.hasher import Hasher
-from dish.io.rows import Rows
-from dish.kernel.anchors import find_anchors, mean_squared_distance
-from dish.kernel.features import FeatureMap, KernelMatrix, row_blocks, rows_at_a_time
-from dish.kernel.whitening import Whitening, gram
+from dish.io.rows import RowSource, as_tensor
+from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
+from dish.kernel.functions import HashFunction, Linear
+from dish.kernel.problem import Problem, prepare
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
 from dish.progress import Stopwatch
+from dish.similarity import Similarity, from_labels
 
 
 class KernelHasher(Stopwatch, Hasher):
-    """Anchors, kernel features, and the linear hash function on them.
+    """Anchors, kernel features, and a hash function on them.
 
     A subclass has the parameters ``n_bits``, ``n_anchors``, ``gamma``, ``device`` and ``random_state`` (and
-    ``kernel`` or ``anchors`` if it lets the user choose them). Its ``fit`` calls ``_kernel_features`` and sets
-    ``W_`` (m, r) and ``intercept_`` (r,).
+    ``kernel``, ``anchors``, ``ridge``, ``similar_weight`` or ``multilabel`` if it lets the user choose them). Its
+    ``fit`` begins with ``_problem`` and ends with ``_keep``.
     """
 
     n_anchors: int
     gamma: float | str
     kernel: Any = "rbf"
     anchors: Any = "random"
+    ridge: float = 1e-6
+    similar_weight: float = 2.0
+    multilabel: str = "count"
     device: str
+    random_state: Any
     _needs_y = True
-    _state: tuple[str, ...] = ("gamma_", "anchors_", "mean_", "W_", "intercept_")
+    _state: tuple[str, ...] = ("gamma_", "anchors_", "mean_", *Linear.NAMES)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = self._needs_y
-        tags.transformer_tags.preserves_dtype = []
-        return tags
+    # --- fit ---
+
+    def _problem(self, X: Any, y: Any, multilabel: str | None = None) -> Problem:
+        """The prologue of a fit in memory: rows, labels and parameters checked, features computed."""
+        self._check_kernel_params()
+        self._require_y(y)
+        X = self._check_X(X, reset=True)
+        S = from_labels(
+            y, similar_weight=self.similar_weight, multilabel=multilabel or self.multilabel, n_rows=len(X)
+        )
+        self.timings_ = {}
+        rng = check_random_state(self.random_state)
+        return self._prepare(RowSource(X, checked=True), S.to(resolve_device(self.device)), rng)
+
+    def _prepare(
+        self,
+        rows: RowSource,
+        S: Similarity,
+        rng: np.random.RandomState,
+        ranks: Ranks = ALONE,
+        budget: int | None = None,
+    ) -> Problem:
+        """Rows and their similarity as the problem to solve."""
+        return prepare(
+            rows,
+            S,
+            kernel=self.kernel,
+            anchors=self.anchors,
+            n_anchors=self.n_anchors,
+            gamma=self.gamma,
+            ridge=self.ridge,
+            rng=rng,
+            device=resolve_device(self.device),
+            ranks=ranks,
+            budget=budget,
+            stage=self._stage,
+        )
+
+    def _keep(self, problem: Problem, function: HashFunction) -> None:
+        """The features and the hash function on them become this hasher's own."""
+        features = problem.features
+        assert features.mean is not None
+        self.gamma_, self.anchors_ = features.gamma, features.anchors.cpu().numpy()
+        self.mean_ = features.mean.cpu().numpy()
+        for name, array in function.arrays().items():
+            setattr(self, name, array)
 
     def _check_kernel_params(self) -> None:
         self._check_n_bits()
         check_integer("n_anchors", self.n_anchors, low=1)
+        check_number("ridge", self.ridge, low=0)
         if self.gamma != "auto":
             if isinstance(self.gamma, str):
                 raise ValueError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
@@ -56,78 +102,23 @@ class KernelHasher(Stopwatch, Hasher):
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
-    def _kernel_features(
-        self, X: Any, random_state: np.random.RandomState, ranks: Ranks = ALONE, budget: int | None = None
-    ) -> Any:
-        """K (n, m), centred, on the device; keeps gamma_, anchors_ and mean_. The first draw is the anchors'."""
-        device = resolve_device(self.device)
-        rows = X if isinstance(X, Rows) else Rows(as_tensor(X), checked=True)
-        features = self._feature_map(rows, random_state, device, ranks)
-        K = features.fit_rows(rows, device, budget, ranks)
-        assert features.mean is not None
-        self.gamma_, self.anchors_ = features.gamma, features.anchors.cpu().numpy()
-        self.mean_ = features.mean.cpu().numpy()
-        return K
+    # --- the hash function ---
 
-    def _feature_map(
-        self, X: Rows, random_state: np.random.RandomState, device: torch.device, ranks: Ranks
-    ) -> FeatureMap:
-        d = X.shape[1]
-        if self.kernel == "linear":
-            return FeatureMap("linear", torch.zeros(0, d, dtype=X.dtype, device=device), 1.0)
-        if isinstance(self.anchors, str):
-            n = ranks.offset_and_total(len(X))[1]
-            if self.n_anchors > n:
-                warnings.warn(
-                    f"n_anchors={self.n_anchors} is more than the {n} rows of X: all rows become anchors",
-                    stacklevel=4,
-                )
-            anchors = find_anchors(X, self.n_anchors, self.anchors, random_state, device, ranks)
-        else:
-            anchors = torch.as_tensor(np.array(self.anchors, np.float64)).to(device, X.dtype)
-            fits = anchors.ndim == 2 and len(anchors) > 0 and anchors.shape[1] == d
-            if not fits or not bool(anchors.isfinite().all()):
-                raise ValueError(
-                    f"anchors must be finite, of shape (m, {d}) as X has {d} features; "
-                    f"got shape {tuple(anchors.shape)}"
-                )
-        if isinstance(self.gamma, str):
-            gamma = 1.0 / max(mean_squared_distance(X, anchors, ranks), 1e-12)
-            gamma = float(f"{gamma:.9g}")  # the same number however the rows are shared out
-        else:
-            gamma = float(self.gamma)
-        return FeatureMap(self.kernel, anchors, gamma)
+    def _function(self) -> HashFunction:
+        """F on features."""
+        return Linear.of(self.W_, self.intercept_)
 
-    def _whitening(self, K: KernelMatrix, ridge: float, ranks: Ranks = ALONE) -> Whitening:
-        """KᵀK + ρI, factored."""
-        with self._stage("gram"):
-            G = gram(K, ranks)
-        with self._stage("factor"):
-            rounding = len(K) * torch.finfo(K.dtype).eps ** 2
-            if float(G.diagonal().max()) <= 100 * rounding:
-                raise ValueError(
-                    "the kernel features of X do not vary: its rows are all alike, or gamma is far too small"
-                )
-            return Whitening.of(G, ridge)
-
-    def _features_of(self, X: NDArray[Any]) -> Iterator[tuple[slice, Tensor]]:
-        """Kernel features of new rows, a block at a time."""
+    def _encoder(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Rows → F, with everything on the device."""
         device = resolve_device(self.device)
         anchors, mean = torch.from_numpy(self.anchors_).to(device), torch.from_numpy(self.mean_).to(device)
         features = FeatureMap(self.kernel, anchors, self.gamma_, mean)
-        for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
-            yield rows, features(as_tensor(X[rows]).to(device, anchors.dtype))
+        function = self._function().to(anchors)
 
-    def _decide(self, X: NDArray[Any]) -> NDArray[Any]:
-        F = np.empty((len(X), self.n_bits), np.float32)
-        W = torch.from_numpy(self.W_).to(resolve_device(self.device))
-        for rows, K in self._features_of(X):
-            F[rows] = (K @ W.to(K.dtype)).cpu().numpy() + self.intercept_
-        return F
+        def encode(X: NDArray[Any]) -> NDArray[Any]:
+            F = np.empty((len(X), self.n_bits), np.float32)
+            for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
+                F[rows] = function(features(as_tensor(X[rows]).to(device, anchors.dtype)))
+            return F
 
-
-def as_tensor(X: NDArray[Any]) -> Tensor:
-    """The same memory as a tensor. A read-only memory-map is fine: rows are never written to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(X)
+        return encode

@@ -12,11 +12,10 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dish.kernel.anchors import local_rows
-from dish.kernel.features import KernelMatrix, blocks_of, pack_F
-from dish.kernel.whitening import Whitening
-from dish.parallel import ALONE, Ranks
+from dish.kernel.features import feature_blocks, pack_F
+from dish.kernel.problem import Problem
 from dish.progress import LONG, progress
-from dish.similarity.labelled import Classes, Similarity
+from dish.similarity import Classes
 
 LEADING = 256  # of more label directions the spectral start keeps that many, or 2r if that is more
 START_ROWS = 8192  # the spectral start estimates KᵀH from that many rows, or 8 m if that is more
@@ -31,11 +30,12 @@ class Relaxation:
     always on the CPU: it is small.
     """
 
-    def __init__(self, K: KernelMatrix, white: Whitening, S: Similarity, r: int, ranks: Ranks = ALONE) -> None:
-        self.n = ranks.offset_and_total(len(K))[1]
+    def __init__(self, problem: Problem, r: int) -> None:
+        K, S, white, ranks = problem.K, problem.S, problem.white, problem.ranks
+        self.n = problem.n
         self.L_inv = white.inverse_factor()
-        A = S.group_totals(blocks_of(K), ranks) if isinstance(S, Classes) else None  # Eᵀ K
-        PtK, RtK = S.project(blocks_of(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
+        A = S.group_totals(feature_blocks(K), ranks) if isinstance(S, Classes) else None  # Eᵀ K
+        PtK, RtK = S.project(feature_blocks(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
         self.M = None if A is None else (A @ self.L_inv.T).cpu().numpy()  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
         most = max(LEADING, 2 * r)
@@ -72,25 +72,19 @@ class Relaxation:
         self.T[: self.p, : self.p] -= np.outer(t, t)
 
 
-def spectral_start(
-    K: KernelMatrix,
-    white: Whitening,
-    S: Similarity,
-    r: int,
-    random_state: np.random.RandomState,
-    ranks: Ranks = ALONE,
-) -> tuple[Tensor, Tensor]:
+def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
     """W (m, r) of the relaxed problem, bit by bit, and the first codes, packed.
 
     Rows of a class share a row of S, and here their code: the sign of their mean F. All sums over rows are then sums
-    over classes, exact and cheap, and the codes do not hang on the last digits of F. For other similarities, which
+    over classes, exact and cheap, and the codes are insensitive to rounding in F. For other similarities, which
     come in degrees, codes are the signs of F: equal codes for equal labels end in worse optima there. For more than
     ``START_ROWS`` rows KᵀH_k is then estimated from that many random rows, so that a bit costs no pass over K, and
     all processes get these rows and do the same.
     """
-    relaxed = Relaxation(K, white, S, r, ranks)
+    K, S = problem.K, problem.S
+    relaxed = Relaxation(problem, r)
     if relaxed.M is None:
-        W = _start_by_rows(relaxed, K, r, random_state, ranks)
+        W = _start_by_rows(relaxed, problem, r)
         return W, pack_F(K, W)
     X = np.empty((r, K.shape[1]))
     H = np.empty((S.n_groups, r), bool)
@@ -104,14 +98,12 @@ def spectral_start(
     return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.row_group.long()]
 
 
-def _start_by_rows(
-    relaxed: Relaxation, K: KernelMatrix, r: int, random_state: np.random.RandomState, ranks: Ranks
-) -> Tensor:
+def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
     """W (m, r), with the codes of rows in place of those of groups."""
-    some, weight = _sample_rows(K, random_state, ranks)
+    some, weight = _sample_rows(problem)
     W = []
     for _ in range(r):
-        w = relaxed.weights(relaxed.best()).to(K.dtype)
+        w = relaxed.weights(relaxed.best()).to(some.dtype)
         W.append(w)
         relaxed.subtract(signs_product(some, w), weight)
     return torch.stack(W, 1)
@@ -145,16 +137,17 @@ def _signs_product(K: Any, w: Any) -> Any:
     return partial.sum(axis=0)
 
 
-def _sample_rows(K: KernelMatrix, random_state: np.random.RandomState, ranks: Ranks) -> tuple[Tensor, float]:
+def _sample_rows(problem: Problem) -> tuple[Tensor, float]:
     """Rows of K for KᵀH, the same on all processes, and the weight each stands for."""
-    n, m = ranks.offset_and_total(len(K))[1], K.shape[1]
-    size = max(START_ROWS, 8 * m)  # with few rows an anchor, signs fitted to those rows would not be typical
+    K, n, ranks = problem.K, problem.n, problem.ranks
+    m = K.shape[1]
+    size = max(START_ROWS, 8 * m)  # with few rows per anchor, signs fitted to those rows would not be typical
     if n <= size:
         if ranks.world == 1 and isinstance(K, Tensor):
             return K, 1.0
         picked = np.arange(n)
     else:
-        picked = np.sort(random_state.choice(n, size, replace=False))
+        picked = np.sort(problem.rng.choice(n, size, replace=False))
     mine, rows = local_rows(len(K), picked, ranks)
     found = K[torch.from_numpy(mine).to(K.device)]
     if ranks.world == 1:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dish.kernel.features import BLOCK, KernelMatrix, blocks_of
+from dish.kernel.features import ROWS_IN_CACHE, KernelMatrix, feature_blocks
 from dish.parallel import ALONE, Ranks
 
 
@@ -16,12 +19,30 @@ def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
     m = K.shape[1]
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
-    for _, block in blocks_of(K, 16 * BLOCK, "KᵀK"):
+    for _, block in feature_blocks(K, 16 * ROWS_IN_CACHE, "KᵀK"):
         for part in quarters:  # on and right of the diagonal only: 0.6 of the work
             G[part, part.start :] += block[:, part].T @ block[:, part.start :]
     for part in quarters:
         G[part.stop :, part] = G[part, part.stop :].T
     return ranks.total(G)
+
+
+def factor(
+    K: KernelMatrix, ridge: float, n: int, ranks: Ranks, stage: Callable[[str], AbstractContextManager[None]]
+) -> Whitening:
+    """KᵀK + ρI of the n rows of all processes, factored."""
+    with stage("gram"):
+        G = gram(K, ranks)
+    with stage("factor"):
+        largest = float(G.diagonal().max())
+        if not torch.isfinite(G).all():
+            raise ValueError("X holds values whose squares overflow: scale X, for example to unit variance")
+        if largest <= 100 * n * torch.finfo(K.dtype).eps ** 2:
+            raise ValueError(
+                "the kernel features of X do not vary: its rows are all alike, gamma is far too small, or (with the "
+                "linear kernel) its values are: scale X, for example to unit variance"
+            )
+        return Whitening.of(G, ridge)
 
 
 @dataclass
@@ -40,6 +61,12 @@ class Whitening:
             rho = ridge * boost * scale
             L, failed = torch.linalg.cholesky_ex(G)
             if not failed:
+                if boost > 1:
+                    warnings.warn(
+                        f"ridge={ridge:g} leaves KᵀK + ρI short of positive definite (anchors nearly alike?): "
+                        f"{ridge * boost:g} is used",
+                        stacklevel=2,
+                    )
                 return cls(L, rho)
         raise ValueError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
 
