@@ -11,6 +11,7 @@ import dish
 from dish import codes, metrics
 from dish.baselines import REGISTRY, fasth, ksh, sdh
 from dish.baselines import _trees as trees
+from dish.kernel.problem import Problem
 from dish.kernel.whitening import Whitening, gram
 from dish.similarity import from_labels
 
@@ -156,9 +157,9 @@ def test_climbing_lowers_the_smoothed_objective(problem, whiten):
 
 
 def test_every_bit_of_ksh_brings_H_Ht_nearer_to_r_S(problem):
-    K, white, y = problem
+    K, _, y = problem
     r = 8
-    H = np.where(K @ ksh.learn(K, white, from_labels(y), r, 20) >= 0, 1.0, -1.0)
+    H = np.where(K @ ksh.learn(Problem.of(from_labels(y), K), r, 20) >= 0, 1.0, -1.0)
     S = np.where(y[:, None] == y, 1.0, -1.0)
     distance = [np.square(r * S - H[:, :k] @ H[:, :k].T).sum() for k in range(r + 1)]
     assert (np.diff(distance) < 0).all()
@@ -226,7 +227,7 @@ def test_the_objective_of_sdh_is_what_its_parts_say_and_never_rises(digits, labe
     # the same from explicit matrices: the last round's W belongs to the codes of the round before it
     Y = Y if multilabel else np.eye(10)[Y]
     B = codes.unpack(hasher.codes_, 10).astype(float)
-    K = torch.cat([K for _, K in hasher._features_of(X.astype(np.float64))]).numpy()
+    K = hasher._features()(torch.from_numpy(X.astype(np.float64))).numpy()
     rho = 1e-6 * np.square(K).sum() / K.shape[1]
     former = sdh.SDH(n_bits=10, n_anchors=50, lam=lam, nu=nu, n_iter=len(hasher.objective_) - 1)
     B_former = codes.unpack(former.fit(X.astype(np.float64), Y).codes_, 10).astype(float)
@@ -250,10 +251,10 @@ def test_the_inference_of_fasth_never_raises_its_loss(k):
     rng = np.random.default_rng(k)
     y = rng.integers(4, size=50)
     H = rng.choice([-1, 1], (50, 6)).astype(np.int8)
-    pairs = fasth.Pairs(y, 50, 6, 2.0)
+    pairs = fasth.Pairs(from_labels(y), 6)
     z = rng.choice([-1.0, 1.0], 50)
     before = pair_loss(z, y, H[:, :k], 6)
-    after = pairs.descend(z, np.ones(50), H, k, pairs.group)
+    after = pairs.descend(z, np.ones(50), H, k, pairs.row_group)
     assert after == pytest.approx(pair_loss(z, y, H[:, :k], 6))
     assert after < before
     flipped = [pair_loss(z * (1 - 2 * e), y, H[:, :k], 6) for e in np.eye(50)]
@@ -265,7 +266,7 @@ def test_blocks_of_fasth_are_the_rows_they_stand_for():
     rng = np.random.default_rng(7)
     y = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
     H = rng.choice([-1, 1], (3, 5)).astype(np.int8)[y]  # equal within a block
-    pairs, k = fasth.Pairs(y, 9, 5, 2.0), 3
+    pairs, k = fasth.Pairs(from_labels(y), 5), 3
     H_g = np.stack([H[y == g].sum(0) for g in range(3)]).astype(float)
     x = np.array([1.0, 1.0, 1.0])
     loss = pairs.descend(x, pairs.size, H_g, k, np.arange(3))
@@ -282,7 +283,7 @@ def test_blocks_of_fasth_are_the_rows_they_stand_for():
 
 def test_the_first_bit_of_fasth_is_the_best_of_all():
     y = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
-    pairs, none = fasth.Pairs(y, 10, 4, 2.0), np.zeros((10, 4), np.int8)
+    pairs, none = fasth.Pairs(from_labels(y), 4), np.zeros((10, 4), np.int8)
     z = pairs.infer(none, 0, np.random.RandomState(0))
     best = min(pair_loss(other, y, none, 4) for other in all_signs(10))
     assert pair_loss(z, y, none, 4) == pytest.approx(best)
@@ -292,8 +293,8 @@ def test_fasth_counts_shared_labels(label_sets):
     _, Y = label_sets
     rng = np.random.default_rng(8)
     H, z = rng.choice([-1, 1], (120, 4)).astype(np.int8), rng.choice([-1.0, 1.0], 120)
-    pairs = fasth.Pairs(Y, 120, 4, 2.0)
-    loss = pairs.descend(z, np.ones(120), H, 2, pairs.group)
+    pairs = fasth.Pairs(from_labels(Y), 4)
+    loss = pairs.descend(z, np.ones(120), H, 2, pairs.row_group)
     explicit = 4 * (2 * Y @ Y.T - 1) - H[:, :2].astype(int) @ H[:, :2].T
     assert loss == pytest.approx(-z @ explicit @ z)
 

@@ -286,7 +286,7 @@ def test_cosdish_local_maximum_against_brute_force(seed):
 
 def cosdish_objective(draw, B, n):
     r = B.shape[1]
-    S = draw.table[draw.group].numpy()
+    S = draw.table[draw.row_group].numpy()
     return ((r * S - B.numpy() @ B[draw.columns].numpy().T) ** 2).sum()
 
 
@@ -324,7 +324,7 @@ def test_cosdish_other_rows_minimise_the_l1_distance():
     B = torch.from_numpy(rng.choice((-1.0, 1.0), (40, 3)))
     columns = torch.tensor([1, 5, 6, 18, 30])
     draw = cosdish.Draw(from_labels(y), columns)
-    S = draw.table[draw.group].numpy()
+    S = draw.table[draw.row_group].numpy()
     same = y[:, None] == y[columns.numpy()]
     assert S[same] == pytest.approx(1.0)
     assert S.sum() == pytest.approx(0.0)  # both kinds weigh the same

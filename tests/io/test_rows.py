@@ -296,7 +296,7 @@ def test_damaged_codes_of_a_checkpoint_are_found(damage, rows, tmp_path):
         path.unlink()
     elif damage != "fewer":
         np.save(path, np.zeros_like(whole) if damage == "zeros" else whole[:, :2])
-    message = "more than n_iter=0" if damage == "fewer" else "to begin anew"
+    message = "more than n_iter=0" if damage == "fewer" else "to start over"
     with pytest.raises(ValueError, match=message):
         DISH(**({**params, "n_iter": 0} if damage == "fewer" else params)).fit(X, y)
 

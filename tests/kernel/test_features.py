@@ -114,9 +114,7 @@ def test_rows_without_shared_groups_start_by_rows(monkeypatch):
     X = rng.standard_normal((5000, 6))
     K = features.FeatureMap("rbf", torch.from_numpy(X[:30]), 0.1).fit_rows(RowSource(X), CPU)
     S = LowRank(X, X)
-    W, packed = spectral.spectral_start(
-        K, whitening.Whitening.of(whitening.gram(K), 1e-6), S, 3, np.random.RandomState(0)
-    )
+    W, packed = spectral.spectral_start(problem.Problem.of(S, K), 3)
     np.testing.assert_array_equal(packed, np.packbits((K @ W).numpy() >= 0, axis=1))
     assert np.linalg.norm(codes.unpack(packed, 3).T @ X) > 1000  # and follow S
 

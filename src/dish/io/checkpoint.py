@@ -1,4 +1,4 @@
-"""The state of a fit in a folder, from which another process, or another number of them, can go on.
+"""The state of a fit in a folder, from which another process, or another number of them, can resume.
 
 ``codes-T.npy`` holds the codes of all rows after T iterations; every process writes its own part. ``state.dish`` is
 replaced, whole, when they are all there: a kill at any moment leaves the last good state.
@@ -35,7 +35,7 @@ class State:
 
 
 class Checkpoint:
-    """A folder of its own, with a mark in it: nothing is ever written to, or removed from, one without."""
+    """A dedicated folder with a marker file; folders without it are never written to or deleted from."""
 
     KIND, MARK = "checkpoint", ".dish-checkpoint"
 
@@ -58,6 +58,18 @@ class Checkpoint:
 
     def load(self, n: int, width: int) -> State | None:
         """The last state, with the codes of this process's n rows, of ``width`` bytes; None if there is none."""
+        with self.ranks.raise_together():
+            found = self._read(n, width)
+        self._check_all_see_the_same(found)
+        if found is None:
+            return None
+        state, expected = found
+        if checksum(state.codes, self.start, self.ranks) != expected:
+            raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to start over")
+        return state
+
+    def _read(self, n: int, width: int) -> tuple[State, int] | None:
+        """The state as this process sees it, and the checksum of all codes. Sends no message."""
         path = self.folder / "state.dish"
         if not path.exists():
             return None
@@ -65,20 +77,33 @@ class Checkpoint:
             kind, content, arrays = modelfile.read(path)
             codes = read_npy(self._codes(content["iterations"]), mmap_mode="r")
         except (OSError, ValueError, KeyError) as error:
-            raise DataFileError(f"{error}. Remove {self.folder} to begin anew") from None
+            raise DataFileError(f"{error}. Remove {self.folder} to start over") from None
         if kind != self.KIND or content.get("fingerprint") != self.fingerprint:
             raise DataFileError(
                 f"checkpoint {self.folder} is of a fit with other parameters or labels: remove it, or name another"
             )
         if codes.shape != (self.n, width) or codes.dtype != np.uint8:
             raise DataFileError(
-                f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to begin anew"
+                f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to start over"
             )
         mine = np.array(codes[self.start : self.start + n])
-        if checksum(mine, self.start, self.ranks) != content["checksum"]:
-            raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to begin anew")
         random = ("MT19937", arrays["random"], *content["random"])
-        return State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
+        state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
+        return state, content["checksum"]
+
+    def _check_all_see_the_same(self, found: tuple[State, int] | None) -> None:
+        """Refuse, on all processes, a folder in which they see different states."""
+        iterations = -1 if found is None else len(found[0].objective)
+        seen = self.ranks.gather(torch.tensor([float(iterations)])).flatten().long().tolist()
+        if len(set(seen)) == 1:
+            return
+        which = ", ".join(
+            f"{'none' if t < 0 else f'one of {t} iterations'} (process {i})" for i, t in enumerate(seen)
+        )
+        raise DataFileError(
+            f"checkpoint {self.folder}: the processes see different states: {which}. All of them need the same "
+            "folder, on storage they share"
+        )
 
     def save(self, state: State) -> None:
         """Write the state of all processes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dish.checks import check_integer, check_number, check_option
-from dish.hasher import Hasher
+from dish.hasher import Encoder, Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
 from dish.kernel.functions import HashFunction, Linear
@@ -108,17 +107,22 @@ class KernelHasher(Stopwatch, Hasher):
         """F on features."""
         return Linear.of(self.W_, self.intercept_)
 
-    def _encoder(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Rows → F, with everything on the device."""
+    def _features(self) -> FeatureMap:
+        """k(x), with its arrays on the device."""
         device = resolve_device(self.device)
         anchors, mean = torch.from_numpy(self.anchors_).to(device), torch.from_numpy(self.mean_).to(device)
-        features = FeatureMap(self.kernel, anchors, self.gamma_, mean)
+        return FeatureMap(self.kernel, anchors, self.gamma_, mean)
+
+    def _encoder(self) -> Encoder:
+        """Rows → F, with everything on the device."""
+        features = self._features()
+        anchors = features.anchors
         function = self._function().to(anchors)
 
         def encode(X: NDArray[Any]) -> NDArray[Any]:
             F = np.empty((len(X), self.n_bits), np.float32)
-            for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
-                F[rows] = function(features(as_tensor(X[rows]).to(device, anchors.dtype)))
+            for rows in row_blocks(len(X), rows_at_a_time(anchors.device, *anchors.shape)):
+                F[rows] = function(features(as_tensor(X[rows]).to(anchors)))
             return F
 
         return encode
