@@ -203,7 +203,7 @@ def _fit_rows(
 def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks) -> tuple[Any, Any]:
     """This process's rows, read a block at a time where the files allow it, and their labels."""
     from dish.io.features import read_features
-    from dish.io.rows import Rows
+    from dish.io.rows import RowSource
     from dish.io.tables import read_labels
     from dish.labels import is_tags, tag_matrix
 
@@ -226,7 +226,7 @@ def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks
     mine = ranks.my_rows(n)
     if mine.start == mine.stop:
         raise ValueError(f"{path} has {n} rows, too few for {ranks.world} processes")
-    return Rows(X, mine), y[mine]
+    return RowSource(X, mine), y[mine]
 
 
 def _save(hasher: Any, output: Path, n: int, what: str) -> str:
