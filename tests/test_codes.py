@@ -43,7 +43,7 @@ def test_bad_codes_are_named():
         codes.unpack(np.zeros((3, 8)), 64)
     with pytest.raises(ValueError, match="have 8"):
         codes.unpack(np.zeros((3, 2), np.uint8), 64)
-    with pytest.raises(ValueError, match="bytes a row"):
+    with pytest.raises(ValueError, match="bytes per row"):
         codes.hamming(good, good[:, :4])
     with pytest.raises(ValueError, match="k must be"):
         codes.nearest(good, good, 4)

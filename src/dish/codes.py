@@ -6,15 +6,9 @@ byte ``j // 8``), the unused low bits of the last byte zero. Bit 1 stands for +1
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
-
-# Kernels here are short and many. Threads that spin between them would starve each other on a busy machine;
-# read when numba starts its threads, and left alone if you have chosen otherwise.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from numba import njit, prange, types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
@@ -59,7 +53,7 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None, name: str = "codes"
         )
     if n_bits is not None and array.shape[1] != n_bytes(n_bits):
         raise ValueError(
-            f"{name} has {array.shape[1]} bytes a row, but codes of {n_bits} bits have {n_bytes(n_bits)}"
+            f"{name} has {array.shape[1]} bytes per row, but codes of {n_bits} bits have {n_bytes(n_bits)}"
         )
     return np.ascontiguousarray(array)
 
@@ -92,13 +86,13 @@ def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np
 def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
     A, B = check_codes(a, name="query codes"), check_codes(b, name="database codes")
     if A.shape[1] != B.shape[1]:
-        raise ValueError(f"query codes have {A.shape[1]} bytes a row, database codes {B.shape[1]}")
+        raise ValueError(f"query codes have {A.shape[1]} bytes per row, database codes {B.shape[1]}")
     return A, B
 
 
 @njit(cache=True)
 def byte_table(u: Any, words: int) -> Any:
-    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is a look-up a byte of H_i.
+    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is one look-up per byte of H_i.
 
     With rows for 8·``words`` bytes; those beyond the length of u are zero.
     """

@@ -6,14 +6,17 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -31,15 +34,82 @@ def resolve_device(device: str) -> torch.device:
     return chosen
 
 
+def usable_cores() -> int:
+    """Cores this process may use: those of its affinity, or the CPU quota of its control groups if that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for group in control_groups("cpu"):
+        quota, period = _numbers(group / "cpu.max")[:2] or (None, None)  # version 2: "max 100000" or "150000 100000"
+        if quota is None:
+            quota = next(iter(_numbers(group / "cpu.cfs_quota_us")), None)  # version 1: -1 is none
+            period = next(iter(_numbers(group / "cpu.cfs_period_us")), None)
+        if quota is not None and period and quota > 0:
+            cores = min(cores, max(1, -(-quota // period)))
+    return cores
+
+
+def control_groups(controller: str) -> list[Path]:
+    """Folders of the control groups that limit this process, its own first, then those around it."""
+    try:
+        lines = (PROC / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return _upwards(CGROUPS / controller, path)
+    unified = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
+    return _upwards(CGROUPS, unified[0]) if unified else []
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    """``root/path`` and the folders above it, up to ``root``; a container may not show all of them."""
+    own = root / path.strip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
+
+
+def _numbers(path: Path) -> list[int | None]:
+    """Whole numbers of a one-line file, None for "max"; nothing if there is no such file."""
+    try:
+        return [None if word == "max" else int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+_limits: list[int] = []  # of torch's threads, of all who are inside ``torch_threads`` now
+_limits_lock = threading.Lock()
+_threads_before = 0
+
+
 @contextmanager
-def threads_for(n: int) -> Iterator[None]:
-    """Threads of torch for many products over n rows each: waking a thread costs more than it saves on a few rows."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, n // 16384)))
+def torch_threads(most: int) -> Iterator[None]:
+    """Torch on at most ``most`` threads, and on no more than ``usable_cores``.
+
+    Torch has one number for the whole process: the lowest of all who are inside now. What it was before anybody came
+    is there again when the last one has left, in whatever order threads enter and leave.
+    """
+    global _threads_before
+    limit = max(1, min(most, usable_cores()))
+    with _limits_lock:
+        if not _limits:
+            _threads_before = torch.get_num_threads()
+        _limits.append(limit)
+        torch.set_num_threads(min(_threads_before, *_limits))
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _limits_lock:
+            _limits.remove(limit)
+            torch.set_num_threads(min(_threads_before, *_limits) if _limits else _threads_before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Torch on one thread: small dense solves are no faster on several, which only wait for each other."""
+    return torch_threads(1)
+
+
+def threads_for(n: int) -> AbstractContextManager[None]:
+    """Threads of torch for many products over n rows each: waking one costs more than it saves on a few rows."""
+    return torch_threads(n // 16384)
 
 
 UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024**i for i, k in enumerate("KMGT", 1)}
@@ -70,17 +140,26 @@ def _positive(number: float, given: Any) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping: of the machine, or of its container if that has less."""
+    """Bytes to be had without swapping: of the machine, or of this process's control groups if they have less."""
     free = 4 << 30
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+    with suppress(OSError, StopIteration, ValueError):
+        lines = (PROC / "meminfo").read_text().splitlines()
         free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            free = min(free, max(0, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())))
-    except (OSError, StopIteration, ValueError):
-        pass
+    for group in control_groups("memory"):
+        limit = _numbers(group / "memory.max") or _numbers(group / "memory.limit_in_bytes")
+        used = _numbers(group / "memory.current") or _numbers(group / "memory.usage_in_bytes")
+        if limit and used and limit[0] is not None and used[0] is not None:
+            free = min(free, max(0, limit[0] - used[0] + _reclaimable(group)))
     return free
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of files that a control group keeps in memory and gives up when it needs room."""
+    try:
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0
 
 
 class PeakMemory:
@@ -111,7 +190,7 @@ def environment() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},

@@ -8,7 +8,7 @@ import torch
 
 from dish import codes, parallel
 from dish.similarity import Classes, from_labels
-from dish.solver import cbcd, packed
+from dish.solver import cbcd, device
 from helpers.similarities import KINDS
 
 RNG = np.random.default_rng(3)
@@ -112,10 +112,10 @@ def test_sim_is_the_papers_formula(name, form, lam):
 
     columns = FORMS[form](codes.pack(H), r)
     group = S.row_group
-    sums = columns.group_sums(k, group, S.n_groups)
-    u = columns.gram(k)
+    sums, u = columns.sums(k, group, S.n_groups)
     u[k] = 0
-    sim, qb = columns.scores(k, u, r * S.P(S.Rt(sums)), r * S.diag - (r - 1), group, torch.from_numpy(q), lam)
+    diag = r * S.diag - (r - 1)
+    sim, qb = columns.scores(k, u, r * S.P(S.Rt(sums)), diag, group, torch.from_numpy(q), lam, n)
     np.testing.assert_allclose(sim.numpy(), literal, atol=1e-9)
     b = H[:, k].astype(float)
     assert r * sums @ S.P(S.Rt(sums)) - u @ u == pytest.approx(b @ Q @ b)
@@ -176,19 +176,19 @@ def test_selection_is_a_stable_sort(n, values, monkeypatch):
         "signed_zero": np.where(rng.random(n) < 0.5, -0.0, 0.0),
     }[values]
     count = (n + 1) // 2
-    threshold, ties = packed.kth_largest(v, count, np.empty(n))
-    assert threshold == np.sort(v)[n - count]
-    assert ties == count - (v > threshold).sum()
     expected = np.zeros(n, bool)
     expected[np.argsort(-v, kind="stable")[:count]] = True
-    words = packed._words_above(v, threshold, ties)
-    np.testing.assert_array_equal(np.unpackbits(words.view(np.uint8), bitorder="little")[:n] == 1, expected)
-    device = cbcd.DeviceColumns(torch.zeros(n, 1, dtype=torch.uint8), 1)
+    sim, threshold = torch.from_numpy(v), np.sort(v)[n - count]
+    ties = count - (v > threshold).sum()
     monkeypatch.setattr(device, "SAMPLE", 1 << 11)
-    assert device.kth_largest(torch.from_numpy(v), count) == (threshold, ties)
-    assert parallel.kth_largest(torch.from_numpy(v), count, parallel.ALONE) == (threshold, ties)
-    for _ in range(2):  # right after the selection, and by itself
-        np.testing.assert_array_equal(device.above(torch.from_numpy(v), threshold, ties) > 0, expected)
+    assert parallel.kth_largest(sim, count, parallel.ALONE) == (threshold, ties)
+    start = rng.random(n) < 0.5
+    for form, make in FORMS.items():
+        H = make(np.packbits(start[:, None], axis=1), 1)
+        assert H.kth_largest(sim, count) == (threshold, ties), form
+        assert H.set_largest(0, sim, threshold, ties) == (start != expected).sum(), form
+        np.testing.assert_array_equal(H.packed()[:, 0] > 0, expected, err_msg=form)
+        assert H.set_largest(0, sim, threshold, ties) == 0, form  # not right after a selection
 
 
 def test_integers_of_the_similarity_part_stay_exact():
@@ -200,10 +200,9 @@ def test_integers_of_the_similarity_part_stay_exact():
     q = torch.from_numpy(1e-6 * rng.standard_normal((r, n)))
     columns = cbcd.PackedColumns(codes.pack(H), r)
     S = Classes(y)
-    u = columns.gram(0)
+    sums, u = columns.sums(0, S.row_group, 2)
     u[0] = 0
-    value = r * S.P(S.Rt(columns.group_sums(0, S.row_group, 2)))
-    sim, _ = columns.scores(0, u, value, r * S.diag - (r - 1), S.row_group, q[0], 0.0)
+    sim, _ = columns.scores(0, u, r * S.P(S.Rt(sums)), r * S.diag - (r - 1), S.row_group, q[0], 0.0, n)
     rows = y == 0
     assert np.ptp(sim.numpy()[rows]) > 1e-6  # q does tell the rows of a class apart …
     assert np.ptp((sim + q[0]).numpy()[rows]) < 1e-8  # … and is all that does

@@ -15,16 +15,14 @@ All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top h
 through a ``parallel.Ranks``.
 
 Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
-``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, one line a method: the readable twin).
+``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, one line per method: the readable
+twin). ``columns_for`` takes the one for a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -36,7 +34,7 @@ from dish.progress import LONG, progress
 from dish.similarity import Similarity
 from dish.solver.columns import Columns, DenseColumns
 from dish.solver.device import DeviceColumns, pack_signs
-from dish.solver.packed import CHUNK, PackedColumns
+from dish.solver.packed import PackedColumns
 
 __all__ = [
     "Columns",
@@ -44,6 +42,7 @@ __all__ = [
     "DeviceColumns",
     "PackedColumns",
     "Sweep",
+    "columns_for",
     "objective",
     "pack_signs",
     "sweep",
@@ -69,25 +68,14 @@ def sweep(
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
-    with _threads_for(H.n), progress("H-step", H.r, worth=n >= LONG) as step:
+    with progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
-        result.gram = ranks.total(H.whole_gram()).cpu().numpy()
+        result.gram = ranks.total(H.gram()).cpu().numpy()
     flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
     result.flips = int(flips)
     return result
-
-
-@contextmanager
-def _threads_for(n: int) -> Iterator[None]:
-    """Threads for kernels over n rows: one for every two chunks, since starting and waiting costs as much."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(max(1, min(before, n // (2 * CHUNK))))
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
 
 
 def update_column(
@@ -110,19 +98,23 @@ def update_column(
     count = (n + 1) // 2
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
-        sums = H.group_sums(k, S.row_group, S.n_groups)  # Eᵀ b
-        Rtb, u, moved_all = ranks.sum(S.Rt(sums), H.gram(k), torch.tensor([moved], device=sums.device))
+        sums, against = H.sums(k, S.row_group, S.n_groups)  # Eᵀb, Hᵀb
+        Rtb, u, moved_all = ranks.sum(S.Rt(sums), against, torch.tensor([moved], device=sums.device))
         if step and ranks.world > 1 and moved_all == 0:
-            result.steps -= 1  # it was none: several processes learn only now that nothing moved
+            result.steps -= 1  # not a step after all: ranks learn only here that no row moved
             break
         SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
-        sim, qb = H.scores(k, u, H.r * SB, diag, S.row_group, q, lam)
+        sim, qb = H.scores(k, u, H.r * SB, diag, S.row_group, q, lam, n)
         parts = torch.stack([sums @ SB, qb, sums.sum()])
         if ranks.world > 1:
             parts, samples = ranks.sum(parts, parallel.sample(sim, ranks))
         bSb, linear, b1, uu = torch.cat([parts, (u @ u)[None]]).tolist()
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
+        if not np.isfinite(g):  # summed over all processes, so that all of them stop here
+            raise ValueError(
+                f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity"
+            )
         if g > g_kept:  # worse than the column we had: take the step back
             H.set_column(k, kept)
             break
@@ -136,7 +128,7 @@ def update_column(
             threshold, ties = H.kth_largest(sim, count)
         else:
             threshold, ties = parallel.kth_largest(sim, count, ranks, samples, H.between)
-        moved = H.set_column(k, H.above(sim, threshold, ties))
+        moved = H.set_largest(k, sim, threshold, ties)
         if ranks.world == 1 and moved == 0:
             break
         result.steps += 1
@@ -146,3 +138,10 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
     """Q(H) after a sweep: r²‖S‖² − 2r tr(HᵀSH) + ‖HᵀH‖² + Σ q_kᵀh_k + constant of the loss."""
     fit = r * r * squared_norm - 2 * r * result.hSh.sum() + float((result.gram**2).sum())
     return float(fit + result.qh.sum() + loss_constant)
+
+
+def columns_for(packed: Tensor, n_bits: int) -> Columns:
+    """Packed codes in the form that suits their device."""
+    if packed.device.type == "cpu":
+        return PackedColumns(packed.numpy(), n_bits)
+    return DeviceColumns(packed, n_bits)

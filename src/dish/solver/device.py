@@ -9,15 +9,17 @@ from torch import Tensor
 
 from dish import parallel
 
+SAMPLE = 1 << 14  # values that a selection takes its first bounds from
+
 
 class DeviceColumns:
-    """Codes as ±1, one contiguous row of memory a bit, for a GPU.
+    """Codes as ±1, one contiguous row of memory per bit, for a GPU.
 
-    H'u is exact: u is split into pieces of so few binary digits that products and sums of them are whole numbers
-    which the arithmetic of the matrix units holds.
+    Sums are exact. H'u: u is split into pieces of so few binary digits that products and sums of them are whole
+    numbers which the arithmetic of the matrix units holds. Eᵀb: rows are put in order of their group once, and the
+    sum of a group is the difference of two running sums, whole numbers too.
     """
 
-    SAMPLE = 1 << 14  # values that a selection takes its first bounds from
     between = staticmethod(parallel.between)
 
     def __init__(self, packed: Tensor, n_bits: int) -> None:
@@ -28,43 +30,46 @@ class DeviceColumns:
         for k in range(n_bits):
             self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
         base = float(1 << self.digits)
-        self.powers = (
-            base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]
-        )  # of the pieces of u
-        self.n_pieces = -(-self.n.bit_length() // self.digits)
+        self.powers = base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]  # of u's pieces
         self._cells = packed.new_empty(0, dtype=torch.int32)
+        self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # of Eᵀb; its first stays 0
+        self._order: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_ties = False
         self._diag: tuple[Tensor, float, Tensor] | None = None
 
-    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
-        """Eᵀb (g,): rows with +1 less rows with −1."""
+    def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """Eᵀb (g,) and Hᵀb (r,)."""
+        if self._order is None or self._order[0] is not row_group:
+            counts = torch.bincount(row_group, minlength=n_groups)
+            ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))  # where each group starts and ends
+            self._order = row_group, torch.argsort(row_group, stable=True), ends
+        _, order, ends = self._order
         self._cells = torch.add(self.Ht[k] > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
-        if n_groups > 1 << 16:  # few rows a group: they seldom meet
-            return self.Ht.new_zeros(n_groups, dtype=torch.float64).index_add_(0, row_group, self.Ht[k].double())
-        counts = torch.histc(self._cells.float(), 2 * n_groups, 0, 2 * n_groups).double()
-        return counts[1::2] - counts[::2]
+        torch.cumsum(self.Ht[k].index_select(0, order).int(), 0, dtype=torch.int32, out=self._running[1:])
+        at_ends = self._running.index_select(0, ends)
+        return (at_ends[1:] - at_ends[:-1]).double(), self._against(k)
 
-    def gram(self, k: int) -> Tensor:
+    def _against(self, k: int) -> Tensor:
         """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
         parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
-    def whole_gram(self) -> Tensor:
+    def gram(self) -> Tensor:
         """HᵀH (r, r)."""
         parts = [_whole_product(Ht, Ht.T).double() for Ht in self.Ht.split(1 << 23, dim=1)]
         return torch.stack(parts).sum(0)
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
-        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb; right after ``group_sums`` of the same column."""
+        """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         if self._diag is None or self._diag[0] is not diag or self._diag[1] != lam:
             self._diag = diag, lam, torch.stack([4 * diag, lam - 4 * diag], 1)
         table = torch.add(self._diag[2], value[:, None], alpha=4)  # (g, 2): by group, and by −1 or +1
         sim = table.flatten().index_select(0, self._cells)
         pieces = (u.abs() / self.powers).floor_().remainder_(1 << self.digits).mul_(torch.sign(u))  # (8, r)
         Hu = _whole_product(pieces.to(self.Ht.dtype), self.Ht)  # (8, n)
-        for j in range(self.n_pieces):
+        for j in range(-(-n_all.bit_length() // self.digits)):
             sim.sub_(Hu[j], alpha=4 << self.digits * j)
         return sim.sub_(q), (q * self.Ht[k]).sum(dtype=torch.float64)
 
@@ -72,17 +77,15 @@ class DeviceColumns:
         """Column k."""
         return self.Ht[k].clone()
 
-    def set_column(self, k: int, column: Tensor) -> int:
-        """Write column k; return how many rows changed."""
-        flips = int((self.Ht[k] != column).sum())
+    def set_column(self, k: int, column: Tensor) -> None:
+        """Write column k."""
         self.Ht[k] = column
-        return flips
 
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
         """The count-th largest sim, and its ties among the largest: as the function of this name, on the device."""
         k, left = count, sim
-        if self.n > 4 * self.SAMPLE:
-            ordered = sim[:: self.n // self.SAMPLE].sort().values
+        if self.n > 4 * SAMPLE:
+            ordered = sim[:: self.n // SAMPLE].sort().values
             place, margin = (self.n - count) / self.n * len(ordered), 1.5 * len(ordered) ** 0.5
             low, high = ordered[int(place - margin)], ordered[min(len(ordered) - 1, int(place + margin))]
             between = sim[(sim >= low) & (sim <= high)]
@@ -91,10 +94,10 @@ class DeviceColumns:
                 k, left = count - above, between
         threshold = left.sort(descending=True).values[k - 1]
         found, larger, equal = torch.stack([threshold, (left > threshold).sum(), (left == threshold).sum()]).tolist()
-        self._all_ties = k - larger == equal  # as nearly always: then no one has to be left out
+        self._all_ties = k - larger == equal  # as nearly always: then no row has to be left out
         return found, k - int(larger)
 
-    def above(self, sim: Tensor, threshold: float, ties: int) -> Tensor:
+    def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
         if self._all_ties:
             self._all_ties = False
@@ -102,7 +105,10 @@ class DeviceColumns:
         else:
             equal = sim == threshold
             chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
-        return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
+        column = torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
+        moved = int((self.Ht[k] != column).sum())
+        self.Ht[k] = column
+        return moved
 
     def signs(self, rows: slice, like: Tensor) -> Tensor:
         """Some rows as ±1."""
@@ -126,7 +132,7 @@ def _whole_product(A: Tensor, B: Tensor) -> Tensor:
 
 
 def pack_signs(F: Tensor) -> Tensor:
-    """Values (n, r) → packed codes (n, ceil(r/8)) uint8 on the same device; a value ≥ 0 is bit 1."""
+    """``codes.pack`` on a tensor, on its own device: (n, r) → (n, ceil(r/8)) uint8; a value ≥ 0 is bit 1."""
     bits = torch.nn.functional.pad((F >= 0).to(torch.uint8), (0, -F.shape[1] % 8)).view(len(F), -1, 8)
     weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=F.device)
     return (bits * weights).sum(-1, dtype=torch.uint8)

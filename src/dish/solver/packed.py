@@ -6,74 +6,105 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
 from dish.codes import byte_table, popcount
+from dish.solver import team
+
+CHUNK = 8192  # rows: a multiple of 64, so that no two threads share a word of a column
+SAMPLE = 2048  # values that a selection takes its bounds from
 
 
 class PackedColumns:
-    """Codes as bits, once by row (for H'u) and once by column (for HᵀH): r/4 bytes a row in all."""
+    """Codes as bits, once by row (for H'u) and once by column (for HᵀH): r/4 bytes per row in all."""
 
     def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
         self.n, self.r = len(packed), n_bits
         self.width = packed.shape[1]
         self.rows = codes.as_words(packed)  # (n, ceil(r/64)) uint64, the first byte lowest
         self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
+        self.chunks = -(-self.n // CHUNK)
         self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
+        self.threads = team.size(self.chunks // 2)  # waking a thread for less costs as much as it saves
 
-    def group_sums(self, k: int, row_group: Tensor, n_groups: int) -> Tensor:
-        """Eᵀb (g,)."""
-        return torch.from_numpy(_group_sums(self.cols[k], row_group.numpy(), n_groups))
+    def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """Eᵀb (g,) and Hᵀb (r,), the latter n − 2·(bits that differ)."""
+        groups, lanes = row_group.numpy(), min(self.threads, max(1, 4 * self.n // n_groups))
+        counts = np.zeros((lanes, n_groups), np.int32)  # rows with +1 less rows with −1
+        differ = np.zeros((lanes, self.r), np.int64)
+        ends = self._ends(lanes)
+        team.run(lambda t: _sums(ends[t], ends[t + 1], self.cols, k, groups, counts[t], differ[t]), lanes)
+        return torch.from_numpy(counts.sum(0).astype(np.float64)), torch.from_numpy(self.n - 2.0 * differ.sum(0))
 
-    def gram(self, k: int) -> Tensor:
-        """Hᵀb (r,): n − 2·(bits that differ)."""
-        return torch.from_numpy(_gram(self.cols, k, self.n))
-
-    def whole_gram(self) -> Tensor:
+    def gram(self) -> Tensor:
         """HᵀH (r, r)."""
-        return torch.stack([self.gram(k) for k in range(self.r)])
+        out = np.empty((self.r, self.r))
+        team.run(lambda t: _gram(t, self.threads, self.cols, self.n, out), self.threads)
+        return torch.from_numpy(out)
 
     def scores(
-        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float
+        self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         table = byte_table(u.numpy(), self.rows.shape[1])
-        qb = _scores(
-            self.rows,
-            self.cols[k],
-            row_group.numpy(),
-            value.numpy(),
-            diag.numpy(),
-            table,
-            q.numpy(),
-            lam,
-            self._sim,
+        arrays = row_group.numpy(), value.numpy(), diag.numpy(), table, q.numpy()
+        linear, ends = np.empty(self.chunks), self._ends(self.threads)
+        team.run(
+            lambda t: _scores(ends[t], ends[t + 1], self.rows, self.cols[k], *arrays, lam, self._sim, linear),
+            self.threads,
         )
-        return torch.from_numpy(self._sim), torch.tensor(qb, dtype=torch.float64)
+        return torch.from_numpy(self._sim), torch.tensor(linear.sum(), dtype=torch.float64)
 
     def column(self, k: int) -> NDArray[np.uint64]:
         """Column k as words of 64 rows."""
         return self.cols[k].copy()
 
-    def set_column(self, k: int, column: NDArray[np.uint64]) -> int:
-        """Write column k; return how many rows changed."""
-        return int(_set_column(self.rows.view(np.uint8), self.cols[k], column, k))
+    def set_column(self, k: int, column: NDArray[np.uint64]) -> None:
+        """Write column k."""
+        _set_column(self.rows.view(np.uint8), self.cols[k], column, k)
 
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
-        """The count-th largest sim, and its ties among the largest."""
-        return kth_largest(sim.numpy(), count, self._scratch)
+        """The count-th largest sim, and its ties among the largest.
+
+        Two bounds from a sorted sample hold it between them; one pass counts what is above and gathers what lies
+        between, a few per cent, for an ordinary selection. Should the bounds miss, all values are selected from.
+        """
+        values, k, n = sim.numpy(), count, self.n
+        if n > 8 * SAMPLE:
+            sample = np.sort(values[:: n // SAMPLE])
+            place = (n - count) / n * len(sample)
+            margin = 1.5 * len(sample) ** 0.5  # three standard deviations of the sample's quantile
+            low = sample[max(0, int(place - margin))]
+            high = sample[min(len(sample) - 1, int(place + margin))]
+            above, inside = self._between(values, low, high)
+            if above < count <= above + len(inside):
+                values, k = inside, count - above
+        threshold = float(np.partition(values, len(values) - k)[len(values) - k])
+        return threshold, k - int(np.count_nonzero(values > threshold))
 
     def between(self, sim: Tensor, low: float, high: float) -> tuple[int, Tensor]:
         """How many sim exceed ``high``, and those in [low, high]."""
-        above, found = _between(sim.numpy(), low, high, self._scratch)
-        return int(above), torch.from_numpy(self._scratch[: _close_gaps(self._scratch, found)])
+        above, inside = self._between(sim.numpy(), low, high)
+        return above, torch.from_numpy(inside)
 
-    def above(self, sim: Tensor, threshold: float, ties: int) -> NDArray[np.uint64]:
+    def _between(self, values: NDArray[np.float64], low: float, high: float) -> tuple[int, NDArray[np.float64]]:
+        above, found = np.empty(self.chunks, np.int64), np.empty(self.chunks, np.int64)
+        out, ends = self._scratch, self._ends(self.threads)
+        team.run(lambda t: _between(ends[t], ends[t + 1], values, low, high, out, above, found), self.threads)
+        return int(above.sum()), out[: _close_gaps(out, found)]
+
+    def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
-        return _words_above(sim.numpy(), threshold, ties)
+        values, rows, column = sim.numpy(), self.rows.view(np.uint8), self.cols[k]
+        before, ends = column.copy(), self._ends(self.threads)
+        moved, equal = np.empty(self.chunks, np.int64), np.empty(self.chunks, np.int64)
+        team.run(
+            lambda t: _set_above(ends[t], ends[t + 1], rows, column, values, threshold, k, moved, equal), self.threads
+        )
+        return int(moved.sum()) + _add_ties(rows, column, before, values, threshold, ties, k, equal)
 
     def signs(self, rows: slice, like: Tensor) -> Tensor:
         """Some rows as ±1."""
@@ -84,10 +115,12 @@ class PackedColumns:
         """All codes, packed by row."""
         return self.rows.view(np.uint8)[:, : self.width].copy()
 
+    def _ends(self, parts: int) -> list[int]:
+        """Where the rows of each part start and end, at whole chunks."""
+        return [min(self.n, self.chunks * t // parts * CHUNK) for t in range(parts + 1)]
 
-# --- numba kernels: rows in chunks of a multiple of 64, so that no two threads share a word ---------------
 
-CHUNK = 8192
+# --- numba kernels, each over rows start … stop − 1; numbers by chunk do not depend on how threads share them ------
 
 
 @njit(cache=True)
@@ -101,104 +134,96 @@ def _transpose_bits(rows: Any, r: int) -> Any:
     return cols
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
+def _sums(start: int, stop: int, cols: Any, k: int, row_group: Any, counts: Any, differ: Any) -> None:
+    """Eᵀb in ``counts``, and by column the bits that differ from column k."""
+    words = cols[:, start >> 6 : (stop + 63) >> 6]
+    column, groups = words[k], row_group[start:stop]
+    for i in range(len(groups)):
+        bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
+        counts[np.uint64(groups[i])] += np.int32(bit << np.uint64(1)) - np.int32(1)
+    for j in range(len(words)):
+        total = np.uint64(0)
+        for w in range(len(column)):
+            total += popcount(words[j, w] ^ column[w])
+        differ[j] = total
+
+
+@njit(nogil=True, cache=True)
+def _gram(part: int, parts: int, cols: Any, n: int, out: Any) -> None:
+    """Every ``parts``-th row of HᵀH."""
+    r, words = cols.shape
+    for k in range(part, r, parts):
+        for j in range(r):
+            differ = np.uint64(0)
+            for w in range(words):
+                differ += popcount(cols[j, w] ^ cols[k, w])
+            out[k, j] = n - 2.0 * differ
+
+
+@njit(nogil=True, cache=True)
 def _scores(
+    start: int,
+    stop: int,
+    rows: Any,
+    column: Any,
+    row_group: Any,
+    value: Any,
+    diag: Any,
+    table: Any,
+    q: Any,
+    lam: float,
+    sim: Any,
+    linear: Any,
+) -> None:
+    """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; b·q by chunk on the way."""
+    for c in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
+        part = slice(c * CHUNK, min(stop, (c + 1) * CHUNK))
+        bits = column[part.start >> 6 : (part.stop + 63) >> 6]
+        linear[c] = _scores_of(rows[part], bits, row_group[part], value, diag, table, q[part], lam, sim[part])
+
+
+@njit(nogil=True, cache=True)
+def _scores_of(
     rows: Any, column: Any, row_group: Any, value: Any, diag: Any, table: Any, q: Any, lam: float, sim: Any
 ) -> Any:
-    """sim_i = 4 (value[g_i] − H_i u − diag[g_i] b_i) − q_i + λ c_i; sums b·q on the way."""
-    n, words = rows.shape
-    chunks = (n + CHUNK - 1) // CHUNK
-    qb = np.zeros(chunks)
+    words = rows.shape[1]
     byte = np.uint64(255)
-    for c in prange(chunks):
-        linear = 0.0
-        for i in range(c * CHUNK, min(n, (c + 1) * CHUNK)):
-            Hu = 0.0
-            for w in range(words):
-                x = rows[i, w]  # eight bytes at once, the first of them lowest
-                j = 8 * w
-                Hu += (
-                    (table[j, x & byte] + table[j + 1, (x >> np.uint64(8)) & byte])
-                    + (table[j + 2, (x >> np.uint64(16)) & byte] + table[j + 3, (x >> np.uint64(24)) & byte])
-                ) + (
-                    (table[j + 4, (x >> np.uint64(32)) & byte] + table[j + 5, (x >> np.uint64(40)) & byte])
-                    + (table[j + 6, (x >> np.uint64(48)) & byte] + table[j + 7, x >> np.uint64(56)])
-                )
-            g = np.uint64(row_group[i])
-            Qb = value[g] - Hu
-            c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
-            b = 2.0 * c_i - 1.0
-            linear += b * q[i]
-            sim[i] = 4.0 * (Qb - diag[g] * b) - q[i] + lam * c_i
-        qb[c] = linear
-    return qb.sum()
-
-
-@njit(parallel=True, cache=True)
-def _gram(cols: Any, k: int, n: int) -> Any:
-    r, words = cols.shape
-    u = np.empty(r)
-    for j in prange(r):
-        differ = np.uint64(0)
+    bq = 0.0
+    for i in range(len(sim)):
+        Hu = 0.0
         for w in range(words):
-            differ += popcount(cols[j, w] ^ cols[k, w])
-        u[j] = n - 2.0 * differ
-    return u
+            x = rows[i, w]  # eight bytes at once, the first of them lowest
+            j = 8 * w
+            Hu += (
+                (table[j, x & byte] + table[j + 1, (x >> np.uint64(8)) & byte])
+                + (table[j + 2, (x >> np.uint64(16)) & byte] + table[j + 3, (x >> np.uint64(24)) & byte])
+            ) + (
+                (table[j + 4, (x >> np.uint64(32)) & byte] + table[j + 5, (x >> np.uint64(40)) & byte])
+                + (table[j + 6, (x >> np.uint64(48)) & byte] + table[j + 7, x >> np.uint64(56)])
+            )
+        g = np.uint64(row_group[i])
+        Qb = value[g] - Hu
+        c_i = float((column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
+        b = 2.0 * c_i - 1.0
+        bq += b * q[i]
+        sim[i] = 4.0 * (Qb - diag[g] * b) - q[i] + lam * c_i
+    return bq
 
 
-@njit(parallel=True, cache=True)
-def _group_sums(column: Any, row_group: Any, n_groups: int) -> Any:
-    n = len(row_group)
-    lanes = 1 if n_groups > 4096 else (n + CHUNK - 1) // CHUNK  # a counter for each chunk, or one for all
-    size = -(-n // (64 * lanes)) * 64
-    counts = np.zeros((lanes, n_groups, 2), np.int32)  # rows with −1, rows with +1
-    for c in prange(lanes):
-        count = counts[c].ravel()
-        for i in range(c * size, min(n, (c + 1) * size)):
-            bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
-            count[(np.uint64(row_group[i]) << np.uint64(1)) + bit] += np.int32(1)
-    total = counts.sum(axis=0)
-    return (total[:, 1] - total[:, 0]).astype(np.float64)
-
-
-def kth_largest(values: NDArray[np.float64], k: int, scratch: NDArray[np.float64]) -> tuple[float, int]:
-    """The k-th largest value, and how many of the values equal to it are among the k largest.
-
-    Two bounds from a sorted sample hold the k-th largest between them; one pass counts what is above and
-    gathers what lies between, a few per cent, in ``scratch`` for an ordinary selection. Should the bounds
-    miss, all values are selected from.
-    """
-    n, size = len(values), 2048
-    if n > 8 * size:
-        sample = np.sort(values[:: n // size])
-        place = (n - k) / n * len(sample)
-        margin = 1.5 * len(sample) ** 0.5  # three standard deviations of the sample's quantile
-        low = sample[max(0, int(place - margin))]
-        high = sample[min(len(sample) - 1, int(place + margin))]
-        above, found = _between(values, low, high, scratch)
-        found = _close_gaps(scratch, found)
-        if above < k <= above + found:
-            values, k = scratch[:found], k - above
-    threshold = float(np.partition(values, len(values) - k)[len(values) - k])
-    return threshold, k - int(np.count_nonzero(values > threshold))
-
-
-@njit(parallel=True, cache=True)
-def _between(values: Any, low: float, high: float, out: Any) -> Any:
-    """How many values exceed ``high``; those in [low, high] go to the front of each chunk of ``out``: how many."""
-    n = len(values)
-    chunks = (n + CHUNK - 1) // CHUNK
-    above, found = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
-    for c in prange(chunks):
-        start = place = c * CHUNK
-        larger = 0
-        for i in range(start, min(n, start + CHUNK)):
-            v = values[i]
+@njit(nogil=True, cache=True)
+def _between(start: int, stop: int, values: Any, low: float, high: float, out: Any, above: Any, found: Any) -> None:
+    """By chunk: how many values exceed ``high``, and how many in [low, high] went to the front of its ``out``."""
+    for c in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
+        part = slice(c * CHUNK, min(stop, (c + 1) * CHUNK))
+        some, kept = values[part], out[part]
+        place = larger = 0
+        for i in range(len(some)):
+            v = some[i]
             larger += v > high
-            out[place] = v  # always written, kept only if it lies between: no branch to mispredict
+            kept[place] = v  # always written, kept only if it lies between: no branch to mispredict
             place += (v >= low) & (v <= high)
-        above[c], found[c] = larger, place - start
-    return above.sum(), found
+        above[c], found[c] = larger, place
 
 
 @njit(cache=True)
@@ -212,48 +237,60 @@ def _close_gaps(out: Any, found: Any) -> Any:
     return total
 
 
-@njit(parallel=True, cache=True)
-def _words_above(values: Any, threshold: float, n_ties: int) -> Any:
-    """Bits: value > threshold, and the first n_ties rows with value == threshold."""
-    n = len(values)
-    words_per_chunk = CHUNK // 64
-    chunks = (n + CHUNK - 1) // CHUNK
-    column = np.zeros((n + 63) // 64, np.uint64)
-    ties = np.zeros(chunks, np.int64)
-    for c in prange(chunks):
-        found = 0
-        for w in range(c * words_per_chunk, min(len(column), (c + 1) * words_per_chunk)):
-            word = np.uint64(0)
-            for i in range(w * 64, min(n, w * 64 + 64)):
-                word |= np.uint64(values[i] > threshold) << np.uint64(i & 63)
-                found += values[i] == threshold
-            column[w] = word
-        ties[c] = found
-    for c in range(chunks):
-        i = c * CHUNK
-        while n_ties > 0 and ties[c] > 0:
-            if values[i] == threshold:
-                column[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
-                n_ties -= 1
-                ties[c] -= 1
-            i += 1
-    return column
-
-
-@njit(parallel=True, cache=True)
-def _set_column(rows: Any, column: Any, new: Any, k: int) -> Any:
-    """Write the words of a column and flip the same bits in the row-packed codes."""
-    words_per_chunk = CHUNK // 64
-    chunks = (len(column) + words_per_chunk - 1) // words_per_chunk
+@njit(nogil=True, cache=True)
+def _set_above(
+    start: int, stop: int, rows: Any, column: Any, values: Any, threshold: float, k: int, moved: Any, equal: Any
+) -> None:
+    """Column k = (value > threshold), in both forms of the codes; by chunk the rows that moved and those equal."""
     byte, mask = k >> 3, np.uint8(128 >> (k & 7))
-    flips = np.zeros(chunks, np.int64)
-    for c in prange(chunks):
-        for w in range(c * words_per_chunk, min(len(column), (c + 1) * words_per_chunk)):
-            differ = column[w] ^ new[w]
-            column[w] = new[w]
-            while differ:
-                bit = differ & (~differ + np.uint64(1))  # lowest set bit
-                rows[w * 64 + popcount(bit - np.uint64(1)), byte] ^= mask
-                differ ^= bit
-                flips[c] += 1
-    return flips.sum()
+    for c in range(start // CHUNK, (stop + CHUNK - 1) // CHUNK):
+        flips = ties = 0
+        for w in range(c * CHUNK >> 6, (min(stop, (c + 1) * CHUNK) + 63) >> 6):
+            word = np.uint64(0)
+            some = values[w * 64 : min(stop, w * 64 + 64)]
+            for i in range(len(some)):
+                word |= np.uint64(some[i] > threshold) << np.uint64(i)
+                ties += some[i] == threshold
+            flips += _write_word(rows, column, w, word, byte, mask)
+        moved[c], equal[c] = flips, ties
+
+
+@njit(nogil=True, cache=True)
+def _write_word(rows: Any, column: Any, w: int, word: Any, byte: int, mask: Any) -> Any:
+    """Write a word of a column, and the same bits of the codes by row; how many changed."""
+    differ, flips = column[w] ^ word, 0
+    column[w] = word
+    while differ:
+        bit = differ & (~differ + np.uint64(1))  # lowest set bit
+        rows[w * 64 + popcount(bit - np.uint64(1)), byte] ^= mask
+        differ ^= bit
+        flips += 1
+    return flips
+
+
+@njit(cache=True)
+def _add_ties(
+    rows: Any, column: Any, before: Any, values: Any, threshold: float, n_ties: int, k: int, equal: Any
+) -> Any:
+    """Set the first n_ties rows with value == threshold; how many more rows that moves from what was before."""
+    byte, mask = k >> 3, np.uint8(128 >> (k & 7))
+    more = 0
+    for c in range(len(equal)):
+        i = c * CHUNK
+        while n_ties > 0 and equal[c] > 0:
+            if values[i] == threshold:
+                bit = np.uint64(1) << np.uint64(i & 63)
+                column[i >> 6] |= bit
+                rows[i, byte] ^= mask
+                more += -1 if before[i >> 6] & bit else 1
+                n_ties -= 1
+                equal[c] -= 1
+            i += 1
+    return more
+
+
+@njit(cache=True)
+def _set_column(rows: Any, column: Any, new: Any, k: int) -> None:
+    byte, mask = k >> 3, np.uint8(128 >> (k & 7))
+    for w in range(len(column)):
+        _write_word(rows, column, w, new[w], byte, mask)

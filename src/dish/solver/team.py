@@ -1,0 +1,99 @@
+"""Threads for short kernels that release the GIL. They sleep while they wait.
+
+A sweep has thousands of parallel regions of well under a millisecond. OpenMP's threads spin at the end of each unless
+an environment variable said otherwise before the library was loaded: where other programs hold the cores, every
+region then lasts a time slice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import numba
+
+from dish.machine import usable_cores
+
+Task = Callable[[int], None]
+
+
+def size(most: int) -> int:
+    """Threads to share work between: cores we may use, at most ``NUMBA_NUM_THREADS`` and at most ``most``."""
+    return max(1, min(most, usable_cores(), numba.get_num_threads()))
+
+
+def run(task: Task, parts: int) -> None:
+    """``task(0)`` … ``task(parts − 1)`` at once, the first in this thread; in turn if the team has work already."""
+    if parts == 1 or not _team.free.acquire(blocking=False):
+        for part in range(parts):
+            task(part)
+        return
+    team = _team
+    try:
+        team.run(task, parts)
+    finally:
+        team.free.release()
+
+
+class _Worker(threading.Thread):
+    """A thread that does one task at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(name="dish-team", daemon=True)
+        self.begin, self.end = threading.Semaphore(0), threading.Semaphore(0)
+        self.error: BaseException | None = None
+        self.start()
+
+    def give(self, task: Task, part: int) -> None:
+        self.task, self.part, self.error = task, part, None
+        self.begin.release()
+
+    def run(self) -> None:
+        while True:
+            self.begin.acquire()
+            try:
+                self.task(self.part)
+            except BaseException as error:  # the caller raises it
+                self.error = error
+            del self.task  # its arrays are the caller's
+            self.end.release()
+
+
+class _Team:
+    """The workers of this process, and whether one of its threads has them."""
+
+    def __init__(self) -> None:
+        self.free = threading.Lock()
+        self.workers: list[_Worker] = []
+
+    def run(self, task: Task, parts: int) -> None:
+        while len(self.workers) < parts - 1:
+            self.workers.append(_Worker())
+        busy = self.workers[: parts - 1]
+        for part, worker in enumerate(busy, 1):
+            worker.give(task, part)
+        try:
+            task(0)
+        finally:
+            try:
+                for worker in busy:
+                    worker.end.acquire()
+            except BaseException:  # interrupted while waiting: these workers are out of step
+                self.workers = []
+                raise
+        for worker in busy:
+            if worker.error is not None:
+                raise worker.error
+
+
+_team = _Team()
+
+
+def _new_team() -> None:
+    global _team
+    _team = _Team()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_team)  # a forked process has none of its parent's threads

@@ -1,0 +1,81 @@
+"""Threads for short kernels: all parts run, once, and errors reach the caller."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from dish import codes
+from dish.similarity import from_labels
+from dish.solver import cbcd, team
+
+
+def test_every_part_runs_once_also_within_a_part():
+    ran = []
+    for parts in (1, 2, 5, 3):
+        ran.clear()
+        team.run(ran.append, parts)
+        assert sorted(ran) == list(range(parts))
+    threads = set()
+    team.run(lambda part: team.run(lambda inner: threads.add((part, inner, threading.get_ident())), 2), 2)
+    assert {(part, inner) for part, inner, _ in threads} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_error_of_any_part_is_raised_and_the_team_goes_on(bad):
+    def task(part):
+        if part == bad:
+            raise KeyError(part)
+
+    with pytest.raises(KeyError):
+        team.run(task, 3)
+    ran = []
+    team.run(ran.append, 3)
+    assert sorted(ran) == [0, 1, 2]
+
+
+def problem(n, r=9):
+    rng = np.random.default_rng(n)
+    return codes.pack(rng.standard_normal((n, r))), from_labels(np.arange(n) % 7), torch.randn(r, n)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_codes_do_not_depend_on_the_threads(threads, monkeypatch):
+    start, S, q = problem(70_001)
+    alone, shared = cbcd.PackedColumns(start, 9), cbcd.PackedColumns(start, 9)
+    alone.threads, shared.threads = 1, threads
+    a, b = cbcd.sweep(alone, S, q), cbcd.sweep(shared, S, q)
+    np.testing.assert_array_equal(alone.packed(), shared.packed())
+    np.testing.assert_array_equal(a.gram, b.gram)
+    np.testing.assert_array_equal(a.qh, b.qh)
+    assert (a.steps, a.flips) == (b.steps, b.flips)
+
+
+def test_sweeps_in_several_threads():
+    start, S, q = problem(40_000)
+    expected = cbcd.PackedColumns(start, 9)
+    cbcd.sweep(expected, S, q)
+    found = [cbcd.PackedColumns(start, 9) for _ in range(4)]
+    for H in found:
+        H.threads = 2
+    workers = [threading.Thread(target=cbcd.sweep, args=(H, S, q)) for H in found]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for H in found:
+        np.testing.assert_array_equal(H.packed(), expected.packed())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_has_a_team_of_its_own():
+    team.run(lambda part: None, 3)
+    child = os.fork()
+    if child == 0:
+        ran = []
+        team.run(ran.append, 3)
+        os._exit(0 if sorted(ran) == [0, 1, 2] else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0

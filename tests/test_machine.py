@@ -1,0 +1,124 @@
+"""What this process may use of its machine: cores, memory, threads."""
+
+import threading
+
+import pytest
+import torch
+
+from dish import machine
+
+
+@pytest.fixture
+def cgroups(tmp_path, monkeypatch):
+    """A machine of 8 cores and 64 GiB whose control groups are what a test writes."""
+    monkeypatch.setattr(machine, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)))
+
+    def write(**files):
+        for name, text in {"proc/meminfo": f"MemAvailable: {64 << 20} kB\n", **files}.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    return lambda files: write(**files)
+
+
+def test_cores_by_quota_of_our_own_group_version_2(cgroups):
+    cgroups({"proc/self/cgroup": "0::/pod/box\n", "cgroup/cpu.max": "max 100000"})
+    (machine.CGROUPS / "pod/box").mkdir(parents=True)
+    assert machine.usable_cores() == 8
+    cgroups({"cgroup/pod/cpu.max": "450000 100000"})
+    assert machine.usable_cores() == 5
+    cgroups({"cgroup/pod/box/cpu.max": "150000 100000"})
+    assert machine.usable_cores() == 2
+    cgroups({"cgroup/pod/box/cpu.max": "20000 100000"})
+    assert machine.usable_cores() == 1
+
+
+def test_cores_by_quota_version_1(cgroups):
+    cgroups({"proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/box\n0::/\n"})
+    cgroups({"cgroup/cpu/box/cpu.cfs_quota_us": "-1", "cgroup/cpu/box/cpu.cfs_period_us": "100000"})
+    assert machine.usable_cores() == 8
+    cgroups({"cgroup/cpu/box/cpu.cfs_quota_us": "300000"})
+    assert machine.usable_cores() == 3
+
+
+def test_memory_of_our_own_group(cgroups):
+    cgroups({"proc/self/cgroup": "0::/box\n"})
+    assert machine.free_memory() == 64 << 30
+    cgroups({"cgroup/box/memory.max": str(6 << 30), "cgroup/box/memory.current": str(5 << 30)})
+    assert machine.free_memory() == 1 << 30
+    cgroups({"cgroup/box/memory.stat": f"anon 1\ninactive_file {2 << 30}\n"})  # given up when room is needed
+    assert machine.free_memory() == 3 << 30
+    cgroups({"cgroup/box/memory.max": "max"})
+    assert machine.free_memory() == 64 << 30
+
+
+def test_memory_version_1(cgroups):
+    cgroups({"proc/self/cgroup": "4:memory:/outer/box\n0::/\n"})
+    cgroups({"cgroup/memory/outer/box/memory.limit_in_bytes": str(6 << 30)})
+    cgroups({"cgroup/memory/outer/box/memory.usage_in_bytes": str(2 << 30)})
+    assert machine.free_memory() == 4 << 30
+
+
+def test_no_control_groups(cgroups):
+    cgroups({})
+    assert machine.usable_cores() == 8
+    assert machine.free_memory() == 64 << 30
+
+
+@pytest.fixture
+def four_threads(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_come_back_whatever_the_order(four_threads):
+    """A in, B in, A out, B out: the number that was there before anybody came is there again."""
+    a_in, b_in, a_out = (threading.Event() for _ in range(3))
+    seen = {}
+
+    def first():
+        with machine.one_thread():
+            a_in.set()
+            b_in.wait(10)
+            seen["a"] = torch.get_num_threads()
+        a_out.set()
+
+    def second():
+        a_in.wait(10)
+        with machine.one_thread():
+            b_in.set()
+            a_out.wait(10)
+            seen["b"] = torch.get_num_threads()
+        seen["after"] = torch.get_num_threads()
+
+    workers = [threading.Thread(target=f) for f in (first, second)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert seen == {"a": 1, "b": 1, "after": 4}
+    assert torch.get_num_threads() == 4
+    fresh = []
+    worker = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    worker.start()
+    worker.join()
+    assert fresh == [4]
+
+
+def test_threads_nest(four_threads):
+    with machine.torch_threads(3):
+        assert torch.get_num_threads() == 3
+        with machine.one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        with machine.torch_threads(16):
+            assert torch.get_num_threads() == 3
+    with pytest.raises(KeyError), machine.one_thread():
+        raise KeyError
+    assert torch.get_num_threads() == 4
