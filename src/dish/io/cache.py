@@ -1,10 +1,10 @@
-"""The folder of prepared data, and downloads into it."""
+"""The folder of prepared data, downloads, and arrays written whole."""
 
 from __future__ import annotations
 
 import io
 import os
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.io.atomic import write_atomically
-from dish.io.errors import DataFileError, StrPath
+from dish.io.errors import StrPath
 from dish.progress import progress
 
 
 class DownloadError(RuntimeError):
-    """A dataset that could not be fetched from any of its sources."""
+    """A dataset that could not be fetched."""
 
 
 def cache_folder(cache: StrPath | None = None) -> Path:
@@ -29,19 +29,39 @@ def cache_folder(cache: StrPath | None = None) -> Path:
     return Path(cache)
 
 
-def download(url: str, target: Path, title: str, timeout: float) -> None:
-    """Fetch ``url`` into the file ``target``, whole or with an error."""
-    request = urllib.request.Request(url, headers={"User-Agent": "dish"})
-    with urllib.request.urlopen(request, timeout=timeout) as answer, open(target, "wb") as file:
-        size = int(answer.headers.get("Content-Length") or 0)
-        done = 0
-        with progress(title, size or None) as step:
-            while chunk := answer.read(1 << 20):
-                file.write(chunk)
-                done += len(chunk)
-                step(len(chunk))
-    if size and done != size:
-        raise DataFileError(f"{url} broke off after {done:,} of {size:,} bytes")
+def download(url: str, known_hash: str, size: int, folder: Path, timeout: float) -> Path:
+    """Fetch ``url`` into a folder, with its checksum, retrying twice: the file, or a DownloadError."""
+    try:
+        import pooch
+    except ImportError:
+        raise DownloadError("downloading needs pooch: pip install 'dish-hash[data]'") from None
+    base, _, name = url.rpartition("/")
+    files = pooch.create(folder, base + "/", registry={name: known_hash}, retry_if_failed=2)
+    pooch.get_logger().setLevel("ERROR")
+    with progress(f"downloading {name}", size) as step:
+        try:
+            fetched = files.fetch(name, downloader=pooch.HTTPDownloader(timeout=timeout, progressbar=_Bar(step)))
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
+            raise DownloadError(f"{url}: {error}") from error
+    return Path(fetched)
+
+
+class _Bar:
+    """Steps of a download, as pooch tells them."""
+
+    def __init__(self, step: Callable[[int], None]) -> None:
+        self.total, self._step = 0, step
+
+    def update(self, n: int) -> None:
+        """So many bytes more."""
+        self._step(n)
+
+    def reset(self) -> None:
+        """The download is complete; pooch counts it once more after this."""
+        self._step = lambda n: None
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def save_npy(path: Path, array: NDArray[Any]) -> None:

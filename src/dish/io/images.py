@@ -115,7 +115,7 @@ def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ModuleNotFoundError("reading images needs Pillow: pip install 'dish[images]'") from None
+        raise ModuleNotFoundError("reading images needs Pillow: pip install 'dish-hash[images]'") from None
     return Image, ImageOps
 
 

