@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import warnings
 
 import joblib
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dish
 from dish import DISH, DeepDISH, metrics
@@ -27,15 +29,23 @@ QUICK = {  # fewer passes: the contract is not about quality
 DETERMINISTIC = {"sh"}  # the seed changes nothing
 
 
-def make(name, **params):
+def make(name, n_anchors=60, **params):
     if "n_anchors" in HASHERS[name]().get_params():
-        params.setdefault("n_anchors", 60)
+        params["n_anchors"] = n_anchors
     return HASHERS[name](**{**QUICK.get(name, {}), **params})
 
 
 @pytest.fixture(params=HASHERS)
 def name(request):
     return request.param
+
+
+@parametrize_with_checks([make(name, n_bits=4, n_anchors=10) for name in HASHERS])
+def test_scikit_learns_own_checks(estimator, check):
+    """All of them, on every hasher: none is excused."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_anchors=10 is more")  # some checks have very few rows
+        check(estimator)
 
 
 @pytest.mark.parametrize("r", [1, 12, 64])
