@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex, codes
-from dish.stores.postgres import PostgresStore
+from dish.io.modelfile import ModelMismatchError
+from dish.stores import PostgresStore, StoreError
 
 psycopg = pytest.importorskip("psycopg", reason="PostgresStore is NOT tested: psycopg is not installed")
 pytestmark = pytest.mark.postgres
@@ -146,10 +148,10 @@ def test_string_ids_and_labels(server):
 def test_small_radii_use_an_index(store):
     """Not a sequential scan over all rows, which is what a bare distance in WHERE gives."""
     store.push(clustered(20_000), batch=20_000)
-    q = store._as_bits(clustered(1))[0]
+    q = store._table.to_bits(clustered(1))[0]
 
     def plan(radius):
-        statement, values = store._radius_query(q, radius)
+        statement, values = store._table.radius_query(q, radius)
         lines = store._connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(statement), values).fetchall()
         return "\n".join(line for (line,) in lines)
 
@@ -238,6 +240,169 @@ def test_names_are_quoted(server, store, name):
     assert len(store) == 20
 
 
+# --- several at once ----------------------------------------------------------------------------------------
+
+
+def at_once(*works):
+    """Run all in threads; what they raised."""
+    errors = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_overlapping_upserts_of_several_stores(server, store):
+    B = clustered(4000)
+    store.push(B[:2000])
+
+    def write(seed):
+        with PostgresStore(server.dsn, "rows", 64) as own:
+            for i in range(5):
+                some = np.random.default_rng([seed, i]).permutation(4000)[:1500]
+                own.upsert(B[some], some, batch=500)
+                own.remove(some[:10])
+                own.upsert(B[some[:10]], some[:10])
+
+    assert at_once(*(lambda seed=seed: write(seed) for seed in range(4))) == []
+    ids = np.arange(4000)
+    store.upsert(B, ids)
+    assert len(store) == 4000
+
+
+def test_a_deadlock_with_a_stranger_is_tried_again(server, store):
+    """Another client locks rows 2 and 1 in that order, and we rows 1 and 2."""
+    B = clustered(3)
+    store.push(B)
+    locked, waiting = threading.Event(), threading.Event()
+
+    def stranger():
+        with psycopg.connect(server.dsn) as connection:
+            connection.execute("SET deadlock_timeout = '60s'")  # we are the one to be sent back
+            connection.execute("UPDATE rows SET label = '1' WHERE id = 2")
+            locked.set()
+            assert waiting.wait(10)
+            time.sleep(0.2)
+            connection.execute("UPDATE rows SET label = '1' WHERE id = 1")
+
+    def ours():
+        assert locked.wait(10)
+        waiting.set()
+        store.upsert(B[1:], [1, 2], labels=["a", "b"])
+
+    assert at_once(stranger, ours) == []
+    assert store.labels_of([1, 2]).tolist() == ["a", "b"]
+
+
+def test_threads_share_a_store(store):
+    B = clustered(2000)
+    store.push(B)
+    ix = HammingIndex(64)
+    ix.add(B)
+
+    def search(seed):
+        for i in range(8):
+            Q = B[np.random.default_rng([seed, i]).integers(0, 2000, 2)]
+            assert_same(store.search(Q, 5), ix.search(Q, 5))
+            assert_same(store.radius_search(Q, 2), ix.radius_search(Q, 2))
+
+    assert at_once(*(lambda seed=seed: search(seed) for seed in range(4))) == []
+    assert_same(store.search(B[:2], 5), ix.search(B[:2], 5))
+
+
+def test_several_create_the_same_table(server):
+    def create():
+        with PostgresStore(server.dsn, "of many", 64) as own:
+            own.create()
+
+    for _ in range(3):
+        assert at_once(*[create] * 6) == []
+        with PostgresStore(server.dsn, "of many", 64) as own:
+            assert len(own) == 0
+            own.drop()
+
+
+def terminate_all(server):
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+
+
+def test_a_lost_connection_is_one_error_and_then_opened_again(server, store):
+    B = clustered(30_000)
+    store.push(B[:5])
+    terminate_all(server)
+    with pytest.raises(ConnectionError, match=r"connection to PostgreSQL was lost .* the next call opens it again"):
+        len(store)
+    assert len(store) == 5
+
+    def cut_off():
+        with PostgresStore(server.dsn, "rows", 64) as watcher:
+            while len(watcher) == 5:
+                time.sleep(0.01)
+        terminate_all(server)
+
+    failed = at_once(cut_off, lambda: store.push(B[5:], np.arange(5, 30_000), batch=500))
+    assert [type(error) for error in failed] == [ConnectionError]
+    assert "rows were written, resume=True continues" in str(failed[0])
+    left = len(store)
+    assert (left - 5) % 500 == 0
+    assert store.push(B[5:], np.arange(5, 30_000), resume=True) == 30_000 - left
+    with PostgresStore(server.dsn, "rows", 64) as closed:
+        pass
+    with pytest.raises(ValueError, match="the store is closed"):
+        len(closed)
+
+
+def test_a_search_does_not_count_the_rows(store, monkeypatch):
+    store.push(clustered(50))
+    asked = []
+    execute = store._connection.execute
+    monkeypatch.setattr(store._connection, "execute", lambda s, v=None: (asked.append(str(s)), execute(s, v))[1])
+    store.search(clustered(3), 5)
+    store.search(clustered(3), 5, exact=False)
+    assert asked
+    assert not any("count(*)" in statement for statement in asked)
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+def test_a_table_keeps_its_model_and_refuses_another(server, caplog):
+    B, one, other = clustered(3), "0123456789abcdef", "fedcba9876543210"
+    with PostgresStore(server.dsn, "marked", 64, model=one) as store:
+        store.create()
+        store.push(B)
+        assert store.table_model == one
+    with PostgresStore(server.dsn, "marked", 64) as unknown:
+        assert unknown.search(B, 1)[1].tolist() == [[0], [1], [2]]
+    with PostgresStore(server.dsn, "marked", 64, model=other) as wrong:
+        for call in (
+            wrong.create, lambda: wrong.push(B, [7, 8, 9]), lambda: wrong.upsert(B, [0, 1, 2]),
+            lambda: wrong.search(B), lambda: wrong.radius_search(B), lambda: wrong.remove([0]),
+        ):  # fmt: skip
+            with pytest.raises(ModelMismatchError, match=rf"'marked' holds .* {one}.* {other}"):
+                call()
+        wrong.drop()
+    with PostgresStore(server.dsn, "unmarked", 64) as store:
+        store.create()
+    with PostgresStore(server.dsn, "unmarked", 64, model=one) as store, caplog.at_level("INFO"):
+        store.push(B)
+        assert "not checked" in caplog.text
+        store.drop()
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 
@@ -292,6 +457,39 @@ def test_bad_arguments(store):
         with pytest.raises(ValueError, match=message):
             call()
     assert len(store) == 4
+
+
+@pytest.mark.parametrize("label", ["a\0b", "\ud800", float("inf"), 1e300])
+def test_labels_that_postgresql_cannot_hold_are_refused_before_anything_is_sent(store, label):
+    B = clustered(4)
+    for write in (store.push, store.upsert):
+        with pytest.raises(ValueError, match="labels must be"):
+            write(B, range(4), ["fine", "fine", "fine", label], batch=2)
+    assert len(store) == 0
+
+
+def test_ids_that_postgresql_cannot_hold(server):
+    with PostgresStore(server.dsn, "strings", 64, ids="string") as store:
+        store.create()
+        for bad in ("a\0b", "\ud800"):
+            with pytest.raises(ValueError, match="ids must be text"):
+                store.push(clustered(2), ["fine", bad])
+        store.drop()
+
+
+def test_missing_labels_and_labels_of_every_type(store):
+    given = [None, float("nan"), np.datetime64("NaT"), 1, 1.0, True, "1", 2**70, -0.5, ""]
+    store.push(clustered(10), labels=given)
+    found = store.labels_of(range(10)).tolist()
+    assert found == [None] * 3 + given[3:]
+    assert [type(value) for value in found[3:]] == [type(value) for value in given[3:]]
+    store.upsert(clustered(1), [3], labels=np.array([np.nan]))
+    assert store.labels_of([3]).tolist() == [None]
+
+
+def test_what_the_server_refuses_is_one_line(store):
+    with pytest.raises(StoreError, match=r"^PostgreSQL refused: [^\n]*$"):
+        store._run("SELECT nothing FROM {table}")
 
 
 def test_an_empty_table(store):

@@ -1,5 +1,9 @@
-"""The same codes in databases, one contract: ``PostgresStore``."""
+"""The same codes in databases, one contract: ``PostgresStore``.
 
+``postgres`` is the store, ``table`` its statements and values, ``connection`` what threads share.
+"""
+
+from dish.stores.connection import StoreError
 from dish.stores.postgres import PostgresStore
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "StoreError"]
