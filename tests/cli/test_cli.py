@@ -210,7 +210,7 @@ def test_no_command_shows_the_help(cli):
 
 
 def test_control_c_is_one_line_and_130(cli, files, monkeypatch):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DISH, "fit", stop)

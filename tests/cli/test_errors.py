@@ -57,7 +57,7 @@ def test_what_dish_refuses_on_purpose_is_bad_input(kind):
     from dish.parallel import RankError
 
     with pytest.raises(TypeError) as caught:
-        Hasher()._decide(np.zeros((1, 1)))
+        Hasher()._decision_values(np.zeros((1, 1)))
     assert is_expected(caught.value)
     assert is_expected(RankError("gone"))
     with pytest.raises(kind) as caught:
