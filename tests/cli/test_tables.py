@@ -208,3 +208,22 @@ def test_codes_of_another_model_are_refused(cli, folder):
         assert (code, "model" in err, "c1.npy" in err) == (2, True, True), err
     np.save(folder / "plain.npy", np.load(folder / "c1.npy"))  # of unknown origin
     assert cli("search", folder / "ix.dish", "--codes", folder / "plain.npy")[0] == 0
+
+
+def test_the_store_is_told_which_model_the_codes_are_of(cli, folder, monkeypatch):
+    from dish.stores import postgres
+
+    told = []
+
+    class Store:
+        def __init__(self, *_, model=None, **__):
+            told.append(model)
+            raise ValueError("enough")
+
+    monkeypatch.setattr(postgres, "PostgresStore", Store)
+    assert cli("fit", folder / "both.npz", "-o", folder / "m.dish", *QUICK)[0] == 0
+    assert cli("encode", folder / "m.dish", folder / "X.npy", "-o", folder / "c.npy")[0] == 0
+    server = ("--dsn", "postgresql://nowhere", "--table", "t")
+    cli("store", "push", folder / "c.npy", *server)
+    cli("store", "search", "--codes", folder / "c.npy", *server)
+    assert told == [dish.load(folder / "m.dish").fingerprint_] * 2

@@ -135,11 +135,13 @@ def push(
     header: Header = None,
 ) -> None:
     """Upload packed codes; makes the table if there is none."""
+    from dish.io.codesfile import model_of
     from dish.stores.postgres import PostgresStore
 
     B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
-    with PostgresStore(dsn, table, 8 * B.shape[1] if bits is None else bits, ids=kind) as store:
+    n_bits = 8 * B.shape[1] if bits is None else bits
+    with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(codes)) as store:
         store.create()
         written = store.push(B, given, y, batch=batch, resume=resume)
         print(f"{table}: {written:,} rows written, {len(store):,} there")
@@ -157,11 +159,13 @@ def search_store(
     json: AsJson = False,
 ) -> None:
     """The nearest rows of each query, exact."""
+    from dish.io.codesfile import model_of
     from dish.stores.postgres import PostgresStore
 
     Q = _read_codes(queries)
     kind = "string" if strings else "integer"
-    with PostgresStore(dsn, table, 8 * Q.shape[1] if bits is None else bits, ids=kind) as store:
+    n_bits = 8 * Q.shape[1] if bits is None else bits
+    with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(queries)) as store:
         _show_hits(store, Q, k, radius, json)
 
 

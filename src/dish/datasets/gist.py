@@ -23,11 +23,11 @@ GRID = 4
 VERSION = 1  # part of the name of cached features: raised whenever the numbers change
 N_FEATURES = N_SCALES * N_ORIENTATIONS * GRID * GRID
 
-TOP_FREQUENCY = 0.4  # centre of the finest scale, cycles a pixel
+TOP_FREQUENCY = 0.4  # centre of the finest scale, cycles per pixel
 SCALE_STEP = 2.0  # from one scale to the next coarser one
 RADIAL_WIDTH = 0.378  # standard deviation along the frequency, as a share of the centre
 ANGULAR_WIDTH = 0.282  # standard deviation across orientations, in radians
-CUTOFF = 6.0  # of the prefilter, cycles an image: what is coarser counts as lighting
+CUTOFF = 6.0  # of the prefilter, cycles per image: what is coarser counts as lighting
 CONTRAST_FLOOR = 0.1  # local contrast (of the log image) below which the prefilter no longer amplifies
 
 BLOCK = 256  # images at a time
@@ -135,7 +135,7 @@ class _FilterBank:
 
 
 def _alias(cycles: Tensor, side: int) -> Tensor:
-    """Whole cycles an image → cycles a pixel in [−½, ½), as the discrete spectrum holds them."""
+    """Whole cycles per image → cycles per pixel in [−½, ½), as the discrete spectrum holds them."""
     return torch.remainder(cycles / side + 0.5, 1.0) - 0.5
 
 

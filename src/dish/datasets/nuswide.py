@@ -49,7 +49,7 @@ def _nuswide_labels(folder: Path, n: int, n_concepts: int) -> tuple[sp.csr_array
     for file in files:
         marks = _read_text(file).split()
         if not set(marks) <= {"0", "1"}:
-            raise DataFileError(f"{file} must hold one 0 or 1 a line; found {sorted(set(marks) - {'0', '1'})[0]!r}")
+            raise DataFileError(f"{file} must hold one 0 or 1 per line; found {sorted(set(marks) - {'0', '1'})[0]!r}")
         if len(marks) != n:
             raise DataFileError(f"{file} has {len(marks):,} labels, but Imagelist.txt has {n:,} images")
         columns.append(np.array(marks) == "1")

@@ -43,7 +43,7 @@ class _BagModel:
     ROWS = 10_000
     SCENES = 12
     STYLES = 40
-    WORDS_A_ROW = 150.0
+    WORDS_PER_ROW = 150.0
     CONCEPT_SHARE = 0.2  # of the words; the others tell the style of the picture, which no label names
 
     def __init__(self, seed: int) -> None:
@@ -65,9 +65,9 @@ class _BagModel:
         Y[empty, likeliest[empty]] = True
         weight = Y * rng.gamma(1.0, size=Y.shape)
         weight /= weight.sum(axis=1, keepdims=True)
-        style = rng.dirichlet(np.full(self.STYLES, 0.1), size=self.ROWS)  # a few styles a row
+        style = rng.dirichlet(np.full(self.STYLES, 0.1), size=self.ROWS)  # a few styles per row
         words = self.CONCEPT_SHARE * (weight @ self.topic) + (1 - self.CONCEPT_SHARE) * (style @ self.style)
-        length = self.WORDS_A_ROW * rng.lognormal(-0.125, 0.5, size=(self.ROWS, 1))
+        length = self.WORDS_PER_ROW * rng.lognormal(-0.125, 0.5, size=(self.ROWS, 1))
         counts = rng.poisson(length * words)
         return sp.csr_array(counts[:rows].astype(np.float32)), sp.csr_array(Y[:rows].astype(np.float32))
 
@@ -86,7 +86,7 @@ class SyntheticImageNet:
     n: int = 1_280_000
     seed: int = 0
 
-    ROWS = 10_000  # a block: ten of every class
+    ROWS = 10_000  # per block: ten of every class
     N_CLASSES = 1000
     N_FEATURES = 4096
     FAMILIES = 50
