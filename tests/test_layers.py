@@ -9,7 +9,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = [  # a module may import its own row and those before it
-    "codes labels checks items machine progress parallel metrics",
+    "compiled codes labels checks items machine progress parallel metrics",
     "io similarity",
     "solver",
     "hasher",
@@ -20,7 +20,8 @@ LAYERS = [  # a module may import its own row and those before it
 ]
 LAYER = {room: i for i, row in enumerate(LAYERS) for room in row.split()}
 NARROW = {
-    room: {"codes", "labels", "checks", "items", "machine", "io", "progress", room} for room in ("index", "stores")
+    room: {"compiled", "codes", "labels", "checks", "items", "machine", "io", "progress", room}
+    for room in ("index", "stores")
 }
 HEAVY = {  # third-party packages that may be imported inside a function: optional, or slow to load
     *(

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
+
+from dish.compiled import njit, prange
 
 Bytes = NDArray[np.uint8]
 

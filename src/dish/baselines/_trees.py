@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
 from numpy.typing import NDArray
+
+from dish.compiled import njit, prange
 
 
 class Trees(NamedTuple):

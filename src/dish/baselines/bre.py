@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer
+from dish.compiled import njit
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
 

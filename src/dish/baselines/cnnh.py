@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
+from dish.compiled import njit
 from dish.deep.checkpoint import State
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training

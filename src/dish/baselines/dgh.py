@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numba import njit, prange
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
@@ -16,6 +15,7 @@ from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, m
 from dish.baselines._pca import Matrix
 from dish.baselines.itq import rotation
 from dish.checks import check_integer, check_number, check_option
+from dish.compiled import njit, prange
 
 
 class DGH(AnchorGraphHasher):

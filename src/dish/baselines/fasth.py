@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
@@ -28,6 +27,7 @@ from dish import codes
 from dish.baselines import _trees as trees
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_option
+from dish.compiled import njit
 from dish.hasher import Encoder
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
+from dish.compiled import njit
 from dish.deep.checkpoint import State
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit, prange
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from dish.compiled import njit, prange
 from dish.hasher import Hasher, as_rows
 
 PRIME = 2**31 - 1  # products of two residues fit in uint64

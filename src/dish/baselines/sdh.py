@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numba import njit, prange
 from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
+from dish.compiled import njit, prange
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher

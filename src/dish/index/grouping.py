@@ -6,9 +6,9 @@ import heapq
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from dish.codes import popcount
+from dish.compiled import njit
 from dish.index.hashtable import slot_of
 
 

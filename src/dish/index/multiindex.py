@@ -11,10 +11,10 @@ from math import comb
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dish.codes import popcount
+from dish.compiled import njit
 from dish.index.scan import keep_nearest, longer
 
 

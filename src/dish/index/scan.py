@@ -12,10 +12,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dish.codes import byte_table, popcount
+from dish.compiled import njit
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
+from dish.compiled import njit, prange
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem

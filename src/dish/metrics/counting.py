@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, n_bytes, popcount
+from dish.compiled import njit, prange
 from dish.metrics.relevance import Labels, check_pair, match_labels
 from dish.progress import progress
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, popcount
+from dish.compiled import njit, prange
 from dish.metrics.counting import distance
 from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
 from dish.metrics.scores import Floats, harmonic_number, taken

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from dish.checks import check_option
 from dish.codes import as_words
+from dish.compiled import njit, prange
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
 

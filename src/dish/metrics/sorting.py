@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import byte_table, check_codes
+from dish.compiled import njit, prange
 from dish.metrics.relevance import check_k, match_labels
 
 

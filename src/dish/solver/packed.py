@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes
 from dish.codes import byte_table, popcount
+from dish.compiled import njit
 from dish.solver import team
 
 CHUNK = 8192  # rows: a multiple of 64, so that no two threads share a word of a column

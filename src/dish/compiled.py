@@ -1,0 +1,39 @@
+"""numba's ``njit`` and ``prange`` for all kernels here: threads do not spin, and no cache is needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numba
+from numba import prange
+
+__all__ = ["njit", "prange"]
+
+# Kernels here are short and many: threads that spin between them would starve each other on a busy machine. numba's
+# OpenMP layer reads the variable once, when it is loaded, so that nothing has to stay in the environment.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    with suppress(ImportError):  # then numba uses another layer
+        importlib.import_module("numba.np.ufunc.omppool")
+    del os.environ["OMP_WAIT_POLICY"]
+
+
+def njit(**options: Any) -> Callable[[Any], Any]:
+    """``numba.njit``; compiled anew in every process where ``cache=True`` finds no folder it may write to.
+
+    (A read-only installation of a user without a home; $NUMBA_CACHE_DIR names a folder of one's own.)
+    """
+
+    def compiled(function: Any) -> Any:
+        try:
+            return numba.njit(**options)(function)
+        except RuntimeError as error:
+            if not options.get("cache") or "no locator available" not in str(error):
+                raise
+            return numba.njit(**{**options, "cache": False})(function)
+
+    return compiled
