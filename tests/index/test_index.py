@@ -560,7 +560,7 @@ def bad_calls():
         "mode must be one of 'exact'": lambda ix: HammingIndex(8, mode="fast"),
         "n_probe must be": lambda ix: HammingIndex(8, mode="approximate", n_probe=0),
         "codes must be packed": lambda ix: ix.add(B.astype(int)),
-        "3 bytes a row": lambda ix: ix.add(make("random", 2, 24)),
+        "3 bytes per row": lambda ix: ix.add(make("random", 2, 24)),
         "codes have bits set beyond the first 12": lambda ix: ix.add(wide),
         "queries have bits set beyond": lambda ix: ix.search(wide),
         "ids has 3 entries for 4 codes": lambda ix: ix.add(B, [7, 8, 9]),
@@ -664,7 +664,7 @@ def test_index_and_search_from_the_command_line(cli, tmp_path):
     np.save(tmp_path / "floats.npy", np.ones((2, 3)))
     for message, call in {
         "packed codes are uint8": ("index", tmp_path / "floats.npy", "-o", tmp_path / "no.dish"),
-        "3 bytes a row": ("index", tmp_path / "B.npy", "-o", tmp_path / "no.dish", "--bits", 64),
+        "3 bytes per row": ("index", tmp_path / "B.npy", "-o", tmp_path / "no.dish", "--bits", 64),
         "one of the inputs": ("index", tmp_path / "B.npy", "-o", tmp_path / "B.npy"),
         "no model file": ("search", tmp_path / "none.dish", "--codes", tmp_path / "Q.npy"),
         "k must be": ("search", tmp_path / "ix.dish", "--codes", tmp_path / "Q.npy", "--k", 0),

@@ -15,10 +15,12 @@ def slot_of(slots: Any, keys: Any, key: Any) -> Any:
     """Where a key is, or would go."""
     h = np.uint64(0)
     for w in range(len(key)):
-        h = (h ^ np.uint64(key[w])) * np.uint64(0x9E3779B97F4A7C15)
-        h ^= h >> np.uint64(29)
+        h ^= np.uint64(key[w])  # MurmurHash3's mixing: every bit of a key counts, also where only high ones differ
+        h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+        h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+        h ^= h >> np.uint64(33)
     mask = len(slots) - 1
-    s = np.int64(h >> np.uint64(8)) & mask
+    s = np.int64(h & np.uint64(mask))
     while slots[s] >= 0:
         same = True
         for w in range(len(key)):
