@@ -35,11 +35,15 @@ def make(name, n_anchors=60, **params):
     return HASHERS[name](**{**QUICK.get(name, {}), **params})
 
 
-@pytest.fixture(params=HASHERS)
+SOON = ("dish", "deepdish", "lsh", "cca_itq", "sdh")  # one of each kind; the others are left to the whole run
+
+
+@pytest.fixture(params=[pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in HASHERS])
 def name(request):
     return request.param
 
 
+@pytest.mark.slow
 @parametrize_with_checks([make(name, n_bits=4, n_anchors=10) for name in HASHERS])
 def test_scikit_learns_own_checks(estimator, check):
     """All of them, on every hasher: none is excused."""

@@ -12,6 +12,7 @@ import pytest
 from dish import DISH, metrics, parallel
 from helpers import rank_worker
 
+pytestmark = pytest.mark.slow  # processes take seconds to start
 WORKER = Path(rank_worker.__file__)
 
 

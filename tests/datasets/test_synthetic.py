@@ -39,6 +39,7 @@ def test_the_words_of_synthetic_nuswide_tell_its_concepts():
     assert np.take_along_axis(shares, near, axis=1).mean() > shares.mean() + 0.1
 
 
+@pytest.mark.slow
 def test_synthetic_imagenet_blocks_do_not_depend_on_their_order(tmp_path):
     source = SyntheticImageNet(n=10_400, seed=2)
     assert source.n_blocks == 2
@@ -57,6 +58,7 @@ def test_synthetic_imagenet_blocks_do_not_depend_on_their_order(tmp_path):
         source.block(2)
 
 
+@pytest.mark.slow
 def test_synthetic_imagenet_rows_of_a_class_are_near_each_other():
     X, y = SyntheticImageNet(n=3000).block(0)
     similarity = X @ X.T
@@ -65,6 +67,7 @@ def test_synthetic_imagenet_rows_of_a_class_are_near_each_other():
     assert abs(X.mean(axis=0)).max() < 0.01  # the mean is taken off
 
 
+@pytest.mark.slow
 def test_synthetic_imagenet_on_disk(tmp_path):
     path = tmp_path / "rows.npy"
     made = synthetic_imagenet(600, path=path)

@@ -33,6 +33,7 @@ tiny(epochs=2, n_iter=3, checkpoint={checkpoint!r}, augment=True).fit(X, y)
 """
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_killed_resumes_to_the_same_codes(tmp_path):
     X, y = patches(200, 0)
     whole = tiny(epochs=2, n_iter=3, augment=True).fit(X, y)

@@ -26,6 +26,7 @@ def data():
 # --- learning ---
 
 
+@pytest.mark.slow
 def test_loss_falls_codes_retrieve_and_stay_balanced(data):
     X, y, Xq, yq = data
     hasher = tiny().fit(X, y)
@@ -39,6 +40,7 @@ def test_loss_falls_codes_retrieve_and_stay_balanced(data):
     assert hasher.agreement_[-1] > 0.8
 
 
+@pytest.mark.slow
 def test_same_seed_same_codes_and_the_callers_generator_is_left_alone(data):
     X, y, Xq, _ = data
     torch.manual_seed(5)
@@ -52,6 +54,7 @@ def test_same_seed_same_codes_and_the_callers_generator_is_left_alone(data):
     assert (first.decision_function(Xq) != other.decision_function(Xq)).any()
 
 
+@pytest.mark.slow
 def test_flipping_half_of_the_target_bits_teaches_the_bits_nothing(data):
     """With alpha = 0.5 the targets are coin tosses: F shrinks, and agrees less with H than without flips."""
     X, y, _, _ = data
@@ -65,6 +68,7 @@ def test_flipping_half_of_the_target_bits_teaches_the_bits_nothing(data):
     assert agreement[0.5] < agreement[0.0]
 
 
+@pytest.mark.slow
 def test_multi_label_rows(data):
     X, y, Xq, yq = data
     Y, Yq = (np.stack([v % 2 == 0, v % 2 == 1, v // 2 == 1], 1).astype(int) for v in (y, yq))

@@ -55,6 +55,7 @@ found = dict(F=h.decision_function(X), weights=weights(h), codes=h.codes_, map=s
 """
 
 
+@pytest.mark.slow
 def test_two_processes_learn_one_network(tmp_path):
     first, second = run(LEARN, 2, tmp_path)
     for name in ("F", "weights", "codes"):

@@ -20,6 +20,7 @@ def data():
     return *patches(400, 0), *patches(100, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnnbh", "cnnh", "dhn", "ftde"])
 def test_rivals_retrieve(name, data):
     X, y, Xq, yq = data

@@ -28,6 +28,7 @@ def small(monkeypatch):
     return table
 
 
+@pytest.mark.slow
 def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
     said = []
     page = reproduce("all", tmp_path / "runs", tmp_path / "out", trials=2, say=said.append)

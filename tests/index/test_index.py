@@ -453,6 +453,7 @@ def test_a_mapped_index_is_not_verified_unless_asked(saved):
         HammingIndex.load(saved)
 
 
+@pytest.mark.slow
 def test_foreign_files(tmp_path, blobs):
     from dish import DISH, load
 
@@ -495,6 +496,7 @@ for i in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_kill_during_save_leaves_a_whole_file(tmp_path):
     path = tmp_path / "ix.dish"
     HammingIndex(64).save(path)

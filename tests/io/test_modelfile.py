@@ -32,6 +32,7 @@ def test_arrays_and_parameters_come_back(tmp_path):
         np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.slow
 def test_every_truncation_is_refused(model, tmp_path):
     data = model.read_bytes()
     for size in [0, 1, 7, 8, 100, len(data) // 2, len(data) - 1]:
@@ -51,6 +52,7 @@ def test_every_flipped_byte_is_noticed(model, tmp_path):
             dish.load(tmp_path / "bad.dish")
 
 
+@pytest.mark.slow
 def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("hello, I am not a model at all, but I am long enough to look at")
     save_file({"a": np.ones(3)}, tmp_path / "other.safetensors")
@@ -151,6 +153,7 @@ for i in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_kill_during_save_leaves_a_whole_file(tmp_path):
     """A process that does nothing but save 16 MB models is killed at twelve moments: the file is always whole."""
     path = tmp_path / "m.dish"

@@ -183,6 +183,7 @@ def test_bad_rows_are_named(rows, tmp_path):
         DISH(**PARAMS).fit(iter([X]), y[:-1])
 
 
+@pytest.mark.slow
 def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
     n, d = 60_000, 256  # 61 MB
     X = np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float32, (n, d))
@@ -301,6 +302,7 @@ def test_damaged_codes_of_a_checkpoint_are_found(damage, rows, tmp_path):
         DISH(**({**params, "n_iter": 0} if damage == "fewer" else params)).fit(X, y)
 
 
+@pytest.mark.slow
 def test_other_label_sets_or_another_start_are_not_taken_up(rows, tmp_path):
     X, _ = rows
     Y = np.eye(4, dtype=int)[np.arange(len(X)) % 4]
@@ -359,6 +361,7 @@ def test_a_saved_model_forgets_its_checkpoint(rows, tmp_path):
     assert load(tmp_path / "m.dish").checkpoint is None
 
 
+@pytest.mark.slow
 def test_a_fit_killed_at_random_moments_ends_with_the_same_codes(tmp_path):
     """SIGKILL, again and again, until a run gets through; by the command line with --resume."""
     rng = np.random.default_rng(0)

@@ -165,6 +165,7 @@ def test_parameters_are_not_changed_by_fit(digits):
     assert hasher.get_params() == before
 
 
+@pytest.mark.slow
 def test_loaded_in_another_process_gives_bit_identical_codes(digits, tmp_path):
     X, y, Xq, _ = digits
     hasher = DISH(n_bits=64, n_anchors=200).fit(X, y)

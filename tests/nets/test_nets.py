@@ -49,6 +49,7 @@ def test_shapes_with_and_without_a_head(name):
     assert n_parameters(whole) - n_parameters(body) == 1000 * (WIDTH[name] + 1)
 
 
+@pytest.mark.slow
 def test_vgg16():
     with torch.device("meta"):  # shapes alone: no memory, no work
         net = nets.build("vgg16", 1000)
@@ -173,6 +174,7 @@ def test_imagenet_weights_that_are_not_there(tmp_path, monkeypatch):
         nets.load_weights(small(), "imagenet", "6conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "photographs"),
     [
