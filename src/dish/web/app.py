@@ -1,13 +1,14 @@
 """The routes: search, encode, items, pictures, health, metrics, and the page."""
 
+import asyncio
 import io
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import anyio
 import numpy as np
 import orjson
 from fastapi import Body, Depends, FastAPI, Form, Query, Request
@@ -68,11 +69,11 @@ class Threads:
     """Heavy work, away from the event loop: /health answers meanwhile."""
 
     def __init__(self) -> None:
-        self.limiter = anyio.CapacityLimiter(CORES)
+        self.pool = ThreadPoolExecutor(CORES, "dish")
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """The function's result."""
-        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self.limiter)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, function, *args)
 
 
 class JsonRequest(Request):

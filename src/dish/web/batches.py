@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-import anyio
 import numpy as np
 import orjson
 
@@ -26,33 +27,44 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@dataclass
+class _Queue(Generic[Item, Result]):
+    """What waits in one event loop, and who works on it."""
+
+    waiting: list[tuple[Item, asyncio.Future[Result]]] = field(default_factory=list)
+    working: set[asyncio.Task[None]] = field(default_factory=set)
+
+
 class Batches(Generic[Item, Result]):
-    """Hands what waits to ``run``, in threads, a batch at a time. Used from one event loop.
+    """Hands what waits to ``run``, in threads, a batch at a time.
 
     With more than one worker a long search does not hold up those that come after it.
     """
 
     def __init__(self, run: Callable[[list[Item]], Sequence[Result | Exception]], workers: int) -> None:
         self.run, self.workers = run, workers
-        self.waiting: list[tuple[Item, asyncio.Future[Result]]] = []
-        self.working: set[asyncio.Task[None]] = set()
+        self.threads = ThreadPoolExecutor(workers, "dish-search")
+        self.queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue[Item, Result]] = WeakKeyDictionary()
 
     async def ask(self, item: Item) -> Result:
         """The result of one item."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.waiting.append((item, future))
-        if len(self.working) < self.workers:
-            worker = asyncio.create_task(self._work())
-            self.working.add(worker)
-            worker.add_done_callback(self.working.discard)
+        loop = asyncio.get_running_loop()
+        queue = self.queues.setdefault(loop, _Queue())
+        future: asyncio.Future[Result] = loop.create_future()
+        queue.waiting.append((item, future))
+        if len(queue.working) < self.workers:
+            worker = loop.create_task(self._work(queue))
+            queue.working.add(worker)
+            worker.add_done_callback(queue.working.discard)
         return await future
 
-    async def _work(self) -> None:
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+    async def _work(self, queue: _Queue[Item, Result]) -> None:
+        loop, batch = asyncio.get_running_loop(), []
         try:
-            while self.waiting:
-                batch, self.waiting = self.waiting[:MOST], self.waiting[MOST:]
-                results = await anyio.to_thread.run_sync(self._run_all, [item for item, _ in batch])
+            while queue.waiting:
+                batch, queue.waiting = queue.waiting[:MOST], queue.waiting[MOST:]
+                items = [item for item, _ in batch]
+                results = await loop.run_in_executor(self.threads, self._run_all, items)
                 for (_, future), result in zip(batch, results, strict=True):
                     if future.cancelled():
                         continue

@@ -1,0 +1,415 @@
+"""Attacks on a real `dish serve`, on loopback: what a hostile client can send, and what a crash can do.
+
+    python tests/torture/service_attacks.py --seconds 400 --kills 20 --output attacks.json
+
+Every attack says whether it failed to do harm ("ok") and what was seen. Attacks that the time does not suffice for
+are named in the result and not ok. The exit code is 1 unless all are ok.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from sklearn.datasets import load_digits
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from dish import DISH, HammingIndex
+from helpers.web import bomb
+
+X = load_digits().data
+TOKEN = "open sesame"
+SMALL_JOURNAL = 4_000  # bytes: the index is written again and again, so that kills hit that too
+START = """
+import sys, dish.web.collection as collection
+collection.JOURNAL_LIMIT = int(sys.argv.pop(1))
+from dish.cli import main
+main()
+"""
+
+
+class Server:
+    """A real server process; killed by its own process id."""
+
+    def __init__(self, folder: Path, *options: str, journal: int = 64 << 20, file_bytes: int | None = None) -> None:
+        call = [sys.executable, "-c", START, str(journal), "serve", "--model", folder / "m.dish", "--port", "0"]
+        limit = None if file_bytes is None else (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes,) * 2))
+        self.process = subprocess.Popen(
+            [*map(str, call), "--index", str(folder / "ix.dish"), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=limit,
+        )
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if "http://" not in line:
+            raise RuntimeError(f"the server did not start (exit code {self.process.wait(10)})")
+        self.port = int(line.split("127.0.0.1:")[1].split("/")[0])
+
+    def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 20, **headers: str) -> Any:
+        """Status and content."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): v for name, v in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, content: Any) -> Any:
+        """Status and content of a JSON body."""
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return self.ask("POST", path, body, content_type="application/json")
+
+    def seconds_of(self, path: str) -> float:
+        """How long a good client waits; infinity if it gets no answer."""
+        start = time.perf_counter()
+        with suppress(OSError, http.client.HTTPException):
+            if self.ask("GET", path, timeout=10)[0] == 200:
+                return time.perf_counter() - start
+        return float("inf")
+
+    def status(self, name: str) -> int:
+        """A figure of the process in kB, or a count."""
+        if name == "files":
+            return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+    def stop(self, kill: bool = False) -> int:
+        """The exit code."""
+        if self.process.poll() is None:
+            self.process.kill() if kill else self.process.terminate()
+        code = self.process.wait(60)
+        if self.process.stdout:
+            self.process.stdout.close()
+        return code
+
+
+def prepare(folder: Path) -> None:
+    """A model and an index of 1,000 items."""
+    y = load_digits().target
+    hasher = DISH(n_bits=64, n_anchors=100).fit(X, y)
+    hasher.save(folder / "m.dish")
+    index = HammingIndex(64)
+    index.add(hasher.transform(X[:1000]), ids=[f"item{i}" for i in range(1000)], labels=[str(v) for v in y[:1000]])
+    index.save(folder / "ix.dish")
+
+
+# --- attacks on one server; each returns what was seen, with "ok" ---
+
+
+def slow_headers(server: Server) -> dict[str, Any]:
+    """230 clients that drip the headers of a request, a byte now and then."""
+    sockets = _connect(server, 230, b"GET /info HTTP/1.1\r\nhost: localhost\r\nx: ")
+    seen = [server.seconds_of("/health") for _ in range(10)]
+    end = time.monotonic() + 13
+    while time.monotonic() < end:
+        time.sleep(1)
+        for one in sockets:
+            with suppress(OSError):
+                one.sendall(b"a")
+    alive = _count_open(sockets)
+    _close(sockets)
+    return {"ok": max(seen) < 5 and alive == 0, "health_s": max(seen), "still_open_after_13_s": alive}
+
+
+def idle_flood(server: Server) -> dict[str, Any]:
+    """As many idle connections as this machine allows, up to 10,000."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 10_300), hard))
+    most = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    sockets, seen = [], []
+    for _ in range(10):
+        sockets += _connect(server, most // 10)
+        seen.append(server.seconds_of("/health"))
+    files = server.status("files")
+    _close(sockets)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return {"ok": max(seen) < 5 and files < 1000, "connections": len(sockets), "health_s": max(seen), "files": files}
+
+
+def slow_bodies(server: Server) -> dict[str, Any]:
+    """230 requests whose body never comes."""
+    head = b"POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{"
+    sockets = _connect(server, 230, head)
+    seen = [server.seconds_of("/health") for _ in range(5)]
+    searched = server.post("/search", {"id": "item1", "k": 1})[0]
+    _close(sockets)
+    return {"ok": max(seen) < 5 and searched == 200, "health_s": max(seen), "a_search_meanwhile": searched}
+
+
+def hostile_json(server: Server) -> dict[str, Any]:
+    """Bodies that are no requests."""
+    row = ",".join(["1"] * 63).encode()
+    bodies = {
+        "nested arrays": b"[" * 100_000 + b"]" * 100_000,
+        "nested objects": b'{"vector":' * 50_000 + b"1" + b"}" * 50_000,
+        **{
+            value: b'{"vector":[' + value.encode() + b"," + row + b"]}"
+            for value in ("NaN", "Infinity", "1e400", "1e39")
+        },
+        "a number of 100,000 digits": b'{"vector":[' + b"9" * 100_000 + b"]}",
+        "k of 5,000 digits": b'{"id":"item1","k":' + b"9" * 5000 + b"}",
+        "k is half": b'{"id":"item1","k":1.5}',
+        "k is true": b'{"id":"item1","k":true}',
+        "lone surrogate": b'{"id":"\\ud800","k":1}',
+        "NUL": b'{"id":"a\\u0000","k":1}',
+        "UTF-16": '{"id":"item1"}'.encode("utf-16"),
+        "5 MB of blanks": b" " * (5 << 20),
+        "null": b"null",
+        "nothing": b"",
+    }
+    statuses = {name: server.post("/search", body)[0] for name, body in bodies.items()}
+    return {"ok": all(400 <= s < 500 for s in statuses.values()), "statuses": statuses} | _alive(server)
+
+
+def image_bombs(server: Server) -> dict[str, Any]:
+    """Pictures that are small as files and large unpacked, or no pictures."""
+    frames = io.BytesIO()
+    first, *rest = [Image.new("P", (500, 500), i % 255) for i in range(200)]
+    first.save(frames, "GIF", save_all=True, append_images=rest)
+    flat = io.BytesIO()
+    Image.new("L", (4000, 4000)).save(flat, "PNG")
+    pictures = {f"PNG of {side}²": bomb(side) for side in (0, 5_000, 60_000, 2**31 - 1)}
+    pictures |= {
+        "GIF of 200 frames": frames.getvalue(),
+        "PNG of 16 million pixels": flat.getvalue(),
+        "text": b"x" * 99,
+    }
+    before = server.status("VmHWM")
+    statuses = {name: _upload(server, data) for name, data in pictures.items()}
+    work = [threading.Thread(target=_upload, args=(server, flat.getvalue())) for _ in range(16)]
+    for thread in work:
+        thread.start()
+    seen = [server.seconds_of("/health") for _ in range(5)]
+    for thread in work:
+        thread.join(60)
+    grown = (server.status("VmHWM") - before) // 1024
+    ok = all(s < 500 for s in statuses.values()) and max(seen) < 5 and grown < 1500
+    return {"ok": ok, "statuses": statuses, "health_s": max(seen), "memory_grown_mb": grown} | _alive(server)
+
+
+def broken_http(server: Server) -> dict[str, Any]:
+    """Requests that are ambiguous, wrong or endless."""
+    start = b"POST /search HTTP/1.1\r\nHost: localhost\r\n"
+    raw = {
+        "two lengths": start + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\nabcdefg",
+        "length and chunks": start + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
+        "negative length": start + b"Content-Length: -5\r\n\r\n",
+        "length of 20 digits": start + b"Content-Length: 99999999999999999999\r\n\r\n",
+        "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        "path of 200 kB": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "two hosts": b"GET /info HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        "host in brackets and more": b"GET /info HTTP/1.1\r\nHost: [::1].evil\r\n\r\n",
+        "host of another": b"GET /info HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    }
+    answers = {name: _raw(server, data) for name, data in raw.items()}
+    return {"ok": not any("200" in line for line in answers.values()), "answers": answers} | _alive(server)
+
+
+def wrong_tokens(server: Server) -> dict[str, Any]:
+    """A thousand guesses at the token of a server that has one."""
+    statuses = [server.ask("GET", "/info", authorization=f"Bearer {i}")[0] for i in range(1000)]
+    tried = statuses.count(401)
+    elsewhere = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10, source_address=("127.0.0.2", 0))
+    elsewhere.request("GET", "/info", headers={"authorization": f"bearer {TOKEN}"})
+    right = elsewhere.getresponse().status
+    elsewhere.close()
+    ok = tried <= 60 and set(statuses) == {401, 429} and right == 200 and server.seconds_of("/health") < 5
+    return {"ok": ok, "guesses_that_were_looked_at": tried, "right_token_from_elsewhere": right}
+
+
+def many_samples(server: Server) -> dict[str, Any]:
+    """A hundred clients that ask for samples while somebody searches."""
+    work = [threading.Thread(target=lambda: server.ask("GET", "/samples?n=100")) for _ in range(100)]
+    for thread in work:
+        thread.start()
+    seen = []
+    while any(thread.is_alive() for thread in work) or len(seen) < 5:
+        start = time.perf_counter()
+        if server.post("/search", {"id": "item1", "k": 1})[0] == 200:
+            seen.append(time.perf_counter() - start)
+    return {"ok": max(seen) < 2, "a_search_meanwhile_s": max(seen), "median_s": statistics.median(seen)}
+
+
+# --- what a crash can do ---
+
+
+def kill_loop(folder: Path, kills: int, end: float) -> dict[str, Any]:
+    """kill -9 in the middle of writes, again and again; every acknowledged item must be there afterwards."""
+    acknowledged: dict[str, str] = {}
+    missing: list[str] = []
+    done, rng = 0, random.Random(0)
+    while True:
+        server = Server(folder, "--writable", journal=SMALL_JOURNAL if done % 2 else 64 << 20)
+        codes = json.loads(server.post("/encode", {"vectors": X[:50].tolist()})[1])["codes"]
+        for id in rng.sample(sorted(acknowledged), min(50, len(acknowledged))):
+            status, content = server.post("/search", {"id": id, "k": 1})
+            if status != 200 or json.loads(content)["code"] != acknowledged[id]:
+                missing.append(id)
+        if done >= kills or time.monotonic() > end:
+            break
+        writers = [threading.Thread(target=_write, args=(server, done, t, codes, acknowledged)) for t in range(4)]
+        for thread in writers:
+            thread.start()
+        time.sleep(rng.uniform(0.1, 0.8))
+        server.stop(kill=True)
+        for thread in writers:
+            thread.join(30)
+        done += 1
+    code = server.stop()
+    index = HammingIndex.load(folder / "ix.dish")
+    missing += [id for id in acknowledged if id not in index]
+    left = sorted(path.name for path in folder.iterdir() if path.suffix == ".tmp")
+    ok = not missing and done >= kills and code == 0 and len(acknowledged) > 10 * done and not left
+    return {"ok": ok, "kills": done, "acknowledged": len(acknowledged), "lost": missing[:10], "left_behind": left}
+
+
+def full_disk(folder: Path) -> dict[str, Any]:
+    """Files that may not grow beyond a size, as on a full disk: 503, and nothing acknowledged is lost."""
+    server = Server(folder, "--writable", file_bytes=300_000)
+    acknowledged, statuses = [], set()
+    for i in range(60):
+        ids = [f"full{i}-{j}" for j in range(200)]
+        status, _ = server.post("/items", {"ids": ids, "vectors": X[:200].tolist()})
+        statuses.add(status)
+        if status == 200:
+            acknowledged += ids
+    searched = server.post("/search", {"id": acknowledged[-1], "k": 1})[0]
+    server.stop()
+    again = Server(folder, "--writable")  # there is room again
+    code = again.stop()
+    index = HammingIndex.load(folder / "ix.dish")
+    lost = [id for id in acknowledged if id not in index]
+    ok = statuses == {200, 503} and searched == 200 and not lost and code == 0
+    return {"ok": ok, "statuses": sorted(statuses), "acknowledged": len(acknowledged), "lost": lost[:10]}
+
+
+# --- parts ---
+
+
+def _connect(server: Server, n: int, send: bytes = b"") -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    for _ in range(n):
+        with suppress(OSError):
+            one = socket.create_connection(("127.0.0.1", server.port), timeout=3)
+            sockets.append(one)
+            one.sendall(send)
+    return sockets
+
+
+def _count_open(sockets: list[socket.socket]) -> int:
+    alive = 0
+    for one in sockets:
+        one.settimeout(0.01)
+        try:
+            while one.recv(10_000):
+                pass
+        except TimeoutError:
+            alive += 1
+        except OSError:
+            pass
+    return alive
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+def _alive(server: Server) -> dict[str, Any]:
+    return {"health_after_s": round(server.seconds_of("/health"), 3)}
+
+
+def _upload(server: Server, data: bytes) -> int:
+    head = b'--BOUND\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+    body = head + data + b"\r\n--BOUND--\r\n"
+    return int(server.ask("POST", "/encode", body, 60, content_type="multipart/form-data; boundary=BOUND")[0])
+
+
+def _raw(server: Server, data: bytes) -> str:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=15) as one:
+        try:
+            one.sendall(data)
+            return one.recv(200).partition(b"\r\n")[0].decode("latin1")
+        except OSError as error:
+            return type(error).__name__
+
+
+def _write(server: Server, round_: int, thread: int, codes: list[str], acknowledged: dict[str, str]) -> None:
+    for i in range(10_000):
+        rows = [(5 * i + j) % 50 for j in range(5)]
+        ids = [f"r{round_}t{thread}i{i}-{j}" for j in range(5)]
+        try:
+            status, _ = server.post("/items", {"ids": ids, "vectors": X[rows].tolist(), "labels": ["new"] * 5})
+        except (OSError, http.client.HTTPException):
+            return
+        if status == 200:
+            acknowledged.update({id: codes[row] for id, row in zip(ids, rows, strict=True)})
+
+
+def main() -> None:
+    """Run all attacks within the time; print and write what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=400.0)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    start = time.monotonic()
+    results: dict[str, dict[str, Any]] = {}
+    attacks = (slow_headers, idle_flood, slow_bodies, hostile_json, image_bombs, broken_http, many_samples)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "one")
+        folder.mkdir()
+        prepare(folder)
+        shutil.copytree(folder, folder.with_name("crash"))
+        plans = [(attacks, ("--input", "digits8")), ((wrong_tokens,), ("--token", TOKEN))]
+        for group, options in plans:
+            server = Server(folder, *options)
+            try:
+                for attack in group:
+                    results[attack.__name__] = _within(start + given.seconds, attack, server)
+            finally:
+                server.stop()
+        crash = folder.with_name("crash")
+        results["full_disk"] = _within(start + given.seconds, full_disk, crash)
+        results["kill_loop"] = _within(start + given.seconds, kill_loop, crash, given.kills, start + given.seconds)
+    ok = all(result["ok"] for result in results.values())
+    content = {"ok": ok, "seconds": round(time.monotonic() - start, 1), "attacks": results}
+    text = json.dumps(content, indent=1, default=float)
+    print(text)
+    if given.output:
+        given.output.write_text(text + "\n")
+    sys.exit(0 if ok else 1)
+
+
+def _within(end: float, attack: Any, *args: Any) -> dict[str, Any]:
+    if time.monotonic() > end:
+        return {"ok": False, "seen": "not run: the time was over"}
+    try:
+        return dict(attack(*args))
+    except Exception as error:
+        return {"ok": False, "seen": repr(error)[:300]}
+
+
+if __name__ == "__main__":
+    main()
