@@ -4,7 +4,7 @@ A writer changes the index and a dictionary in step. A searcher takes one snapsh
 inside (each hit's distance, label and code fit each other) and against all versions that an id ever had. Ids are of
 every pattern: running, shuffled, running from both ends but shuffled between, negative and huge, strings.
 
-    python benchmarks/torture/index_stress.py --seconds 60 --output stress.json
+    python tests/torture/index_stress.py --seconds 60 --output stress.json
 """
 
 from __future__ import annotations
@@ -183,9 +183,7 @@ def main() -> int:
     asked = parser.parse_args()
     sys.setswitchinterval(1e-4)  # threads change places fifty times as often as by default
     patterns = ids_of_every_pattern(np.random.default_rng(asked.seed))
-    results = {
-        name: Stress(ids, asked.seed, asked.seconds / len(patterns)).run() for name, ids in patterns.items()
-    }
+    results = {name: Stress(ids, asked.seed, asked.seconds / len(patterns)).run() for name, ids in patterns.items()}
     total = {
         "what": "HammingIndex under 8 threads (4 write, 4 search) against a shadow",
         "seconds": asked.seconds,
