@@ -220,6 +220,7 @@ MADE_UP = [
 MADE_UP += [("/images/{key}", FITTING)]  # any text fits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "mode"), MADE_UP)
 def test_no_request_of_the_schema_breaks_the_server(api_schema, path, mode):
     """Requests made up from the schema, fitting it and not."""

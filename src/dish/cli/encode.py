@@ -106,7 +106,7 @@ def evaluate(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """MAP, precision within radius 2 and precision@k of a model on labelled queries."""
+    """MAP, precision and recall of a model on labelled queries: within radius 2, and among the first k."""
     from dish import parallel
     from dish.io.files import evaluate_files
 
@@ -122,19 +122,14 @@ def evaluate(
 
         print(js.dumps(report.to_dict()))
         return
-    _show_report(report, "MAP" if top is None else f"MAP@{top}")
+    _show_report(report)
 
 
-def _show_report(report: Any, name_of_map: str) -> None:
-    lines = {
-        name_of_map: report.map,
-        "precision within radius 2": report.precision_within_2,
-        "queries with nothing within 2": report.empty_balls,
-    } | {f"precision@{k}": p for k, p in report.precision_at.items()}
+def _show_report(report: Any) -> None:
     table = Table(title=f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits")
     table.add_column("score")
     table.add_column("value", justify="right")
-    for name, value in lines.items():
+    for name, value in report.lines().items():
         table.add_row(name, f"{value:.4f}")
     console.print(table)
 
