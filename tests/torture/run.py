@@ -22,7 +22,11 @@ from typing import Any
 from dish.experiments.bench import write_json
 from dish.machine import environment
 
-SHARES = {"fuzz_files": 0.2, "index_stress": 0.2, "service_attacks": 0.5}  # of the time; the rest is for starting up
+SHARES = {
+    "fuzz_files": 0.35,
+    "index_stress": 0.1,
+    "service_attacks": 0.45,
+}  # of the time; the rest is for starting up
 
 
 def torture(folder: Path, shares: dict[str, float], seconds: float) -> dict[str, Any]:

@@ -87,9 +87,21 @@ class Checkpoint:
                 f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to start over"
             )
         mine = np.array(codes[self.start : self.start + n])
-        random = ("MT19937", arrays["random"], *content["random"])
-        state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
-        return state, content["checksum"]
+        try:
+            random = ("MT19937", arrays["random"], *content["random"])
+            np.random.RandomState().set_state(random)
+            state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
+            if (
+                -(-state.W.shape[1] // 8) != width
+                or state.mean.shape != state.W.shape[:1]
+                or state.W.dtype.kind != "f"
+            ):
+                raise ValueError(f"W is {state.W.dtype} of shape {state.W.shape}")
+            return state, int(content["checksum"])
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            raise DataFileError(
+                f"checkpoint {self.folder}: its parts do not fit each other ({error}). Remove it to start over"
+            ) from None
 
     def _check_all_see_the_same(self, found: tuple[State, int] | None) -> None:
         """Refuse, on all processes, a folder in which they see different states."""
