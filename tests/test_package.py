@@ -1,9 +1,14 @@
+import importlib.util
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import dish
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_import_is_cheap():
@@ -36,3 +41,22 @@ def test_scoring_and_search_do_not_load_torch():
     program = "import sys, dish.metrics, dish.index, dish.labels, dish.codes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_floors_are_what_pyproject_declares():
+    path = ROOT / ".ci" / "floors.py"
+    spec = importlib.util.spec_from_file_location("floors", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pyproject = """
+[project]
+dependencies = ["numpy>=2.0", "torch>=2.8", "some.thing>=1.2; sys_platform != 'win32'"]
+[project.optional-dependencies]
+plot = ["matplotlib>=3.9", "free"]
+dev = ["dish[plot]", "pytest>=8", "pandas>=2.2.2"]
+"""
+    lines = module.floors(pyproject, "torch==2.13.0\nnumpy==2.4.6\npytest==9.2\nSome_Thing==4\n")
+    wanted = ["matplotlib==3.9", "numpy==2.0", "pandas==2.2.2", "pytest==9.2", "some.thing==1.2", "torch==2.13.0"]
+    assert lines == wanted
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert all(">=" in line for line in declared)
