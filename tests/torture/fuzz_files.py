@@ -1,8 +1,8 @@
 """Damaged and hostile files: every one must be refused in one line, or give the right answer.
 
 Models, indexes (read and mapped), checkpoints, journals of the service and data files (.npy, .npz, .csv, .parquet)
-are flipped, cut, spliced, extended and given absurd numbers; the head of a model or an index is also edited as JSON and
-its checksum put right. A problem is a traceback, a wrong answer from a file with a checksum, more than 40 seconds, or
+are flipped, cut, spliced, extended and given absurd numbers; the head of a model or an index is also edited as JSON
+and its checksum put right. A problem is a traceback, a wrong answer from a file with a checksum, more than 40 seconds, or
 a gigabyte more of memory.
 
     python tests/torture/fuzz_files.py --mutations 3000 --seconds 600 --output fuzz.json
@@ -360,7 +360,7 @@ def stop(*_: Any) -> None:
 
 
 def main() -> int:
-    """All kinds in turn until the mutations or the seconds are used up; the exit status is 1 if there was a problem."""
+    """All kinds in turn until the mutations or the seconds are used up; the exit status is 1 after a problem."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mutations", type=int, default=3000)
     parser.add_argument("--seconds", type=float, default=600)

@@ -91,12 +91,11 @@ class Checkpoint:
             random = ("MT19937", arrays["random"], *content["random"])
             np.random.RandomState().set_state(random)
             state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
-            if (
-                -(-state.W.shape[1] // 8) != width
-                or state.mean.shape != state.W.shape[:1]
-                or state.W.dtype.kind != "f"
-            ):
-                raise ValueError(f"W is {state.W.dtype} of shape {state.W.shape}")
+            shapes = [a.shape for a in (state.W, state.mean, state.objective)]
+            if -(-shapes[0][1] // 8) != width or shapes[1] != shapes[0][:1] or len(shapes[2]) != 1:
+                raise ValueError(f"W, mean and objective have the shapes {shapes}")
+            if {a.dtype.kind for a in (state.W, state.mean, state.objective)} != {"f"}:
+                raise ValueError("W, mean and objective must be floats")
             return state, int(content["checksum"])
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise DataFileError(
