@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +73,75 @@ def test_the_same_codes_however_many_processes(world, folder):
         np.testing.assert_allclose(W[0], alone.W_, atol=1e-7 * abs(alone.W_).max(), err_msg=name)
         objective = np.load(folder / f"{name}-objective-{world}-0.npy")
         np.testing.assert_allclose(objective, alone.objective_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_form_of_the_codes_learns_the_same_however_the_rows_are_shared(world, folder):
+    """The digits of u must come from the rows of all processes, which sum to it."""
+    succeed("sweeps", 1, folder)
+    succeed("sweeps", world, folder)
+    for name in rank_worker.SWEEPS:
+        alone = np.load(folder / f"sweep-{name}-dense-equal-1-0.npz")
+        for form, shares in product(rank_worker.FORMS, ("equal", "unequal")):
+            for processes in (1, world):
+                parts = [
+                    np.load(folder / f"sweep-{name}-{form}-{shares}-{processes}-{rank}.npz")
+                    for rank in range(processes)
+                ]
+                told = f"{name}, {form}, {shares} shares of {processes}"
+                np.testing.assert_array_equal(np.concatenate([p["codes"] for p in parts]), alone["codes"], told)
+                assert parts[0]["objective"] == pytest.approx(float(alone["objective"]), rel=1e-12), told
+
+
+def test_scores_that_are_not_finite_stop_all_processes(folder):
+    for code, err in run("nan_scores", 2, folder):
+        assert code == 1
+        assert "ValueError: bit 3: the objective is" in err
+
+
+def test_an_error_in_a_section_reaches_all_with_its_reason(folder):
+    succeed("sections", 3, folder)
+    own = (folder / "told-1.txt").read_text().splitlines()
+    assert own == [
+        "before: ValueError: no such file",
+        "between: OSError: disk full",
+        "after: KeyError: 'last'",
+        "nested: ValueError: inside",
+        "silent: AssertionError: ",
+    ]
+    for rank in (0, 2):
+        told = (folder / f"told-{rank}.txt").read_text().splitlines()
+        assert told == [
+            "before: RankError: process 1 of 3 stopped: no such file",
+            "between: RankError: process 1 of 3 stopped: OSError: disk full",
+            "after: RankError: process 1 of 3 stopped: KeyError: 'last'",
+            "nested: RankError: process 1 of 3 stopped: inside",
+            "silent: RankError: process 1 of 3 stopped: AssertionError: ",
+        ]
+
+
+def test_a_decision_of_some_processes_only_is_told_at_once(folder):
+    for code, err in run("disagree", 2, folder):
+        assert code == 1
+        assert "process 0 wants to send 1 numbers, process 1 has finished this part" in err
+
+
+def test_the_reason_of_a_process_that_left_reaches_those_who_wait_for_it(folder):
+    (code, err), (left, own) = run("leaves", 2, folder)
+    assert code == left == 1
+    assert "ValueError: the true reason" in own
+    assert "RankError: process 1 of 2 stopped: the true reason" in err
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_labels_have_the_same_numbers_on_all_processes(world, folder):
+    succeed("labels", world, folder)
+
+
+def test_labels_of_two_kinds_are_refused_by_all_processes(folder):
+    for code, err in run("mixed_labels", 2, folder):
+        assert code == 1
+        assert "ValueError: y: process 0 has labels that are numbers, process 1 strings" in err
 
 
 def test_messages_do_not_grow_with_the_rows(folder):

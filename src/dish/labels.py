@@ -7,6 +7,7 @@ without a label. Learning and scoring need a label for every row: ``encode_class
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
     if y.dtype.kind == "f":
         _check_whole(y, name)
     codes, classes = _number(y, name)
-    _check_unlabelled(classes, codes, name)
+    check_unlabelled(classes, name, codes)
     return codes, classes
 
 
@@ -165,16 +166,30 @@ def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]
     return codes.astype(np.int32).ravel(), classes
 
 
-def _check_unlabelled(classes: NDArray[Any], codes: NDArray[np.int32], name: str) -> None:
-    """Refuse −1 as the only negative class: it would silently be learned as a class of its own."""
+def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.int32] | None = None) -> None:
+    """Refuse −1 as the only negative one of sorted classes: it would silently be learned as a class of its own."""
     if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
         return
     if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
+        where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
         raise ValueError(
-            f"{name} holds -1 (first in row {int((codes == 0).argmax())}), scikit-learn's mark for rows without a "
-            f"label, beside labels from {classes[1]!r} on. Drop those rows: keep = {name} != -1; X[keep], "
-            f"{name}[keep]. If -1 is a class of its own, give it another number or all labels as strings"
+            f"{name} holds -1{where}, scikit-learn's mark for rows without a label, beside labels from "
+            f"{classes[1]!r} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "
+            f"its own, give it another number or all labels as strings"
         )
+
+
+def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
+    """The kind of some classes, and each as a string or a whole number: what processes tell each other."""
+    values = classes.tolist()
+    kind = _kind(values[0])
+    if kind == "a number":
+        return "numbers", [int(v) for v in values]
+    if kind == "a truth value":
+        return "truth values", [int(v) for v in values]
+    if kind == "a string":
+        return "strings", values
+    return f"of type {kind.removeprefix('a ')}", [str(v) for v in classes]
 
 
 def is_tags(y: Any) -> bool:
@@ -202,14 +217,37 @@ def tag_matrix(*tags: Any) -> list[sp.csr_array]:
 
 
 def label_matrix(y: Any) -> sp.csr_array:
-    """(n, l) labels of 0 and 1, dense or sparse → CSR float64."""
-    Y = sp.csr_array(y).astype(np.float64)
+    """(n, l) labels of 0 and 1, dense or sparse → CSR float64, each row's labels in ascending order, no zeros."""
+    Y = sp.csr_array(y).astype(np.float64)  # a copy
     if Y.shape[0] == 0:
         raise ValueError("y is empty; at least one labelled row is needed")
-    if not np.isin(Y.data, (0.0, 1.0)).all():
+    Y.sum_duplicates()
+    if not ((Y.data == 0) | (Y.data == 1)).all():
         raise ValueError("a 2-D y must hold only 0 and 1 (one column per label); other values were found")
     Y.eliminate_zeros()
     return Y
+
+
+def distinct_sets(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
+    """Distinct rows of a ``label_matrix``, ascending as binary numbers, and which of them each row is.
+
+    O(labels present): a row is the bytes of its labels, counted from the last column, which sort as the rows do.
+    """
+    n_labels = Y.shape[1]
+    number: dict[bytes, int] = {}
+    found = np.empty(Y.shape[0], np.int32)
+    for start in range(0, Y.shape[0], 1 << 16):
+        ends = Y.indptr[start : start + (1 << 16) + 1].astype(np.int64)
+        text = (n_labels - Y.indices[ends[0] : ends[-1]]).astype(">u4").tobytes()
+        ends = 4 * (ends - ends[0])
+        keys = [text[a:b] for a, b in pairwise(ends.tolist())]
+        found[start : start + len(keys)] = [number.setdefault(key, len(number)) for key in keys]
+    ordered = sorted(number)
+    place = np.empty(len(ordered), np.int32)
+    place[[number[key] for key in ordered]] = np.arange(len(ordered))
+    labels = n_labels - np.frombuffer(b"".join(ordered), ">u4").astype(np.int64)
+    indptr = np.cumsum([0] + [len(key) // 4 for key in ordered])
+    return sp.csr_array((np.ones(len(labels)), labels, indptr), shape=(len(ordered), n_labels)), place[found]
 
 
 def unique_rows(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:

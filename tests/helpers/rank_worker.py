@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from dish import DISH, parallel
 from dish.io import files as bulk
+from dish.similarity import from_labels
 from dish.solver import cbcd
 
 FITS = {  # parameters of fits that must give the same codes however many processes share the rows
@@ -69,10 +71,129 @@ def fits(ranks, folder):
         np.save(folder / f"{name}-objective-{ranks.world}-{ranks.rank}.npy", hasher.objective_)
 
 
+FORMS = {
+    "packed": lambda packed, r: cbcd.PackedColumns(packed, r),
+    "dense": lambda packed, r: cbcd.DenseColumns(packed, r),
+    "device": lambda packed, r: cbcd.DeviceColumns(torch.from_numpy(packed), r),
+}
+SWEEPS = ("2 alike", "3 classes", "sets", "many groups")  # columns alike have the largest sums, up to n
+
+
+def problem(name, n=3000, r=16):
+    """Start, labels and linear terms of a sweep over n rows."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3 if name == "3 classes" else 2, n)
+    if name == "2 alike":
+        H = np.repeat(np.where(y == 0, 1, -1)[:, None], r, 1) * np.where(rng.random((n, r)) < 0.03, -1, 1)
+    else:
+        H = rng.standard_normal((n, r))
+    y = {"sets": (rng.random((n, 6)) < 0.3).astype(int), "many groups": rng.integers(0, 2999, n)}.get(name, y)
+    return np.packbits(H >= 0, axis=1), y, torch.from_numpy(3 * rng.standard_normal((r, n)))
+
+
+def shares(ranks, n, equal):
+    """This process's rows: equal parts, or the first process nearly all and the last a few."""
+    if equal or ranks.world == 1:
+        return ranks.my_rows(n, 1)
+    ends = [0, *(n - 40 * (ranks.world - 1 - i) for i in range(ranks.world - 1)), n]
+    return slice(ends[ranks.rank], ends[ranks.rank + 1])
+
+
+def sweeps(ranks, folder):
+    """Two sweeps with every form of the codes, their result to a file."""
+    for name in SWEEPS:
+        start, y, q = problem(name)
+        for equal in (True, False):
+            mine = shares(ranks, len(start), equal)
+            S = from_labels(y[mine], ranks=ranks)
+            for form, make in FORMS.items():
+                H = make(start[mine], q.shape[0])
+                done = [cbcd.sweep(H, S, q[:, mine].contiguous(), ranks=ranks) for _ in range(2)]
+                value = cbcd.objective(done[-1], S.squared_norm(), H.r)
+                where = f"{name}-{form}-{'equal' if equal else 'unequal'}-{ranks.world}-{ranks.rank}"
+                np.savez(folder / f"sweep-{where}.npz", codes=H.packed(), objective=value)
+
+
+def nan_scores(ranks, folder):
+    """One process has a NaN among its values: all are told, by the selection and by the sweep."""
+    values = torch.arange(5000.0, dtype=torch.float64)
+    if ranks.rank == 1:
+        values[77] = torch.nan
+    with pytest.raises(ValueError, match="1 of them, the first in process 1"):
+        parallel.kth_largest(values, 5000, ranks)
+    start, y, q = problem("3 classes")
+    mine = ranks.my_rows(len(start), 1)
+    q = q[:, mine].contiguous()
+    if ranks.rank == 0:
+        q[3, 5] = torch.inf
+    cbcd.sweep(FORMS["packed"](start[mine], len(q)), from_labels(y[mine], ranks=ranks), q, ranks=ranks)
+
+
+def sections(ranks, folder):
+    """Errors with and without a text, before, between and after messages, also in a section of a section."""
+    told = []
+    for where in ("before", "between", "after", "nested", "silent"):
+        try:
+            with ranks.raise_together():
+                if where == "before" and ranks.rank == 1:
+                    raise ValueError("no such file")
+                ranks.total(torch.ones(3))
+                if where == "between" and ranks.rank == 1:
+                    raise OSError("disk full")
+                if where == "nested":
+                    with ranks.raise_together():
+                        if ranks.rank == 1:
+                            raise ValueError("inside")
+                ranks.gather_arrays(np.arange(4))
+                if where == "after" and ranks.rank == 1:
+                    raise KeyError("last")
+                if where == "silent" and ranks.rank == 1:
+                    raise AssertionError
+        except (ValueError, OSError, KeyError, AssertionError, parallel.RankError) as error:
+            told.append(f"{where}: {type(error).__name__}: {error}")
+    assert ranks.total(torch.ones(1)) == ranks.world  # all in step still
+    (folder / f"told-{ranks.rank}.txt").write_text("\n".join(told))
+
+
+def disagree(ranks, folder):
+    """Only the first process sees a file and sends a message about it."""
+    with ranks.raise_together():
+        if ranks.first:
+            ranks.total(torch.ones(1))
+
+
+def leaves(ranks, folder):
+    """An error outside of any section, while the others wait for a message."""
+    if ranks.rank == 1:
+        raise ValueError("the true reason")
+    ranks.total(torch.ones(1))
+
+
+def mixed_labels(ranks, folder):
+    """One process has the classes as numbers, another as strings that look the same."""
+    from_labels(np.array(["1", "2"] * 5) if ranks.rank else np.array([1, 2] * 5), ranks=ranks)
+
+
+def labels(ranks, folder):
+    """Classes and label sets get the numbers that one process gives them."""
+    rng = np.random.default_rng(0)
+    Y = (rng.random((60, 9)) < 0.3).astype(int)
+    given = {
+        "ints": rng.integers(0, 9, 60) * 2**55 + 1,
+        "strings": np.array(["a", "a\0", "é", "001", "1"], object)[rng.integers(0, 5, 60)],
+        "truth": rng.random(60) < 0.5,
+        "sets": Y,
+    }
+    mine = shares(ranks, 60, False) if ranks.world < 3 else ranks.my_rows(60, 1)
+    for name, y in given.items():
+        alone, S = from_labels(y), from_labels(y[mine], ranks=ranks)
+        assert S.n_groups == alone.n_groups, name
+        np.testing.assert_array_equal(S.row_group, alone.row_group[mine], err_msg=name)
+        np.testing.assert_array_equal(S.group_sizes(), alone.group_sizes(), err_msg=name)
+
+
 def messages(ranks, folder):
     """Bytes sent by a sweep, for two numbers of rows."""
-    from dish.similarity import from_labels
-
     sent = []
     for n in (2000, 40_000):
         rng = np.random.default_rng(0)

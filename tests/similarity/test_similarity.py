@@ -1,9 +1,12 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
 from dish import similarity
+from dish.labels import distinct_sets, label_matrix
 from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, from_labels
 from helpers.similarities import KINDS, RNG, Y
 
@@ -149,3 +152,58 @@ def test_products_with_a_matrix_and_parts_of_the_rows(name):
     np.testing.assert_allclose(S.times(Z), dense @ Z.numpy(), atol=1e-12)
     picked = torch.tensor([1, 4, 5, 9])
     np.testing.assert_allclose(S.rows(picked).dense(), dense[np.ix_(picked, picked)], atol=1e-12)
+
+
+@pytest.mark.parametrize("n_labels", [1, 7, 8, 40, 300])
+def test_distinct_sets_are_the_sorted_distinct_rows(n_labels):
+    rng = np.random.default_rng(n_labels)
+    Y = (rng.random((400, n_labels)) < 2 / n_labels).astype(float)
+    Y[5], Y[6] = 0, 1
+    sets, place = distinct_sets(label_matrix(Y))
+    expected, inverse = np.unique(Y, axis=0, return_inverse=True)
+    np.testing.assert_array_equal(sets.toarray(), expected)
+    np.testing.assert_array_equal(place, inverse.ravel())
+
+
+def test_rows_of_a_csr_matrix_may_hold_zeros_and_any_order_but_no_twos():
+    untidy = sp.csr_array(([1.0, 1.0, 0.0, 1.0], [3, 0, 1, 2], [0, 3, 4]), shape=(2, 4))
+    before = untidy.copy()
+    np.testing.assert_array_equal(from_labels(untidy).dense(), from_labels(untidy.toarray()).dense())
+    np.testing.assert_array_equal(untidy.indices, before.indices)  # the caller's stays as it was
+    with pytest.raises(ValueError, match="0 and 1"):
+        from_labels(sp.csr_array(([1.0, 1.0, 1.0], [1, 1, 0], [0, 2, 3]), shape=(2, 2)))  # one label twice
+
+
+def test_many_sparse_label_sets_stay_sparse():
+    """200,000 rows with about 10 of 1,000 labels: 1.6 GB as a matrix, 8 GB as pairs of sets."""
+    n, n_labels = 200_000, 1000
+    rng = np.random.default_rng(0)
+    Y = sp.csr_array(
+        (np.ones(10 * n), rng.integers(0, n_labels, 10 * n), np.arange(0, 10 * n + 1, 10)), shape=(n, n_labels)
+    )
+    Y.sum_duplicates()
+    Y.data[:] = 1
+    tracemalloc.start()
+    try:
+        S = from_labels(Y)
+        S.squared_norm()
+        S.P(S.Rt(torch.ones(S.n_groups, dtype=torch.float64)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert S.n_groups == n
+    assert peak < 300e6
+    assert S.product_size() == Y.nnz
+    part = from_labels(Y[:300])
+    dense = from_labels(Y[:300].toarray())
+    assert part.squared_norm() == dense.squared_norm() == pytest.approx((dense.dense() ** 2).sum())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_moving_a_similarity_leaves_the_callers_where_it_is(name):
+    S, dense = KINDS[name]
+    before = dict(vars(S))
+    moved = S.to(torch.device("meta"))
+    assert all(vars(S)[attribute] is value for attribute, value in before.items())
+    assert moved.row_group.device.type == "meta"
+    np.testing.assert_allclose(S.dense(), dense, atol=1e-12)

@@ -56,6 +56,10 @@ class Similarity(ABC):
     def squared_norm(self) -> float:
         """‖S‖² in the Frobenius norm."""
 
+    def product_size(self) -> int:
+        """Numbers that a product with P or R reads: what it costs."""
+        return self.n_groups
+
     def project(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
         """(PᵀK, RᵀK), both (l, m) float64, from row blocks of K (n, m)."""
         A = self.group_totals(blocks, ranks)
@@ -75,27 +79,30 @@ class Similarity(ABC):
         return ranks.total(A + part.double())
 
     def _add_by_group(self, sums: Tensor, row_group: Tensor, K: Tensor) -> None:
-        """sums[group_i] += K_i; on a GPU as a product, which adds in the same order every time."""
-        if K.device.type == "cpu" or self.n_groups > 4096:
+        """sums[group_i] += K_i, in the same order every time, also on a GPU: as a product, or sorted by group."""
+        if K.device.type == "cpu":
             sums.index_add_(0, row_group, K)
-            return
-        for g, block in zip(row_group.split(1 << 14), K.split(1 << 14), strict=True):
-            E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
-            E[torch.arange(len(block), device=K.device), g.long()] = 1
-            sums.addmm_(E.T, block)
+        elif self.n_groups > 4096:
+            sums.index_put_((row_group.long(),), K, accumulate=True)
+        else:
+            for g, block in zip(row_group.split(1 << 14), K.split(1 << 14), strict=True):
+                E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
+                E[torch.arange(len(block), device=K.device), g.long()] = 1
+                sums.addmm_(E.T, block)
 
     def to(self, device: torch.device) -> Similarity:
-        """The same similarity with its tensors on ``device``."""
+        """The same similarity with its tensors on ``device``; this one stays where it is."""
+        moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
-        return self
+                setattr(moved, name, value.to(device))
+        return moved
 
     def times(self, Z: Tensor, ranks: Ranks = ALONE) -> Tensor:
         """S Z (n, k) for a dense Z (n, k)."""
-        index = self.row_group.long()
-        sums = torch.zeros(self.n_groups, Z.shape[1], dtype=Z.dtype, device=Z.device).index_add_(0, index, Z)
-        return self.P(self.Rt(ranks.total(sums.double()))).to(Z.dtype)[index]
+        sums = Z.new_zeros(self.n_groups, Z.shape[1])
+        self._add_by_group(sums, self.row_group, Z)
+        return self.P(self.Rt(ranks.total(sums.double()))).to(Z.dtype)[self.row_group.long()]
 
     def rows(self, picked: Tensor) -> Similarity:
         """S between some of the rows."""
@@ -110,10 +117,12 @@ class Similarity(ABC):
         return torch.bincount(self.row_group.long(), minlength=self.n_groups).double()
 
     def with_global_sizes(self, ranks: Ranks) -> Similarity:
-        """The same groups on all processes: sizes are those of all rows."""
-        if ranks.world > 1:
-            self._sizes = ranks.total(self.group_sizes())
-        return self
+        """The same groups with the sizes of all processes' rows."""
+        if ranks.world == 1:
+            return self
+        shared = copy.copy(self)
+        shared._sizes = ranks.total(self.group_sizes())
+        return shared
 
     def dense(self) -> NDArray[np.float64]:
         """S itself, (n, n). For tests and tiny n only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dish.labels import as_array, encode_classes, is_tags, label_matrix, tag_matrix, unique_rows
+from dish.labels import (
+    as_array,
+    check_unlabelled,
+    class_keys,
+    distinct_sets,
+    encode_classes,
+    is_tags,
+    label_matrix,
+    tag_matrix,
+)
 from dish.parallel import ALONE, Ranks
 from dish.similarity.base import Similarity, torch_csr
 
@@ -58,6 +68,7 @@ class LabelCounts(Similarity):
         Y_g, self.row_group = _distinct_rows(Y, ranks)
         self.n_groups = Y_g.shape[0]
         self.w = float(similar_weight)
+        self.sets = Y_g  # stays on the CPU, for what is done once
         self.Y_g, self.Y_gt = torch_csr(Y_g), torch_csr(sp.csr_array(Y_g.T))
         self.diag = torch.from_numpy(self.w * Y_g.sum(axis=1) - 1.0)
 
@@ -75,10 +86,14 @@ class LabelCounts(Similarity):
 
     def squared_norm(self) -> float:
         """‖wYYᵀ − 1‖² = w²‖YᵀY‖² − 2w‖Yᵀ1‖² + n²."""
-        size = self.group_sizes()
-        YtY = self.Y_gt @ (size[:, None] * self.Y_g.to_dense())  # (l, l)
-        Yt1 = self.Y_gt @ size
-        return float(self.w**2 * (YtY**2).sum() - 2 * self.w * (Yt1**2).sum() + size.sum() ** 2)
+        size = self.group_sizes().cpu().numpy()
+        YtY = self.sets.T @ (sp.diags_array(size) @ self.sets)  # (l, l), as sparse as labels meet
+        Yt1 = self.sets.T @ size
+        return float(self.w**2 * (YtY.data**2).sum() - 2 * self.w * (Yt1**2).sum() + size.sum() ** 2)
+
+    def product_size(self) -> int:
+        """Labels of all sets."""
+        return int(self.sets.nnz)
 
 
 class LabelSets(Similarity):
@@ -133,6 +148,10 @@ class LabelSets(Similarity):
         """R = E: the group sums themselves."""
         return sums
 
+    def product_size(self) -> int:
+        """L²."""
+        return self.M.numel()
+
     def squared_norm(self) -> float:
         """Σ size_a size_b M_ab²."""
         size = self.group_sizes()
@@ -181,9 +200,7 @@ def from_labels(
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
     if ranks.world > 1:
-        here = classes.astype(str) if classes.dtype.kind == "O" else classes
-        classes = np.unique(np.concatenate(ranks.gather_arrays(here)))
-        codes = np.searchsorted(classes, here)[codes].astype(np.int32)
+        codes, classes = _classes_of_all(codes, classes, ranks)
     if len(classes) < 2:
         raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
     return Classes(codes, similar_weight, len(classes)).with_global_sizes(ranks)
@@ -205,17 +222,42 @@ def _check_length(n_labels: int, n_rows: int | None) -> None:
         raise ValueError(f"X has {n_rows} rows but y has {n_labels}; they must be equal")
 
 
+def _classes_of_all(
+    codes: NDArray[np.int32], classes: NDArray[Any], ranks: Ranks
+) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Class numbers and sorted classes over the labels of all processes."""
+    kind, mine = class_keys(classes)
+    told = [json.loads(bytes(part)) for part in ranks.gather_arrays(np.frombuffer(_json([kind, mine]), np.uint8))]
+    kinds = [kind for kind, _ in told]
+    if len(set(kinds)) > 1:
+        other = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+        raise ValueError(
+            f"y: process 0 has labels that are {kinds[0]}, process {other} {kinds[other]}; give all of them one kind"
+        )
+    every = sorted({key for _, keys in told for key in keys})
+    number = {key: i for i, key in enumerate(every)}
+    shared = np.empty(len(every), object)
+    shared[:] = every
+    check_unlabelled(shared)
+    return np.array([number[key] for key in mine], np.int32)[codes], shared
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
 def _distinct_rows(Y: sp.csr_array, ranks: Ranks = ALONE) -> tuple[sp.csr_array, Tensor]:
-    """Distinct label sets (L, l), of all processes, and each row's set (n,)."""
-    block = max(1, 2**24 // max(Y.shape[1], 1))  # rows made dense at a time
-    packed = np.vstack([np.packbits(Y[i : i + block].toarray() > 0, axis=1) for i in range(0, Y.shape[0], block)])
-    sets, own = unique_rows(packed)
+    """Distinct label sets (L, l), of all processes, and each row's set (n,). Never dense."""
+    sets, own = distinct_sets(Y)
     if ranks.world > 1:
-        parts = ranks.gather_arrays(sets)
-        if len({part.shape[1] for part in parts}) > 1:
+        if len(set(ranks.gather(torch.tensor([Y.shape[1]])).flatten().tolist())) > 1:
             raise ValueError("y: the processes have labels of different widths")
-        sets, place = unique_rows(np.concatenate(parts))
-        first = sum(len(part) for part in parts[: ranks.rank])
-        own = place[first : first + len(parts[ranks.rank])][own]
-    Y_g = np.unpackbits(sets, axis=1, count=Y.shape[1]).astype(np.float64)
-    return sp.csr_array(Y_g), torch.from_numpy(own.astype(np.int32))
+        indptr, indices = ranks.gather_arrays(sets.indptr), ranks.gather_arrays(sets.indices)
+        parts = [
+            sp.csr_array((np.ones(len(columns)), columns, ends), shape=(len(ends) - 1, Y.shape[1]))
+            for ends, columns in zip(indptr, indices, strict=True)
+        ]
+        sets, place = distinct_sets(sp.csr_array(sp.vstack(parts)))
+        first = sum(part.shape[0] for part in parts[: ranks.rank])
+        own = place[first + own]
+    return sets, torch.from_numpy(own)

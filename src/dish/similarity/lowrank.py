@@ -58,6 +58,10 @@ class LowRank(Similarity):
         """Rᵀ b."""
         return self._Rt @ sums
 
+    def product_size(self) -> int:
+        """Numbers stored in P."""
+        return int(self._P.values().numel()) if self._P.layout == torch.sparse_csr else self._P.numel()
+
     def squared_norm(self) -> float:
         """‖P Rᵀ‖²."""
         return self._squared_norm

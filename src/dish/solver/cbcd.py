@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import parallel
+from dish.machine import torch_threads
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity import Similarity
@@ -68,7 +69,7 @@ def sweep(
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
-    with progress("H-step", H.r, worth=n >= LONG) as step:
+    with torch_threads(S.product_size() >> 20), progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
