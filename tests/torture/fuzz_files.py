@@ -2,8 +2,8 @@
 
 Models, indexes (read and mapped), checkpoints, journals of the service and data files (.npy, .npz, .csv, .parquet)
 are flipped, cut, spliced, extended and given absurd numbers; the head of a model or an index is also edited as JSON
-and its checksum put right. A problem is a traceback, a wrong answer from a file with a checksum, more than 40 seconds, or
-a gigabyte more of memory.
+and its checksum put right. A problem is a traceback, a wrong answer from a file with a checksum, more than 40
+seconds, or a gigabyte more of memory.
 
     python tests/torture/fuzz_files.py --mutations 3000 --seconds 600 --output fuzz.json
 """
