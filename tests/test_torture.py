@@ -14,7 +14,7 @@ def test_what_breaks_is_noticed(tmp_path):
     scripts = {"good": WRITE, "bad": WRITE + "sys.exit(1)", "silent": "", "hangs": "import time; time.sleep(600)"}
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)
-    results = runner.torture(tmp_path, dict.fromkeys([*scripts, "absent"], 0.1), 40.0)
+    results = runner.torture(tmp_path, dict.fromkeys([*scripts, "absent"], 0.05), 60.0, grace=5)
     assert {name: result["ok"] for name, result in results.items()} == {
         **{"good": True, "bad": False, "silent": False, "hangs": False, "absent": False}
     }

@@ -63,6 +63,7 @@ def test_two_processes_learn_one_network(tmp_path):
     assert first["map"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_take_the_steps_of_one(world, tmp_path):
     """Without batch norm and dropout; 32 rows over three processes are shares of 11, 11 and 10."""
