@@ -2,8 +2,8 @@
 
     python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
 
-A script takes `--seconds` and `--output FILE.json` and ends with 0 if nothing broke. One that is not done a minute and
-a half after its time (kernels are compiled first), or when all time is up, is stopped and counts as broken.
+A script takes `--seconds` and `--output FILE.json` and ends with 0 if nothing broke. One that is not done a minute
+and a half after its time (kernels are compiled first), or when all time is up, is stopped and counts as broken.
 """
 
 from __future__ import annotations
