@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from dish import DISH, codes, metrics
+from dish.parallel.transport import Transport, home_of
 from dish.similarity import from_labels
 from dish.solver import cbcd
+from helpers.processes import succeed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -79,3 +81,94 @@ def test_selection_of_many_ties():
         threshold, ties = columns.kth_largest(sim, 100_000)
         assert threshold == float(sim.sort(descending=True).values[99_999])
         assert int((columns.above(sim, threshold, ties) > 0).sum()) == 100_000
+
+
+@pytest.mark.parametrize("n_groups", [2, 1000, 2897, 2999, 4097, 20_000, 65_537])
+def test_sums_by_group_are_exact(n_groups):
+    rng = np.random.default_rng(0)
+    row_group = torch.from_numpy(rng.integers(0, n_groups, 300_001).astype(np.int32))
+    packed = codes.pack(rng.standard_normal((300_001, 3)))
+    on_gpu = cbcd.DeviceColumns(torch.from_numpy(packed).cuda(), 3)
+    H = torch.from_numpy(codes.unpack(packed, 3)).double()
+    for k in range(3):
+        sums, against = on_gpu.sums(k, row_group.cuda(), n_groups)
+        exact = torch.zeros(n_groups, dtype=torch.float64).index_add_(0, row_group, H[:, k])
+        assert torch.equal(sums.cpu(), exact)
+        assert torch.equal(against.cpu(), H.T @ H[:, k])
+
+
+def many_label_sets(n=30_000, n_labels=60):
+    rng = np.random.default_rng(0)
+    Y = (rng.random((n, n_labels)) < 0.05).astype(int)
+    X = (Y @ rng.standard_normal((n_labels, 24)) + rng.standard_normal((n, 24))).astype(np.float32)
+    assert len(np.unique(Y, axis=0)) > 5000
+    return X, Y
+
+
+def test_a_sweep_over_many_label_sets_gives_the_same_codes():
+    _, Y = many_label_sets()
+    rng = np.random.default_rng(1)
+    start, q = codes.pack(rng.standard_normal((len(Y), 12))), torch.from_numpy(rng.standard_normal((12, len(Y))))
+    on_cpu, on_gpu = cbcd.PackedColumns(start, 12), cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 12)
+    S = from_labels(Y)
+    a = cbcd.sweep(on_cpu, S, q)
+    b = cbcd.sweep(on_gpu, S.to(torch.device("cuda")), q.cuda())
+    np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
+    np.testing.assert_array_equal(a.hSh, b.hSh)
+
+
+def test_fits_over_many_label_sets_agree():
+    X, Y = many_label_sets()
+    fits = [DISH(n_bits=16, n_anchors=200, device=device).fit(X, Y) for device in ("cpu", "cuda")]
+    same = np.unpackbits(fits[0].codes_) == np.unpackbits(fits[1].codes_)
+    assert same.mean() >= 0.99
+    assert fits[0].objective_[-1] == pytest.approx(fits[1].objective_[-1], rel=1e-3)
+
+
+@pytest.mark.parametrize("n_groups", [10, 5000])
+def test_products_repeat(n_groups):
+    rng = np.random.default_rng(0)
+    S = from_labels(rng.permutation(np.arange(400_000) % n_groups)).to(torch.device("cuda"))
+    Z = torch.randn(S.n, 64, device="cuda")
+    blocks = [(slice(i, i + 2**15), Z[i : i + 2**15]) for i in range(0, S.n, 2**15)]
+    first, totals = S.times(Z), S.group_totals(blocks)
+    for _ in range(4):
+        assert torch.equal(S.times(Z), first)
+        assert torch.equal(S.group_totals(blocks), totals)
+
+
+@pytest.mark.parametrize("params", [{"polish": 5}, {"multilabel": "count"}], ids=str)
+def test_a_fit_on_the_gpu_repeats(params):
+    X, Y = many_label_sets()
+    X = torch.from_numpy(X).cuda()
+    fits = [DISH(n_bits=16, n_anchors=200, device="cuda", n_iter=3, **params).fit(X, Y) for _ in range(3)]
+    for other in fits[1:]:
+        np.testing.assert_array_equal(other.codes_, fits[0].codes_)
+        np.testing.assert_array_equal(other.W_, fits[0].W_)
+
+
+def test_sums_of_gpu_tensors_stay_on_the_gpu_with_nccl(tmp_path):
+    import torch.distributed as dist
+
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert home_of(torch.device("cuda", 0)) == torch.device("cuda", 0)
+        assert home_of(torch.device("cpu")) == torch.device("cpu")
+        ranks = Transport(0, 1)
+        for device in ("cpu", "cuda"):
+            sent = torch.arange(5.0, dtype=torch.float64, device=device)
+            assert torch.equal(ranks._reduce(sent.clone()), sent)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_processes_on_one_gpu_learn_the_same(tmp_path):
+    """Over gloo: nccl wants a GPU for each process."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 4000)
+    X = (rng.standard_normal((4000, 16)) + rng.standard_normal((6, 16))[y]).astype(np.float64)
+    np.savez(tmp_path / "data.npz", X=X, y=y)
+    succeed("on_gpu", 2, tmp_path)
+    alone = DISH(n_bits=16, n_anchors=100, device="cuda").fit(X, y)
+    together = np.concatenate([np.load(tmp_path / f"gpu-{rank}.npy") for rank in range(2)])
+    assert (np.unpackbits(together) == np.unpackbits(alone.codes_)).mean() >= 0.999

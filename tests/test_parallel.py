@@ -4,40 +4,17 @@ import os
 import subprocess
 import sys
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dish import DISH, metrics, parallel
+from dish.parallel import transport
 from helpers import rank_worker
+from helpers.processes import run, succeed
 
 pytestmark = pytest.mark.slow  # processes take seconds to start
-WORKER = Path(rank_worker.__file__)
-
-
-def run(job, world, folder):
-    """Start ``world`` processes; (exit code, standard error) of each."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), job, str(rank), str(world), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        return [(process.wait(timeout=120), process.stderr.read()) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-
-
-def succeed(job, world, folder):
-    for code, err in run(job, world, folder):
-        assert code == 0, err
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +194,22 @@ def test_alone_is_the_identity():
     with pytest.raises(KeyError), ranks.raise_together():
         raise KeyError("as it was")
     assert ranks.messages == 0
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "home"),
+    [
+        ("cpu:gloo,cuda:nccl", "cuda:1", "cuda:1"),
+        ("cpu:gloo,cuda:nccl", "cpu", "cpu"),
+        ("cpu:gloo,cuda:gloo,xpu:gloo", "cuda:0", "cpu"),
+        ("cpu:gloo,cuda:gloo,xpu:gloo", "cpu", "cpu"),
+        ("cuda:nccl", "cpu", "cuda:3"),
+    ],
+)
+def test_tensors_are_sent_by_the_backend_of_their_device(backends, device, home, monkeypatch):
+    monkeypatch.setattr(transport.dist, "get_backend_config", lambda: backends)
+    monkeypatch.setattr(transport.torch.cuda, "current_device", lambda: 3)
+    assert transport.home_of(torch.device(device)) == torch.device(home)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])

@@ -114,6 +114,14 @@ def sweeps(ranks, folder):
                 np.savez(folder / f"sweep-{where}.npz", codes=H.packed(), objective=value)
 
 
+def on_gpu(ranks, folder):
+    """A fit of all processes on one GPU."""
+    data = np.load(folder / "data.npz")
+    mine = ranks.my_rows(len(data["X"]), 32)
+    hasher = DISH(n_bits=16, n_anchors=100, device="cuda").fit(data["X"][mine], data["y"][mine])
+    np.save(folder / f"gpu-{ranks.rank}.npy", hasher.codes_)
+
+
 def nan_scores(ranks, folder):
     """One process has a NaN among its values: all are told, by the selection and by the sweep."""
     values = torch.arange(5000.0, dtype=torch.float64)
@@ -256,7 +264,12 @@ def encode(ranks, folder):
 
 if __name__ == "__main__":
     job, rank, world, folder = sys.argv[1:]
-    os.environ |= {"RANK": rank, "WORLD_SIZE": world, "DISH_STORE": f"{folder}/store-{job}-{world}"}
+    os.environ |= {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "DISH_STORE": f"{folder}/store-{job}-{world}",
+    }
     torch.set_num_threads(1)
     with parallel.from_environment(timeout_s=60) as ranks:
         globals()[job](ranks, Path(folder))

@@ -162,6 +162,32 @@ def test_all_forms_agree(n, r):
             np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9)
 
 
+@pytest.mark.parametrize("n_groups", [1, 40, 2897, 2999, 20_000, 70_000])
+def test_sums_by_group_are_exact_for_many_groups(n_groups):
+    rng = np.random.default_rng(0)
+    row_group = rng.integers(0, n_groups, 60_001).astype(np.int32)
+    H = np.where(rng.random((60_001, 2)) < 0.5, -1, 1)
+    expected = np.bincount(row_group, H[:, 1], n_groups)
+    for form, make in FORMS.items():
+        columns = make(codes.pack(H), 2)
+        for threads in (1, 3):
+            columns.threads = threads
+            sums, against = columns.sums(1, torch.from_numpy(row_group), n_groups)
+            np.testing.assert_array_equal(sums, expected, err_msg=form)
+            np.testing.assert_array_equal(against, H.T @ H[:, 1], err_msg=form)
+
+
+@pytest.mark.parametrize("where", [0, 7])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("form", FORMS)
+def test_linear_terms_that_are_not_finite_are_refused(form, value, where):
+    q = torch.zeros(5, 12, dtype=torch.float64)
+    q[2, where] = value
+    H = FORMS[form](codes.pack(random_codes(12, 5)), 5)
+    with pytest.raises(ValueError, match=r"bit 2: the objective is .*NaN or infinity"):
+        cbcd.sweep(H, KINDS["classes"][0], q)
+
+
 @pytest.mark.parametrize("n", [1, 2, 1000, 16_385, 40_000, 500_000])
 @pytest.mark.parametrize("values", ["normal", "ties", "constant", "sorted", "two_scales", "wide_band", "signed_zero"])
 def test_selection_is_a_stable_sort(n, values, monkeypatch):

@@ -123,13 +123,14 @@ def from_environment(timeout_s: float = 600) -> Iterator[Ranks]:
         yield ALONE
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
     path = os.environ.get("DISH_STORE")
     meet, timeout = f"file://{os.path.abspath(path)}" if path else "env://", timedelta(seconds=timeout_s)
     _store = next(rendezvous(meet, rank, world, timeout=timeout))[0]
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    own_gpu = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # nccl wants one for each process
+    backend = "cpu:gloo,cuda:nccl" if gpus and own_gpu else "gloo"
     dist.init_process_group(backend, store=_store, rank=rank, world_size=world, timeout=timeout)
     try:
         yield current()
