@@ -18,6 +18,7 @@ from dish.checks import check_integer
 from dish.io import modelfile, shards
 from dish.io.blocks import blocks_of
 from dish.io.features import read_features
+from dish.machine import threads_in_use
 
 Encoder = Callable[[Any], NDArray[Any]]
 
@@ -99,6 +100,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return checked
 
     def _check_n_bits(self) -> int:
+        threads_in_use()  # every fit comes by
         return check_integer("n_bits", self.n_bits, low=1)
 
     def _require_y(self, y: Any, kinds: str = "give (n,) classes or (n, l) labels of 0 and 1") -> None:

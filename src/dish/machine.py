@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
@@ -110,6 +111,38 @@ def one_thread() -> AbstractContextManager[None]:
 def threads_for(n: int) -> AbstractContextManager[None]:
     """Threads of torch for many products over n rows each: waking one costs more than it saves on a few rows."""
     return torch_threads(n // 16384)
+
+
+_threads_used = False  # torch's threads may have been started by work of ours
+_lost_threads = False  # this process was forked from one of which that is true
+
+
+def threads_in_use() -> None:
+    """Note that work on torch's threads begins."""
+    global _threads_used
+    _threads_used = True
+
+
+def lost_threads() -> bool:
+    """Whether this process is a fork of one that had used threads, which OpenMP then waits for without end."""
+    return _lost_threads
+
+
+def _after_fork() -> None:
+    global _lost_threads
+    if not _threads_used:
+        return
+    _lost_threads = True
+    torch.set_num_threads(1)  # needs none of the threads that the fork has lost
+    warnings.warn(
+        "this process was forked after dish had used torch's threads, which do not survive a fork: it works on one "
+        "thread. Start processes with multiprocessing.get_context('spawn') for all cores",
+        stacklevel=2,
+    )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024**i for i, k in enumerate("KMGT", 1)}

@@ -14,6 +14,7 @@ from dish.compiled import njit, prange
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem
+from dish.machine import lost_threads
 from dish.progress import LONG, progress
 from dish.similarity import Classes
 
@@ -111,7 +112,7 @@ def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
 
 def signs_product(K: Tensor, w: Tensor) -> Tensor:
     """Kᵀ sgn(K w)."""
-    if K.device.type == "cpu":
+    if K.device.type == "cpu" and not lost_threads():  # numba ends a forked process that asks for its threads
         return torch.from_numpy(_signs_product(K.numpy(), w.numpy()))
     return K.T @ torch.where(K @ w >= 0, 1.0, -1.0).to(K.dtype)
 
