@@ -177,7 +177,8 @@ def _float32(F: NDArray[Any]) -> NDArray[np.float32]:
 def as_rows(X: Any) -> Any:
     """Tensors, shards, iterables of row blocks and columns of vectors as one array; anything else as it is."""
     if hasattr(X, "detach"):
-        return X.detach().cpu().numpy()
+        X = X.detach().cpu()
+        return (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # NumPy has no such type
     if shards.is_blocks(X):
         blocks = [np.asarray(block) for block in X]
         widths = {b.shape[1:] for b in blocks}

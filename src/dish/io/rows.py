@@ -98,7 +98,7 @@ class RowSource:
 
 def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if isinstance(block, Tensor):
-        if block.device.type == "cuda" or device.type == "cpu":
+        if block.device.type == "cuda" or device.type == "cpu" or block.dtype == torch.bfloat16:
             return block.to(device, dtype)
         block = block.numpy()
     if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch has no type for it

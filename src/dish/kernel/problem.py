@@ -54,7 +54,9 @@ class Problem:
     @cached_property
     def white(self) -> Whitening:
         """KᵀK + ρI, factored at first use."""
-        return factor(self.K, self.ridge, self.n, self.ranks, self.stage)
+        mean = self.features.mean
+        scale = float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
+        return factor(self.K, self.ridge, self.n, self.ranks, self.stage, scale)
 
 
 def prepare(

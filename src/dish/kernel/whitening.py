@@ -28,19 +28,24 @@ def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
 
 
 def factor(
-    K: KernelMatrix, ridge: float, n: int, ranks: Ranks, stage: Callable[[str], AbstractContextManager[None]]
+    K: KernelMatrix,
+    ridge: float,
+    n: int,
+    ranks: Ranks,
+    stage: Callable[[str], AbstractContextManager[None]],
+    scale: float = 1.0,
 ) -> Whitening:
-    """KᵀK + ρI of the n rows of all processes, factored."""
+    """KᵀK + ρI of the n rows of all processes, factored; ``scale``: of the features before they were centred."""
     with stage("gram"):
         G = gram(K, ranks)
     with stage("factor"):
         largest = float(G.diagonal().max())
         if not torch.isfinite(G).all():
             raise ValueError("X holds values whose squares overflow: scale X, for example to unit variance")
-        if largest <= 100 * n * torch.finfo(K.dtype).eps ** 2:
+        if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # nothing but rounding
             raise ValueError(
-                "the kernel features of X do not vary: its rows are all alike, gamma is far too small, or (with the "
-                "linear kernel) its values are: scale X, for example to unit variance"
+                "the kernel features of X do not vary: its rows are all alike, or gamma (for the linear kernel: their "
+                "values) is far too small; scale X, for example to unit variance"
             )
         return Whitening.of(G, ridge)
 
@@ -63,8 +68,8 @@ class Whitening:
             if not failed:
                 if boost > 1:
                     warnings.warn(
-                        f"ridge={ridge:g} leaves KᵀK + ρI short of positive definite (anchors nearly alike?): "
-                        f"{ridge * boost:g} is used",
+                        f"ridge={ridge:g} is too small for rounding in KᵀK (anchors nearly alike, or many for so few "
+                        f"rows): ridge={ridge * boost:g} is used",
                         stacklevel=2,
                     )
                 return cls(L, rho)
