@@ -242,6 +242,48 @@ def resumes(ranks, folder):
     np.save(folder / f"resumed-{ranks.rank}.npy", hasher.codes_)
 
 
+def budgets(ranks, folder):
+    """Different budgets, and equal ones for very different shares: K fits on one process only."""
+    data = np.load(folder / "data.npz")
+    params = FITS["classes"][0]
+    for name, cut, budget in (("unlike", 350, ("100MB", "100KB")), ("uneven", 650, ("250KB", "250KB"))):
+        mine = slice(0, cut) if ranks.rank == 0 else slice(cut, None)
+        hasher = DISH(**params, memory_budget=budget[ranks.rank]).fit(data["X"][mine], data["y"][mine])
+        np.save(folder / f"budgets-{name}-{ranks.rank}.npy", hasher.codes_)
+
+
+def unseen(ranks, folder):
+    """A checkpoint in a folder that the second process does not have."""
+    data = np.load(folder / "data.npz")
+    mine = ranks.my_rows(len(data["X"]), 32)
+    params = {**FITS["classes"][0], "checkpoint": folder / "seen"}
+    DISH(**params).fit(data["X"][mine], data["y"][mine])
+    if ranks.rank == 1:
+        exists = Path.exists
+        Path.exists = lambda path, **kw: path.name != "state.dish" and exists(path, **kw)
+    DISH(**params).fit(data["X"][mine], data["y"][mine])
+
+
+def unlike(ranks, folder):
+    """Processes that were started with different parameters."""
+    data = np.load(folder / "data.npz")
+    mine = ranks.my_rows(len(data["X"]), 32)
+    params = {**FITS["classes"][0], "checkpoint": folder / "unlike", "nu": 1e-4 * (1 + ranks.rank)}
+    DISH(**params).fit(data["X"][mine], data["y"][mine])
+
+
+def generators(ranks, folder):
+    """A checkpoint of a fit with a generator of one's own is resumed from one in the same state."""
+    data = np.load(folder / "data.npz")
+    mine = ranks.my_rows(len(data["X"]), 32)
+    codes = []
+    for n_iter in (1, 3):
+        state = np.random.RandomState(5 if ranks.rank == 0 else 6)  # that of the first process counts
+        params = {**FITS["classes"][0], "checkpoint": folder / "drawn", "random_state": state, "init": "random"}
+        codes.append(DISH(**params, n_iter=n_iter).fit(data["X"][mine], data["y"][mine]).codes_)
+    assert not np.array_equal(*codes)
+
+
 def one_bad(ranks, folder):
     """Only one process has NaN in its rows: all must hear of it."""
     X = np.zeros((100, 4)) + np.arange(100)[:, None]

@@ -44,8 +44,8 @@ def factor(
             raise ValueError("X holds values whose squares overflow: scale X, for example to unit variance")
         if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # nothing but rounding
             raise ValueError(
-                "the kernel features of X do not vary: its rows are all alike, or gamma (for the linear kernel: their "
-                "values) is far too small; scale X, for example to unit variance"
+                "the kernel features of X do not vary: its rows are all alike, or gamma is far too small (for the "
+                "linear kernel: their values are); scale X, for example to unit variance"
             )
         return Whitening.of(G, ridge)
 

@@ -172,10 +172,10 @@ def from_labels(
     which is returned as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``.
     With several processes each has the labels of its own rows, and classes or label sets get the same numbers on all.
     """
-    if not np.isfinite(similar_weight) or not similar_weight > 1:
+    if not 1 < similar_weight <= 1e12:
         raise ValueError(
-            f"similar_weight must be a number above 1 (2 is the paper's S, 10 its balance for many classes), "
-            f"got {similar_weight!r}"
+            f"similar_weight must be a number above 1, at most 1e12 (2 is the paper's S, 10 its balance for many "
+            f"classes), got {similar_weight!r}"
         )
     if multilabel not in ("count", "share_one", "jaccard"):
         raise ValueError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
