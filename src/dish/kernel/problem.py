@@ -116,4 +116,4 @@ def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:
     if ranks.world == 1 or isinstance(seed, int | np.integer):
         return check_random_state(seed)
     drawn = check_random_state(seed).randint(2**31 - 1)
-    return np.random.RandomState(int(ranks.gather(torch.tensor([float(drawn)]))[0]))
+    return np.random.RandomState(int(ranks.gather(torch.tensor([drawn], dtype=torch.float64))[0]))
