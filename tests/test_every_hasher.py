@@ -124,6 +124,7 @@ def test_the_fingerprint_is_of_the_hash_function(name, digits, tmp_path):
     assert other.fingerprint_ != mark
 
 
+@pytest.mark.slow
 def test_float32_and_float64_agree(name, digits):
     """Learning: MAP within 0.01 (single bits may part ways, see docs/method.md). Encoding: 99.9 % of the bits."""
     X, y, Xq, yq = digits

@@ -52,6 +52,7 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 def test_images_fit_encode_eval_info(cli, photos, tmp_path):
     import dish
 
@@ -227,6 +228,7 @@ def test_version_and_module(cli):
     assert done.stdout.strip() == f"dish {dish.__version__}"
 
 
+@pytest.mark.slow
 def test_demo_writes_table_model_and_page(cli, tmp_path):
     code, out, _ = cli("demo", "--output", tmp_path / "d")
     assert code == 0

@@ -6,6 +6,7 @@ import pytest
 from dish.datasets import DataFileError, SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 
 
+@pytest.mark.slow
 def test_synthetic_nuswide_is_sparse_and_its_concepts_occur_together():
     data = synthetic_nuswide(12_000)
     assert data.synthetic

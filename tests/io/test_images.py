@@ -221,6 +221,7 @@ def test_damaged_files_are_skipped_with_a_warning_that_names_them(tmp_path):
         with_labels(tmp_path, np.arange(20), 16)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_mostly_damaged_is_refused(tmp_path):
     damaged(make_folder(tmp_path, 1) / "dark")
     with pytest.raises(ImageError, match="5 of 7 images cannot be read"):

@@ -154,18 +154,6 @@ def test_by_itself_the_budget_is_half_of_what_is_free_shared_by_the_processes_of
     assert machine.memory_budget(None) == 1000
 
 
-def test_free_memory_is_the_least_that_machine_and_container_allow(monkeypatch):
-    files = {
-        "/proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n",
-        "/sys/fs/cgroup/memory.max": "3000000\n",
-        "/sys/fs/cgroup/memory.current": "1000000\n",
-    }
-    monkeypatch.setattr(machine.Path, "read_text", lambda self: files[str(self)])
-    assert machine.free_memory() == 2_000_000
-    files["/sys/fs/cgroup/memory.max"] = "max"
-    assert machine.free_memory() == 1024 * 5000
-
-
 def test_bad_rows_are_named(rows, tmp_path):
     X, y = rows
     for i, part in enumerate(pieces(X)):

@@ -30,7 +30,12 @@ def test_beats_the_vectors_it_replaces(digits):
     assert metrics.l2_mean_average_precision(Xq, yq, X, y) < 0.75
 
 
-@pytest.mark.parametrize("loss", ["ridge", "hinge", "logistic", LogisticRegression(C=10), KNeighborsClassifier(5)])
+CLASSIFIERS = [
+    pytest.param(kind, marks=pytest.mark.slow) for kind in (LogisticRegression(C=10), KNeighborsClassifier(5))
+]
+
+
+@pytest.mark.parametrize("loss", ["ridge", "hinge", "logistic", *CLASSIFIERS])
 @pytest.mark.parametrize("init", ["spectral", "random"])
 def test_objective_never_rises(digits, loss, init):
     X, y, Xq, yq = digits

@@ -11,6 +11,7 @@ from dish.web.app import create_app
 from helpers.web import upload
 
 
+@pytest.mark.slow
 def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tmp_path):
     from dish import datasets
     from dish.datasets.gist import gist
