@@ -63,16 +63,20 @@ def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
-    """Groups within the radius, as ``within`` has them → all of their rows in the same form."""
+def count_rows(found: Any, G: Any, starts: Any) -> Any:
+    """Rows per query of the groups within the radius, as ``scan.within`` has them."""
     n_rows = np.zeros(len(found), np.int64)
     c = 0
     for i in range(len(found)):
         for g in G[c : c + found[i]]:
             n_rows[i] += starts[g + 1] - starts[g]
         c += found[i]
-    keys = np.empty(n_rows.sum(), D.dtype)
-    rows = np.empty(len(keys), np.int64)
+    return n_rows
+
+
+@njit(nogil=True, cache=True)
+def expand_all(found: Any, D: Any, G: Any, n_rows: Any, starts: Any, members: Any, keys: Any, rows: Any) -> None:
+    """Groups within the radius → all of their rows in the same form, into ``keys`` and ``rows``."""
     marks = np.empty(0, np.uint64)
     c, p = 0, np.int64(0)
     for i in range(len(found)):
@@ -80,7 +84,6 @@ def expand_all(found: Any, D: Any, G: Any, starts: Any, members: Any) -> Any:
         marks = _expand(d, g, starts, members, keys[p : p + n_rows[i]], rows[p : p + n_rows[i]], marks)
         c += found[i]
         p += n_rows[i]
-    return n_rows, keys, rows
 
 
 @njit(nogil=True, cache=True)

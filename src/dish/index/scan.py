@@ -6,7 +6,7 @@ Codes are words here, (n, w) unsigned integers. Every kernel runs on one thread 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,11 +30,16 @@ def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int =
     """
     n_threads = numba.get_num_threads()
     size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // n_threads)))
-    parts = [Q[i : i + size] for i in range(0, len(Q), size)]
-    if n_threads == 1 or len(parts) == 1:
-        return [kernel(part, *args) for part in parts]
+    return share_out(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
+
+
+def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """``work`` on every part, on as many threads as numba may use; results in order."""
+    n_threads = min(numba.get_num_threads(), len(parts))
+    if n_threads < 2:
+        return [work(part) for part in parts]
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(lambda part: kernel(part, *args), parts))
+        return list(pool.map(work, parts))
 
 
 @njit(nogil=True, cache=True)

@@ -105,13 +105,8 @@ class Groups:
 
     def within(self, Q: NDArray[Any], radius: int) -> Any:
         """All rows within the radius: how many per query, distances, rows."""
-        look = self._looking(radius, len(Q))
-
-        def expanded(some: NDArray[Any]) -> Any:
-            found = look(some)
-            return found if self.members is None else grouping.expand_all(*found, *self.members)
-
-        return joined(scan.in_threads(expanded, Q))
+        parts = scan.in_threads(self._looking(radius, len(Q)), Q)
+        return joined(parts) if self.members is None else _expanded(parts, *self.members)
 
     def _looking(self, radius: int, n_queries: int) -> Callable[[NDArray[Any]], Any]:
         """The way to the codes within a radius: by bits of some words, or by a scan if that costs less."""
@@ -145,6 +140,20 @@ class Groups:
         by_query = np.argsort(queries, kind="stable")
         D, R = (np.concatenate([a[i], b[i]])[by_query] for i in (1, 2))
         return np.bincount(queries, minlength=len(Q)), D, R
+
+
+def _expanded(parts: list[Any], starts: NDArray[np.int32], members: NDArray[np.int32]) -> Any:
+    """Groups → rows: counted first, then every thread writes its own to their place in the answer."""
+    counts = [grouping.count_rows(found, G, starts) for found, _, G in parts]
+    ends = np.cumsum([0, *(int(count.sum()) for count in counts)])
+    D, R = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.int64)
+
+    def expand(i: int) -> None:
+        place = slice(ends[i], ends[i + 1])
+        grouping.expand_all(*parts[i], counts[i], starts, members, D[place], R[place])
+
+    scan.share_out(expand, range(len(parts)))
+    return np.concatenate([np.empty(0, np.int64), *counts]), D, R
 
 
 @dataclass(frozen=True)
