@@ -390,6 +390,7 @@ def main() -> int:
     result = {
         "what": "damaged and hostile files: refused in one line, or a right answer",
         "mutations": done,
+        "asked_for": asked.mutations,
         "seconds": round(time.monotonic() - start, 1),
         "problems": len(problems),
         "first_problems": problems[:20],
@@ -399,7 +400,7 @@ def main() -> int:
     print(text)
     if asked.output:
         asked.output.write_text(text + "\n")
-    return 1 if problems or done < asked.mutations else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
