@@ -124,16 +124,22 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _hash_function(self) -> dict[str, Any]:
         """The arrays and values that decide the code of a new row."""
         fitted = [
-            name for name in (*self._state, "n_features_in_") if name not in ("codes_", "objective_", "n_iter_")
+            name
+            for name in (*self._fitted_names(), "n_features_in_")
+            if name not in ("codes_", "objective_", "n_iter_")
         ]
         params = [name for name in ("n_bits", "kernel", "n_neighbors") if hasattr(self, name)]
         return {name: getattr(self, name) for name in (*fitted, *params)}
+
+    def _fitted_names(self) -> tuple[str, ...]:
+        """The fitted attributes that make up a saved model: ``_state``, and what this one has beside it."""
+        return self._state
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
         check_is_fitted(self)
         arrays, values = {}, {}
-        for name in (*self._state, "n_features_in_"):
+        for name in (*self._fitted_names(), "n_features_in_"):
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 arrays[name] = value
@@ -158,7 +164,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _check_restored(self) -> None:
         """Refuse arrays that do not fit each other: one row must get a code of n_bits."""
         d, widths = check_integer("n_features_in_", self.n_features_in_, low=1), set[int]()
-        for name in self._state:
+        for name in self._fitted_names():
             widths.update(np.shape(getattr(self, name)))
         if d > 2**24 and d not in widths:  # a number made up: a row of that many might not fit in memory
             raise ValueError(f"no array has the {d:,} features of a row")

@@ -33,9 +33,7 @@ def labelled(S: Similarity) -> Classes | LabelCounts:
 
 def similar_columns(S: Similarity, columns: Tensor) -> Tensor:
     """S_ij > 0 for j in ``columns``, by group: row i of the table (g, c) holds for all rows of group i."""
-    E = torch.zeros(S.n_groups, len(columns), dtype=torch.float64, device=S.row_group.device)
-    E[S.row_group[columns].long(), torch.arange(len(columns), device=E.device)] = 1.0
-    return S.P(S.Rt(E)) > 0
+    return S.between_groups(S.row_group[columns]) > 0
 
 
 def sample_pairs(

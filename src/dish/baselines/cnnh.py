@@ -51,8 +51,7 @@ def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_swee
     """H (n, r) in [−1, 1] that lowers ‖S − HHᵀ/r‖² by Newton steps on one entry at a time, column after column."""
     H = random_state.uniform(-1, 1, (S.n, r))
     row_group, diag = S.row_group.numpy(), S.diag.numpy()
-    # S between groups, (g, g): for classes the number of classes squared
-    table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy()
+    table = S.between_groups().numpy()  # for classes the number of classes squared
     for _ in range(n_sweeps):
         for k in range(r):
             _newton_column(H, k, row_group, table, diag)

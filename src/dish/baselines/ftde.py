@@ -55,7 +55,7 @@ class FTDE(DeepHasher):
 def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomState) -> NDArray[np.int64]:
     """(t, 3): rows i, j, k with S_ij > 0 > S_ik, drawn for every row i that has both."""
     row_group = S.row_group.numpy()
-    table = S.P(S.Rt(torch.eye(S.n_groups, dtype=torch.float64))).numpy() > 0  # (g, g): similar groups
+    table = S.between_groups().numpy() > 0  # (g, g): similar groups
     found = []
     for g in range(S.n_groups):
         anchors = np.flatnonzero(row_group == g)

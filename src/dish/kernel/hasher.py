@@ -107,6 +107,9 @@ class KernelHasher(Stopwatch, Hasher):
         """F on features."""
         return Linear.of(self.W_, self.intercept_)
 
+    def _fitted_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._state, *self._function().NAMES)))
+
     def _features(self) -> FeatureMap:
         """k(x), with its arrays on the device."""
         device = resolve_device(self.device)

@@ -124,10 +124,15 @@ class Similarity(ABC):
         shared._sizes = ranks.total(self.group_sizes())
         return shared
 
+    def between_groups(self, columns: Tensor | None = None) -> Tensor:
+        """S between all groups and some of them (None: all), (g, c) float64."""
+        every = torch.arange(self.n_groups, device=self.row_group.device)
+        E = every[:, None] == (every if columns is None else columns)
+        return self.P(self.Rt(E.double()))
+
     def dense(self) -> NDArray[np.float64]:
         """S itself, (n, n). For tests and tiny n only."""
-        eye = torch.eye(self.n_groups, dtype=torch.float64, device=self.row_group.device)
-        S_g = self.P(self.Rt(eye)).cpu().numpy()
+        S_g = self.between_groups().cpu().numpy()
         row_group = self.row_group.cpu().numpy()
         return np.asarray(S_g[row_group][:, row_group])
 
