@@ -13,7 +13,7 @@ LONG = 100_000  # rows that take long enough for a bar
 
 @contextmanager
 def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that takes steps; silent where standard error is no terminal, or another process's."""
+    """A bar on standard error with the time left, advanced by steps; none if that is not a terminal or not rank 0."""
     if not worth or not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
         yield lambda step: None
         return
@@ -27,7 +27,7 @@ def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[C
         def advance(step: int) -> None:
             bar.advance(task, step)
             rate = bar.tasks[0].speed
-            bar.update(task, speed=f"{rate:,.0f} a second" if rate else "")
+            bar.update(task, speed=f"{rate:,.0f} per second" if rate else "")
 
         yield advance
 

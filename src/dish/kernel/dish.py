@@ -9,7 +9,6 @@ from typing import Any, Self
 import joblib
 import numpy as np
 import torch
-from torch import Tensor
 
 from dish import codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
@@ -215,9 +214,9 @@ class DISH(KernelHasher):
             W, packed = spectral_start(problem, self.n_bits)
             step.start(W)
             if isinstance(step, ClassifierStep) and self.n_iter == 0:  # there is no later F-step to train them in
-                step.fit(columns(packed, self.n_bits))
-            return columns(packed, self.n_bits)
-        H = columns(torch.from_numpy(self._first_codes(problem)).to(problem.device), self.n_bits)
+                step.fit(cbcd.columns_for(packed, self.n_bits))
+            return cbcd.columns_for(packed, self.n_bits)
+        H = cbcd.columns_for(torch.from_numpy(self._first_codes(problem)).to(problem.device), self.n_bits)
         step.fit(H)
         return H
 
@@ -294,7 +293,7 @@ class DISH(KernelHasher):
         step.start(torch.from_numpy(state.W).to(problem.device))
         if self.verbose:
             print(f"DISH resumes after {len(state.objective)} iterations", file=sys.stderr)
-        return columns(torch.from_numpy(state.codes).to(problem.device), self.n_bits)
+        return cbcd.columns_for(torch.from_numpy(state.codes).to(problem.device), self.n_bits)
 
     # --- checks and reports ---
 
@@ -353,10 +352,3 @@ class DISH(KernelHasher):
                 "linear classifiers and the built-in losses can"
             )
         super().save(path)
-
-
-def columns(packed: Tensor, r: int) -> cbcd.Columns:
-    """Codes in the form that suits their device."""
-    if packed.device.type == "cpu":
-        return cbcd.PackedColumns(packed.numpy(), r)
-    return cbcd.DeviceColumns(packed, r)
