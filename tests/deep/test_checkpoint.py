@@ -1,5 +1,7 @@
 """Deep fits that were stopped, and resume from their checkpoint or refuse to."""
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from dish import DeepDISH
 from dish.deep import checkpoint as checkpoints
+from dish.parallel import ALONE
 from helpers.deep import Tiny, patches, tiny
 
 CHILD = """
@@ -103,6 +107,19 @@ def test_without_a_seed_a_fit_resumes_with_that_of_its_checkpoint(tmp_path):
         tiny(epochs=1, n_iter=1, checkpoint=tmp_path / "c.dish", random_state=None).fit(X, y) for _ in range(2)
     )
     np.testing.assert_array_equal(first.decision_function(X), second.decision_function(X))
+
+
+def test_the_fingerprint_of_plain_parameters_is_that_of_version_0_1():
+    """Checkpoints written then resume now: JSON of the parameters' texts and the seed, then the rows and targets."""
+    X, y = patches(20, 0)
+    hasher = DeepDISH(8, random_state=4)
+    old = {k: repr(v) for k, v in hasher.get_params().items()}
+    for name in ("checkpoint", "verbose", "device", "random_state", "head"):
+        del old[name]
+    problem, _ = hasher._prepare(X, y, ALONE)
+    wanted = hashlib.sha256(json.dumps({**old, "seed": problem.seed}, sort_keys=True).encode())
+    wanted.update(X.tobytes() + y.astype(np.int64).tobytes())
+    assert checkpoints.fingerprint(hasher.get_params(), problem) == wanted.hexdigest()
 
 
 def test_the_rows_are_hashed_once_per_fit(tmp_path, monkeypatch):

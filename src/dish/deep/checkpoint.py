@@ -20,6 +20,7 @@ from dish.io import modelfile
 from dish.parallel import RankError
 
 LEFT_OUT = ("checkpoint", "verbose", "device", "random_state")  # parameters that do not change what is learned
+LATER = {"head": "paper"}  # parameters that checkpoints of version 0.1 do not know, and what they stand for there
 
 
 @dataclass
@@ -31,6 +32,8 @@ class State:
     seed: int
     agreement: list[float] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)  # of an optimiser that lasts for several rounds
+    momentum: list[NDArray[np.float32]] = field(default_factory=list)
 
 
 class Checkpoint:
@@ -64,10 +67,11 @@ class Checkpoint:
                     "fingerprint": self.fingerprint,
                     "history": state.history,
                     "agreement": state.agreement,
+                    "rates": state.rates,
                 }
-                modelfile.save(
-                    self.path, "checkpoint", content, {"codes": state.codes, **state_arrays(model, "model.")}
-                )
+                arrays = {"codes": state.codes, **state_arrays(model, "model.")}
+                arrays |= {f"momentum.{i}": a for i, a in enumerate(state.momentum)}
+                modelfile.save(self.path, "checkpoint", content, arrays)
 
     def read(self, model: HashNet) -> State | None:
         """The state of a former fit, its network put into ``model``; None if there is none."""
@@ -86,21 +90,30 @@ class Checkpoint:
                 f"checkpoint {path} belongs to other data or parameters: remove it, or name another file"
             )
         load_state(model, arrays, "model.")
-        seed = content.get("seed", self.problem.seed)
-        return State(int(content["round"]), arrays["codes"], seed, content.get("agreement", []), content["history"])
+        return State(
+            round=int(content["round"]),
+            codes=arrays["codes"],
+            seed=content.get("seed", self.problem.seed),
+            agreement=content.get("agreement", []),
+            history=content["history"],
+            rates=content.get("rates", []),
+            momentum=[arrays[f"momentum.{i}"] for i in range(sum(k.startswith("momentum.") for k in arrays))],
+        )
 
     def _share(self, state: State | None, model: HashNet) -> State | None:
         """The first process's state, on all of them: whether one sees the file does not matter."""
         if self.ranks.world == 1:
             return state
-        told = json.dumps(None if state is None else {k: v for k, v in vars(state).items() if k != "codes"})
-        rest = json.loads(str(self.ranks.gather_arrays(np.array(told))[0]))
-        if rest is None:
+        arrays: list[NDArray[Any]] = [] if state is None else [state.codes, *state.momentum]
+        told: dict[str, Any] = {} if state is None else {**vars(state), "codes": None, "momentum": None}
+        shared = self.ranks.gather_arrays(np.array(json.dumps([len(arrays), told])))[0]
+        count, rest = json.loads(str(shared))
+        if count == 0:
             return None
-        none = np.zeros((0, 0), np.uint8)
-        packed = self.ranks.gather_arrays(none if state is None else state.codes)[0]
+        none = np.zeros(0, np.uint8)
+        packed, *momentum = [self.ranks.gather_arrays(arrays[i] if arrays else none)[0] for i in range(count)]
         self.ranks.broadcast(model.state_dict().values())
-        return State(codes=packed, **rest)
+        return State(**{**rest, "codes": packed, "momentum": momentum})
 
 
 def fingerprint(params: dict[str, Any], problem: Problem) -> str:
@@ -108,7 +121,8 @@ def fingerprint(params: dict[str, Any], problem: Problem) -> str:
 
     Without a ``random_state`` any seed will do: the fit takes that of the checkpoint.
     """
-    described: dict[str, Any] = {k: describe(v) for k, v in params.items() if k not in LEFT_OUT}
+    left_out = {*LEFT_OUT, *(k for k, v in LATER.items() if params.get(k) == v)}
+    described: dict[str, Any] = {k: describe(v) for k, v in params.items() if k not in left_out}
     described["seed"] = problem.seed if params.get("random_state") is not None else None
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for tensor in (problem.rows, problem.targets):

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
-from dish.checks import check_integer, check_number
+from dish.checks import check_integer, check_number, check_option
 from dish.deep.checkpoint import State
+from dish.deep.codewords import codeword_loss, codewords, one_hot, start_codes
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
@@ -38,6 +39,11 @@ class DeepDISH(DeepHasher):
         Weight ν of the loss in the H-step.
     stop_agreement : float
         Rounds end once that share of the bits of F on the training images equals H.
+    head : "paper" or "codewords"
+        What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
+        loss on the last hidden layer; an optimiser of its own in each round. "codewords" (experimental): a softmax
+        over the cosines of F with one codeword of H per class or label, with a margin; batch norm on F, and one
+        optimiser and one schedule over all rounds. ``alpha``, ``mu`` and ``stop_agreement`` are the paper's.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class DeepDISH(DeepHasher):
         mu: float = 1.0,
         nu: float = 1e-4,
         stop_agreement: float = 0.9999,
+        head: str = "paper",
         batch_size: int = 128,
         lr: float | str = "auto",
         weight_decay: float | str = "auto",
@@ -79,6 +86,7 @@ class DeepDISH(DeepHasher):
             verbose=verbose,
         )
         self.n_iter = n_iter
+        self.head = head
         self.alpha = alpha
         self.mu = mu
         self.nu = nu
@@ -87,13 +95,20 @@ class DeepDISH(DeepHasher):
     def _check_params(self) -> None:
         super()._check_params()
         check_integer("n_iter", self.n_iter, low=0)
+        check_option("head", self.head, ("paper", "codewords"))
         check_number("mu", self.mu, low=0)
         check_number("nu", self.nu, low=0)
         if not 0 <= check_number("alpha", self.alpha, low=0) <= 0.5:
             raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
 
+    @property
+    def _norm(self) -> bool:
+        return self.head == "codewords"
+
     def _learn(self, training: Training, done: State | None) -> Fitted:
+        if self.head == "codewords":
+            return self._learn_codewords(training, done)
         if done is None:
             train_classifier(training)
             done = training.save(0, training.codes())
@@ -133,6 +148,32 @@ class DeepDISH(DeepHasher):
             return problem.classification_loss(head(phi), batch.rows) + self.mu * hinge
 
         training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
+
+    def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
+        """Rounds of H-step and codewords under one optimiser, whose rate falls once over all of them."""
+        problem, r = training.problem, self.n_bits
+        t = one_hot(problem.targets, problem.n_targets)
+        optimiser = training.optimiser(rounds=self.n_iter + 1)
+        if done is None:
+            first, packed, agreement = 0, start_codes(problem.S, r, problem.seed), []
+        else:
+            first, packed, agreement = done.round + 1, done.codes, done.agreement
+            optimiser.resume(done.rates, done.momentum, first * self.epochs * training.steps)
+        for round_ in range(first, self.n_iter + 1):
+            if round_ > 0:
+                F = training.outputs()
+                packed, moves = self._h_step(training, F, packed)
+                agreement.append(bit_agreement(F, packed))
+                training.settings.report(f"H-step {round_}: {moves:,} moves, agreement {agreement[-1]:.4f}")
+            C = codewords(packed, r, t)
+
+            def loss(phi: Tensor, F: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
+                return codeword_loss(F, C, t[batch.rows])
+
+            seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
+            training.run(loss, round_, optimiser)
+            training.save(round_, packed, agreement, optimiser)
+        return {"codes_": packed, "agreement_": agreement}
 
 
 def train_classifier(training: Training) -> None:

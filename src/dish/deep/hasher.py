@@ -126,6 +126,11 @@ class DeepHasher(Hasher):
         height, width = getattr(self, "image_shape_", (FILE_SIDE, FILE_SIDE))
         return int(height) if height == width else FILE_SIDE
 
+    @property
+    def _norm(self) -> bool:
+        """Whether F has batch norm."""
+        return False
+
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -163,7 +168,8 @@ class DeepHasher(Hasher):
     def _start(self, problem: Problem) -> tuple[Training, State | None]:
         """The training at its beginning, or as a checkpoint left it."""
         with problem.ranks.raise_together():
-            model, fresh = make_model(self.net, self.weights, self.image_size, self.n_bits, problem.rows[:2])
+            some = problem.rows[:2]
+            model, fresh = make_model(self.net, self.weights, self.image_size, self.n_bits, some, self._norm)
             model = model.to(problem.device)
             if problem.rows.ndim == 4:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -299,7 +305,7 @@ class DeepHasher(Hasher):
         if hasher.vectors_:
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
-        hasher.model_ = HashNet(body, fitted["width"], hasher.n_bits, size, spec.normal)
+        hasher.model_ = HashNet(body, fitted["width"], hasher.n_bits, size, spec.normal, hasher._norm)
         load_state(hasher.model_, arrays, "model.")
         return hasher
 

@@ -19,10 +19,14 @@ class HashNet(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, body: nn.Module, width: int, n_bits: int, size: int, normal: nets.Normal) -> None:
+    def __init__(
+        self, body: nn.Module, width: int, n_bits: int, size: int, normal: nets.Normal, norm: bool = False
+    ) -> None:
+        """``norm``: batch norm of F, so that every output is above zero about as often as below."""
         super().__init__()
         self.body = body
         self.hash = nn.Linear(width, n_bits)
+        self.norm = nn.BatchNorm1d(n_bits, affine=False) if norm else nn.Identity()
         self.size = size
         mean, std = (255 * torch.tensor(v).view(-1, 1, 1) for v in normal)
         self.register_buffer("mean", mean, persistent=False)
@@ -44,7 +48,7 @@ class HashNet(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Prepared rows → Φ (n, D) and F (n, r)."""
         phi = self.body(x)
-        return phi, self.hash(phi)
+        return phi, self.norm(self.hash(phi))
 
     def rows_at_once(self) -> int:
         """Rows to encode at once: fewer of large images, whose activations take gigabytes."""
@@ -75,7 +79,7 @@ def encode(model: HashNet, x: Tensor, mirror: bool) -> Tensor:
 
 
 def make_model(
-    net: Any, weights: Any, image_size: int | None, n_bits: int, some: Tensor
+    net: Any, weights: Any, image_size: int | None, n_bits: int, some: Tensor, norm: bool = False
 ) -> tuple[HashNet, frozenset[str]]:
     """The network for rows like ``some``, and the parameters of its body that came without weights.
 
@@ -96,7 +100,7 @@ def make_model(
     fresh: list[str] = []
     if weights is not None:  # after the first pass: lazy layers have their widths
         fresh = nets.load_weights(body, weights, net if isinstance(net, str) else "")
-    return HashNet(body, phi.shape[1], n_bits, size, normal), frozenset(fresh)
+    return HashNet(body, phi.shape[1], n_bits, size, normal, norm), frozenset(fresh)
 
 
 def _middle_square(x: Tensor) -> Tensor:

@@ -75,6 +75,26 @@ class Optimiser:
         """All that is learned."""
         return [p for group in self.sgd.param_groups for p in group["params"] if p.requires_grad]
 
+    @property
+    def rates(self) -> list[float]:
+        """The present rate of each group of parameters."""
+        return [float(group["lr"]) for group in self.sgd.param_groups]
+
+    @property
+    def momentum(self) -> list[NDArray[np.float32]]:
+        """The running mean of each parameter's gradient."""
+        buffers = (self.sgd.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in self.params)
+        return [buffer.detach().cpu().numpy() for buffer in buffers]
+
+    def resume(self, rates: list[float], momentum: list[NDArray[np.float32]], steps: int) -> None:
+        """Go on as an optimiser that took so many steps left off."""
+        for group, rate in zip(self.sgd.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for p, m in zip(self.params, momentum, strict=True):
+            self.sgd.state[p]["momentum_buffer"] = torch.tensor(m, device=p.device)
+        taken = {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": rates}
+        self.schedule.load_state_dict({**self.schedule.state_dict(), **taken})
+
 
 class Training(Stopwatch):
     """The network of one fit on its way. It exists only while ``fit`` runs."""
@@ -200,9 +220,17 @@ class Training(Stopwatch):
         """The packed signs of F."""
         return codes.pack(self.outputs().cpu().numpy())
 
-    def save(self, round_: int, packed: NDArray[np.uint8], agreement: Sequence[float] = ()) -> State:
-        """The state after a round, kept in the checkpoint if there is one."""
+    def save(
+        self,
+        round_: int,
+        packed: NDArray[np.uint8],
+        agreement: Sequence[float] = (),
+        optimiser: Optimiser | None = None,
+    ) -> State:
+        """The state after a round, kept in the checkpoint if there is one; with an optimiser that outlasts it."""
         state = State(round_, packed, self.problem.seed, list(agreement), self.history)
+        if optimiser is not None:
+            state.rates, state.momentum = optimiser.rates, optimiser.momentum
         self.checkpoint.write(state, self.model)
         return state
 

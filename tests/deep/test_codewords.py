@@ -1,0 +1,84 @@
+"""DeepDISH(head="codewords"): the loss against a loop, learning, resuming, files."""
+
+import numpy as np
+import pytest
+import torch
+
+import dish
+from dish import DeepDISH, codes, metrics
+from dish.deep.checkpoint import Checkpoint
+from dish.deep.codewords import MARGIN, codeword_loss, codewords, one_hot, start_codes
+from dish.similarity import from_labels
+from helpers.deep import patches, score, tiny
+
+
+def test_the_loss_is_that_of_a_loop_over_rows():
+    rng = np.random.default_rng(0)
+    F, C = rng.standard_normal((6, 8)), np.sign(rng.standard_normal((4, 8)))
+    t = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], float)
+    total = 0.0
+    for f, labels in zip(F, t, strict=True):
+        cosine = C @ f / np.linalg.norm(f) / np.sqrt(8)
+        logits = np.sqrt(8) * (cosine - MARGIN * labels)
+        log_p = logits - np.log(np.exp(logits).sum())
+        total -= (labels / max(labels.sum(), 1) * log_p).sum()
+    found = codeword_loss(*(torch.from_numpy(a) for a in (F, C, t)))
+    assert float(found) == pytest.approx(total / 6)
+
+
+def test_codewords_are_votes():
+    H = np.array([[1, 1], [1, -1], [1, -1], [-1, 1]])
+    t = one_hot(torch.tensor([0, 0, 0, 1]), 2)
+    assert codewords(codes.pack(H), 2, t).tolist() == [[1, -1], [-1, 1]]
+
+
+def test_the_start_tells_classes_apart_and_is_balanced():
+    y = np.arange(80) % 4
+    H = codes.unpack(start_codes(from_labels(y), 16, 0), 16)
+    np.testing.assert_array_equal(H.sum(0), 0)
+    C = codewords(codes.pack(H), 16, one_hot(torch.from_numpy(y), 4)).numpy()
+    assert (C[y] == H).mean() > 0.8  # balance may split a class
+    assert (C @ C.T - 16 * np.eye(4)).max() <= 4  # 6 bits or more apart
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_it_learns(multilabel):
+    (X, y), (Xq, yq) = patches(400, 0), patches(100, 1)
+    if multilabel:
+        y, yq = (np.stack([v % 2 == 0, v % 2 == 1, v // 2 == 1], 1).astype(int) for v in (y, yq))
+    hasher = tiny(head="codewords").fit(X, y)
+    assert score(hasher, X, y, Xq, yq) > 0.9
+    assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
+
+
+def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
+    X, y = patches(120, 0)
+    params = {"head": "codewords", "epochs": 2, "n_iter": 2, "augment": True}
+    whole = tiny(**params).fit(X, y)
+    write = Checkpoint.write
+
+    def killed(checkpoint, state, model):
+        write(checkpoint, state, model)
+        if state.round == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tiny(**params, checkpoint=tmp_path / "c.dish").fit(X, y)
+    monkeypatch.undo()
+    resumed = tiny(**params, checkpoint=tmp_path / "c.dish").fit(X, y)
+    assert {name for name in resumed.timings_ if name.startswith("round")} == {"round 2"}
+    assert resumed.history_ == whole.history_
+    assert resumed.agreement_ == whole.agreement_
+    np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
+
+
+def test_files_and_parameters(digits, tmp_path):
+    X, y, Xq, yq = digits
+    hasher = DeepDISH(24, head="codewords", epochs=5, n_iter=1, device="cpu").fit(X, y)
+    assert metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y) > 0.9
+    hasher.save(tmp_path / "m.dish")
+    loaded = dish.load(tmp_path / "m.dish")
+    np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
+    with pytest.raises(ValueError, match="head must be one of 'paper', 'codewords'"):
+        DeepDISH(head="cosine").fit(X, y)
