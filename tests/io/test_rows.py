@@ -98,7 +98,8 @@ def test_features_without_room(where, loss, rows, monkeypatch):
     monkeypatch.undo()
     whole = DISH(**params).fit(X, y)
     np.testing.assert_array_equal(hasher.codes_, whole.codes_)
-    np.testing.assert_allclose(hasher.W_, whole.W_, atol=2e-3 * abs(whole.W_).max())
+    F, F_whole = hasher.decision_function(X), whole.decision_function(X)  # W itself is at the mercy of rounding
+    np.testing.assert_allclose(F, F_whole, atol=5e-4 * abs(F_whole).max())
 
 
 def test_the_faster_of_file_and_anew_is_taken(rows):

@@ -157,7 +157,7 @@ def rotation(
 def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:
     """C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and the label matrix Y (n, l), float64."""
     n, size = len(K), S.group_sizes()
-    Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): a row a group
+    Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): one row per group
     KtY = S.project(feature_blocks(K))[1][:-1].T  # R = [Y, −1]
     mean = Y_g.T @ size / n
     return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)

@@ -32,7 +32,7 @@ LOSSES: dict[str, Callable[[Vector, int], tuple[Vector, Vector]]] = {
 
 
 class TSH(KernelHasher):
-    """First the codes, from the labels alone; then one classifier a bit that predicts them from the features.
+    """First the codes, from the labels alone; then one classifier per bit that predicts them from the features.
 
     With all other bits fixed, a loss of a pair takes one value if the two rows agree in this bit and another if
     they do not: (ℓ₊ + ℓ₋)/2 + z_i z_j (ℓ₊ − ℓ₋)/2. So every bit is a binary quadratic problem min zᵀA z, solved

@@ -35,7 +35,7 @@ class DISH(KernelHasher):
     """Learn binary codes from features and labels in time and memory linear in the rows.
 
     Alternates the H-step (Fast C-BCD: codes that reproduce the similarity of the labels) and the F-step
-    (one classifier a bit that predicts the codes from the features).
+    (one classifier per bit that predicts the codes from the features).
 
     Parameters
     ----------
@@ -45,9 +45,10 @@ class DISH(KernelHasher):
         Anchors m of the kernel map. More anchors give better codes: the cost grows with n·m. With fewer rows
         than that all rows become anchors (with a warning).
     gamma : "auto" or float
-        Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors.
+        Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors. A few rows
+        that lie far outside all others are left out of that mean, with a warning that names them.
     loss : "ridge", "hinge", "logistic" or a scikit-learn classifier
-        Of the F-step. A classifier is cloned and trained once a bit on the kernel features.
+        Of the F-step. A classifier is cloned and trained once per bit on the kernel features.
     nu : float
         Weight ν of the loss in the H-step.
     n_iter : int
@@ -65,16 +66,19 @@ class DISH(KernelHasher):
     ridge : float
         ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0, a little keeps it solvable.
     lam : float
-        λ of Fast C-BCD: larger values move fewer rows a step.
+        λ of Fast C-BCD: larger values move fewer rows per step.
     polish : int
-        Gradient steps at the end that fit F to S directly, past the paper. Codes of new rows get better, the more so
-        the more rows there are for an anchor: 60 steps for 60 rows an anchor, 10 for 5, are a good measure. 0: none.
+        Gradient steps at the end that fit F to S directly, past the paper; similar pairs weigh half as much again
+        there. Codes of new rows get better, the more so the more rows there are per anchor: 60 steps for 60 rows per
+        anchor, 10 for 5, are a good measure. 0: none.
     memory_budget : None, int or str
-        Bytes ("2GB") that a fit on the CPU may hold. Kernel features that have no room in it go to a scratch file (in
-        the folder of temporary files), or are made anew in every pass if that is faster. None: half of what is free.
+        Bytes ("2GB") that a fit on the CPU may hold. Kernel features that do not fit in memory are spilled to a
+        scratch file (in the folder of temporary files), or recomputed on every pass if that is faster. None: half of
+        what is free.
     checkpoint : path or None
-        A folder that gets the state after every iteration. A fit that finds its own state there goes on from it. With
-        several processes, one that all of them can write to.
+        A folder that gets the state after every iteration. A fit that finds its own state there resumes from it. With
+        several processes, one that all of them can write to. For the built-in losses, and a ``random_state`` that can
+        be repeated.
     device : "auto", "cpu", "cuda", …
         Where the linear algebra runs; "auto" takes a GPU if there is one.
     random_state : int, RandomState or None
@@ -85,7 +89,7 @@ class DISH(KernelHasher):
     Attributes
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
-        The learned H of the training rows. They know the labels: ``transform`` gives what F makes of a row.
+        The learned H of the training rows. They know the labels; new rows get the signs of F, by ``transform``.
     objective_ : float64 (n_iter_,)
         The objective after every H-step; it never rises.
     n_iter_ : int

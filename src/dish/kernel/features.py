@@ -45,7 +45,7 @@ class FeatureMap:
 
     @property
     def m(self) -> int:
-        """Features of a row."""
+        """Features per row."""
         return self.anchors.shape[1] if self.kernel == "linear" else len(self.anchors)
 
     def raw(self, X: Tensor, out: Tensor | None = None) -> Tensor:
