@@ -1,45 +1,45 @@
-"""A minute of requests at saturation against a real server: throughput, latency, errors, memory.
+"""Requests at saturation against a real server: throughput, latency, errors, memory; before and after in one run.
 
 The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
-process is the client (httpx, a thread a worker); the two share the cores. More workers ask than the server takes
-at a time: those it turns away (503) wait a little and ask again. /health is asked meanwhile.
+process is the client: asyncio, kept connections, requests made beforehand; the two share the cores. Measured are
+single queries by JSON (vectors; 4 in 5 by k, else by radius) and packed codes by the binary route, many per request.
+/health is asked meanwhile.
 
-    python benchmarks/load.py             # writes benchmarks/results/load.json
+    python benchmarks/load.py                           # writes benchmarks/results/load.json
+    python benchmarks/load.py --against ../old/src  # and, before it, the JSON load on other sources
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import multiprocessing
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dish import DISH, HammingIndex, machine
-from dish.experiments import bench
-
-N, BITS, K, SEED = 1_000_000, 64, 10, 0
-WORKERS, CONCURRENCY, PAUSE_S = 48, 32, 0.25
-LOCK = threading.Lock()
+N, BITS, K, RADIUS, SEED = 1_000_000, 64, 10, 2, 0
+CONNECTIONS, CONCURRENCY = 24, 32
+CODES = 500  # per request of the binary route, on BINARY_CONNECTIONS of them
+BINARY_CONNECTIONS = 2
 RESULTS = Path(__file__).parent / "results" / "load.json"
 
 
-def prepare(folder: Path) -> np.ndarray:
-    """Write the model and the index; return the rows to ask with."""
+def prepare(folder: Path) -> None:
+    """Write the model, the index and the codes to ask with, by whichever version of dish is on the path."""
+    from dish import DISH, HammingIndex
+
     X, y = load_digits(return_X_y=True)
     hasher = DISH(n_bits=BITS, n_anchors=500, random_state=SEED).fit(X[300:], y[300:])
     rng = np.random.default_rng(SEED)
@@ -49,69 +49,155 @@ def prepare(folder: Path) -> np.ndarray:
     index.add(hasher.transform(X)[rows] ^ flips, labels=[str(label) for label in y[rows]])
     hasher.save(folder / "m.dish")
     index.save(folder / "ix.dish")
-    return X[:300]
+    np.save(folder / "codes.npy", hasher.transform(X[:300]))
 
 
-class Load:
-    """What the workers saw."""
+# --- requests ---
 
-    def __init__(self, url: str, queries: np.ndarray, seconds: float) -> None:
-        extents = [{"radius": 2} if i % 5 == 0 else {"k": K} for i in range(len(queries))]
-        asked = [{"vector": x.tolist(), **extent} for x, extent in zip(queries, extents, strict=True)]
-        self.bodies = [json.dumps(body).encode() for body in asked]  # made before the clock starts
-        self.url, self.end = url, time.perf_counter() + seconds
+
+def json_requests() -> list[bytes]:
+    """Single queries: vectors, mostly by k, some by radius."""
+    found = []
+    for i, x in enumerate(load_digits().data[:300]):
+        extent = {"radius": RADIUS} if i % 5 == 0 else {"k": K}
+        found.append(_request("/search", "application/json", json.dumps({"vector": x.tolist(), **extent}).encode()))
+    return found
+
+
+def binary_requests(folder: Path) -> list[bytes]:
+    """Many packed codes per request."""
+    codes, rng = np.load(folder / "codes.npy"), np.random.default_rng(SEED)
+    kind = "application/octet-stream"
+    return [_request(f"/search/codes?k={K}", kind, codes[rng.integers(300, size=CODES)].tobytes()) for _ in range(50)]
+
+
+def _request(path: str, kind: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+# --- the client ---
+
+
+class Client(asyncio.Protocol):
+    """One kept connection: the next request as soon as an answer is there."""
+
+    def __init__(self, requests: list[bytes], first: int, end: float, seen: Seen) -> None:
+        self.requests, self.i, self.end, self.seen = requests, first, end, seen
+        self.buffer, self.needed = b"", 0
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._ask()
+
+    def _ask(self) -> None:
+        self.i += 1
+        self.start = time.perf_counter()
+        self.transport.write(self.requests[self.i % len(self.requests)])
+
+    def data_received(self, data: bytes) -> None:
+        """Count an answer once all of it is there."""
+        self.buffer += data
+        if not self.needed:
+            at = self.buffer.find(b"\r\n\r\n")
+            if at < 0:
+                return
+            found = re.search(rb"(?i)content-length: (\d+)", self.buffer[:at])
+            self.needed = at + 4 + int(found[1] if found else 0)
+        if len(self.buffer) < self.needed:
+            return
+        status = self.buffer[9:12].decode()
+        self.buffer, self.needed = self.buffer[self.needed :], 0
+        now = time.perf_counter()
+        self.seen.statuses[status] += 1
+        if status == "200":
+            self.seen.seconds.append(now - self.start)
+        if now < self.end:
+            self._ask()
+        else:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A connection that ends too early is an error."""
+        if time.perf_counter() < self.end:
+            self.seen.statuses["closed"] += 1
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Seen:
+    """What the clients saw."""
+
+    def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         self.seconds: list[float] = []
         self.health: list[float] = []
 
-    def work(self, number: int) -> None:
-        """Ask again and again: vectors, mostly by k, some by radius."""
-        i, headers = number, {"content-type": "application/json"}
-        with httpx.Client(timeout=30) as client:
-            while time.perf_counter() < self.end:
-                i += WORKERS
-                start = time.perf_counter()
-                try:
-                    answer = client.post(
-                        self.url + "/search", content=self.bodies[i % len(self.bodies)], headers=headers
-                    )
-                    status = str(answer.status_code)
-                except httpx.HTTPError as error:
-                    status = type(error).__name__
-                with LOCK:
-                    self.statuses[status] += 1
-                    if status == "200":
-                        self.seconds.append(time.perf_counter() - start)
-                if status in ("429", "503"):
-                    time.sleep(PAUSE_S)
+
+async def saturate(port: int, requests: list[bytes], connections: int, seconds: float) -> Seen:
+    """All connections for some seconds."""
+    loop, seen = asyncio.get_running_loop(), Seen()
+    end = time.perf_counter() + seconds
+    clients = []
+    for i in range(connections):
+        make = lambda i=i: Client(requests, i * 7, end, seen)  # noqa: E731
+        clients.append((await loop.create_connection(make, "127.0.0.1", port))[1])
+    watch = asyncio.create_task(_watch_health(port, end, seen))
+    await asyncio.gather(*(client.done for client in clients), watch)
+    return seen
 
 
-def watch_health(url: str, seconds: float) -> list[float]:
-    """How long /health took, four times a second; in a process of its own, so that the workers do not slow it."""
-    end, found = time.perf_counter() + seconds, []
-    with httpx.Client(timeout=30) as client:
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            client.get(url + "/health").raise_for_status()
-            found.append(time.perf_counter() - start)
-            time.sleep(0.25)
-    return found
+async def _watch_health(port: int, end: float, seen: Seen) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"(?i)content-length: (\d+)", head)
+        await reader.readexactly(int(found[1] if found else 0))
+        seen.health.append(time.perf_counter() - start)
+        await asyncio.sleep(0.25)
+    writer.close()
 
 
-def saturate(url: str, queries: np.ndarray, seconds: float) -> Load:
-    """All workers for some seconds."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as watcher:
-        watched = watcher.submit(watch_health, url, seconds)
-        load = Load(url, queries, seconds)
-        with ThreadPoolExecutor(WORKERS) as workers:
-            list(workers.map(load.work, range(WORKERS)))
-        load.health = watched.result()
-    return load
+# --- the run ---
 
 
-def resident(url: str) -> int:
-    """The server's resident bytes, by its own account."""
-    return int(float(re.search(r"^process_resident_memory_bytes (\S+)", httpx.get(url + "/metrics").text, re.M)[1]))
+class Server:
+    """`dish serve` of this version, or of the sources at a path."""
+
+    def __init__(self, folder: Path, sources: Path | None) -> None:
+        self.env = {**os.environ, **({} if sources is None else {"PYTHONPATH": str(sources)})}
+        folder.mkdir()
+        subprocess.run([sys.executable, __file__, "--prepare", folder], env=self.env, check=True)
+        call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
+        call += ["--port", "0", "--concurrency", str(CONCURRENCY)]
+        self.log = open(folder / "log", "wb")  # noqa: SIM115 (closed by stop)
+        self.process = subprocess.Popen(
+            [*map(str, call)], stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.env
+        )
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        self.port = int(re.findall(r":(\d+)/", line)[0])
+
+    def resident(self) -> int:
+        """Resident bytes."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads, so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> int:
+        """The exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        self.log.close()
+        return code
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
@@ -119,46 +205,57 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
     return {f"p{q}": round(1000 * float(np.percentile(seconds, q)), 2) for q in (50, 90, 99, 100)}
 
 
-def measure(url: str, queries: np.ndarray, seconds: float) -> dict[str, Any]:
+def measure(server: Server, requests: list[bytes], connections: int, seconds: float, queries: int) -> dict[str, Any]:
     """Warm up, then load; what was seen."""
-    saturate(url, queries, min(10.0, seconds / 2))  # warm up
-    before = resident(url)
-    load = saturate(url, queries, seconds)
+    asyncio.run(saturate(server.port, requests, connections, min(5.0, seconds / 2)))  # warm up
+    before, cpu, own = server.resident(), server.cpu_seconds(), time.process_time()
+    seen = asyncio.run(saturate(server.port, requests, connections, seconds))
     return {
         "seconds": seconds,
-        "workers": WORKERS,
-        "server_concurrency": CONCURRENCY,
-        "answers": dict(load.statuses),
-        "answers_per_second": round(len(load.seconds) / seconds, 1),
-        "latency_ms": quantiles(load.seconds),
-        "health_ms": quantiles(load.health),
-        "server_resident_bytes": {"start": before, "end": resident(url)},
+        "connections": connections,
+        "queries_per_request": queries,
+        "answers": dict(seen.statuses),
+        "queries_per_second": round(queries * len(seen.seconds) / seconds, 1),
+        "cpu_us_per_query": {
+            "server": round(1e6 * (server.cpu_seconds() - cpu) / (queries * len(seen.seconds))),
+            "client": round(1e6 * (time.process_time() - own) / (queries * len(seen.seconds))),
+        },
+        "latency_ms": quantiles(seen.seconds),
+        "health_ms": quantiles(seen.health),
+        "server_resident_bytes": {"start": before, "end": server.resident()},
     }
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--against", type=Path, help="sources of another version, measured first by JSON")
+    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.prepare:
+        prepare(given.prepare)
+        return
+    results: dict[str, Any] = {"load_average_before": os.getloadavg()}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        queries = prepare(folder)
-        call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
-        call += ["--port", "0", "--concurrency", str(CONCURRENCY)]
-        with open(folder / "log", "wb") as log:
-            server = subprocess.Popen([*map(str, call)], stdout=subprocess.PIPE, stderr=log, text=True)
-            try:
-                url = re.search(r"http://[^/]+", server.stdout.readline())[0]
-                found = measure(url, queries, given.seconds)
-            finally:
-                server.send_signal(signal.SIGTERM)
-                found_end = server.wait(30)
-    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1); 4 in 5 by k={K}, else radius 2"
-    content = {"what": what, **found, "exit_code": found_end, "environment": machine.environment()}
-    bench.write_json(given.output, content)
-    print({name: value for name, value in content.items() if name != "environment"})
+        if given.against:
+            server = Server(Path(temporary, "before"), given.against)
+            results["json_before"] = measure(server, json_requests(), CONNECTIONS, given.seconds, 1)
+            server.stop()
+        folder = Path(temporary, "now")
+        server = Server(folder, None)
+        results["json"] = measure(server, json_requests(), CONNECTIONS, given.seconds, 1)
+        results["binary"] = measure(server, binary_requests(folder), BINARY_CONNECTIONS, given.seconds, CODES)
+        results["exit_code"] = server.stop()
+    from dish import machine
+    from dish.experiments.bench import write_json
+
+    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1)"
+    how = f"JSON: 4 in 5 by k={K}, else radius {RADIUS}; binary: k={K}"
+    content = {"what": f"{what}; {how}", **results, "environment": machine.environment()}
+    write_json(given.output, content)
+    print(json.dumps({name: value for name, value in content.items() if name != "environment"}, indent=1))
 
 
 if __name__ == "__main__":

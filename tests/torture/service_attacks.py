@@ -63,7 +63,7 @@ class Server:
             raise RuntimeError(f"the server did not start (exit code {self.process.wait(10)})")
         self.port = int(line.split("127.0.0.1:")[1].split("/")[0])
 
-    def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 20, **headers: str) -> Any:
+    def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 60, **headers: str) -> Any:
         """Status and content."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -288,12 +288,14 @@ def full_disk(folder: Path) -> dict[str, Any]:
     """Files that may not grow beyond a size, as on a full disk: 503, and nothing acknowledged is lost."""
     server = Server(folder, "--writable", file_bytes=300_000)
     acknowledged, statuses = [], set()
-    for i in range(60):
+    for i in range(400):
         ids = [f"full{i}-{j}" for j in range(200)]
         status, _ = server.post("/items", {"ids": ids, "vectors": X[:200].tolist()})
         statuses.add(status)
         if status == 200:
             acknowledged += ids
+        elif i > 20:
+            break
     searched = server.post("/search", {"id": acknowledged[-1], "k": 1})[0]
     server.stop()
     again = Server(folder, "--writable")  # there is room again

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from dish.web.collection import Codes, Collection, Extent, Id
 from dish.web.errors import Refused
 
 MOST = 256  # queries of a batch
+PATIENCE = 0.1  # seconds that queries wait for a batch under way before another worker takes them
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,13 +34,16 @@ class _Queue(Generic[Item, Result]):
     """What waits in one event loop, and who works on it."""
 
     waiting: list[tuple[Item, asyncio.Future[Result]]] = field(default_factory=list)
-    working: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of the workers: a task that nobody holds may vanish
+    working: int = 0
+    began: float = 0.0  # when the newest batch did
+    help: asyncio.TimerHandle | None = None
 
 
 class Batches(Generic[Item, Result]):
     """Hands what waits to ``run``, in threads, a batch at a time.
 
-    With more than one worker a long search does not hold up those that come after it.
+    One worker as a rule, so that batches are large; more of them while a batch takes long.
     """
 
     def __init__(self, run: Callable[[list[Item]], Sequence[Result | Exception]], workers: int) -> None:
@@ -52,16 +57,30 @@ class Batches(Generic[Item, Result]):
         queue = self.queues.setdefault(loop, _Queue())
         future: asyncio.Future[Result] = loop.create_future()
         queue.waiting.append((item, future))
-        if len(queue.working) < self.workers:
-            worker = loop.create_task(self._work(queue))
-            queue.working.add(worker)
-            worker.add_done_callback(queue.working.discard)
+        if not queue.working:
+            self._start(queue)
+        elif queue.help is None and queue.working < self.workers:
+            queue.help = loop.call_later(PATIENCE, self._help, queue)
         return await future
 
-    async def _work(self, queue: _Queue[Item, Result]) -> None:
-        loop, batch = asyncio.get_running_loop(), []
+    def _start(self, queue: _Queue[Item, Result]) -> None:
+        worker = asyncio.get_running_loop().create_task(self._work(queue, alone=not queue.working))
+        queue.working += 1
+        queue.tasks.add(worker)
+        worker.add_done_callback(queue.tasks.discard)
+
+    def _help(self, queue: _Queue[Item, Result]) -> None:
+        """A batch that takes long must not hold up the next: another worker takes what waits."""
+        queue.help = None
+        if queue.waiting and time.monotonic() - queue.began > PATIENCE / 2:
+            self._start(queue)
+
+    async def _work(self, queue: _Queue[Item, Result], alone: bool) -> None:
+        loop = asyncio.get_running_loop()
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
         try:
-            while queue.waiting:
+            while queue.waiting and (alone or not batch):  # who helps takes one batch
+                queue.began = time.monotonic()
                 batch, queue.waiting = queue.waiting[:MOST], queue.waiting[MOST:]
                 items = [item for item, _ in batch]
                 results = await loop.run_in_executor(self.threads, self._run_all, items)
@@ -75,6 +94,9 @@ class Batches(Generic[Item, Result]):
         finally:
             for _, future in batch:  # all have their result, unless the server is being stopped
                 future.cancel()
+            queue.working -= 1
+            if queue.waiting and not queue.working:
+                self._start(queue)
 
     def _run_all(self, items: list[Item]) -> Sequence[Result | Exception]:
         """One call for all; where it fails, one call each, so that a query fails for its own reasons only."""

@@ -29,6 +29,7 @@ Codes = NDArray[np.uint8]
 
 log = logging.getLogger("dish.web")
 
+TOGETHER = 16  # searches within a small radius that go into one call of the index
 JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index itself is written again
 
 
@@ -263,7 +264,11 @@ def _find(
         D, ids = at.search(codes[queries], k=min(extent.k, limit))
         return {query: (D[i], ids[i], len(ids[i])) for i, query in enumerate(queries)}
     found = {}
-    for query in queries:  # one at a time: a ball may hold all rows, and there is no need to hold several of them
-        _, D, ids = at.radius_search(codes[query : query + 1], radius=extent.radius)
-        found[query] = D[:limit], ids[:limit], len(ids)  # nearest first already
+    at_once = TOGETHER if extent.radius <= at.n_bits // 8 else 1  # a wide ball may hold all rows: one is enough to hold
+    for start in range(0, len(queries), at_once):
+        some = queries[start : start + at_once]
+        lims, D, ids = at.radius_search(codes[some], radius=extent.radius)
+        for query, first, last in zip(some, lims[:-1], lims[1:], strict=True):
+            end = min(last, first + limit)  # nearest first already
+            found[query] = D[first:end], ids[first:end], int(last - first)
     return found

@@ -25,7 +25,7 @@ try:
     import uvicorn
 
     from dish.web.app import create_app
-    from dish.web.collection import Collection
+    from dish.web.collection import Collection, Extent
     from dish.web.connections import protocol_of
     from dish.web.journal import Journal, pending
     from dish.web.logs import start_log
@@ -152,8 +152,10 @@ def _warm_up(collection: Collection) -> None:
         code = collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
     else:
         code = collection.encode([[0.0] * (collection.n_features or 0)])
-    collection.search(code, k=1, radius=None, limit=1)
-    collection.search(code, k=None, radius=0, limit=1)
+    now = collection.index.snapshot()
+    for n in (1, 64):  # one query and a batch may go different ways
+        for extent in (Extent(k=10), Extent(radius=0)):
+            collection.search_many(np.repeat(code, n, axis=0), [extent] * n, 10, now)
 
 
 def _listen(host: str, port: int) -> socket.socket:
