@@ -1,5 +1,6 @@
 """Searching and encoding through the app: the answers, and what is refused."""
 
+import io
 import re
 
 import hypothesis
@@ -8,7 +9,7 @@ import pytest
 import schemathesis
 from starlette.testclient import TestClient
 
-from dish import codes
+from dish import DISH, codes
 from dish.index.hamming import HammingIndex
 from dish.web import guard
 from dish.web.app import create_app
@@ -95,6 +96,73 @@ def test_labels_may_be_missing(learned):
     client = TestClient(create_app(Collection(learned[0], index)))
     assert client.post("/search", json={"id": 3, "k": 2}).json()["labels"] == [None, None]
     assert {s["label"] for s in client.get("/samples").json()} == {None}
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_label_is_null(learned, tmp_path, missing):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X[:50]), labels=[missing if i % 5 == 0 else float(i) for i in range(50)])
+    index.save(tmp_path / "ix.dish")
+    for served in (index, HammingIndex.load(tmp_path / "ix.dish")):
+        client = TestClient(create_app(Collection(hasher, served)))
+        answer = client.post("/search", json={"id": 0, "k": 50})
+        assert answer.status_code == 200
+        expected = {i: None if i % 5 == 0 else float(i) for i in range(50)}
+        assert dict(zip(answer.json()["ids"], answer.json()["labels"], strict=True)) == expected
+        samples = client.get("/samples?n=50").json()
+        assert {s["id"]: s["label"] for s in samples} == expected
+
+
+BINARY = {"content-type": "application/octet-stream"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_packed_codes_in_arrays_out(learned, named):
+    hasher, X, _, ids = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X), ids=[f"digit {i}" for i in ids] if named else ids)
+    client = TestClient(create_app(Collection(hasher, index)))
+    queries = hasher.transform(X[:9])
+    answer = client.post("/search/codes?k=4", content=queries.tobytes(), headers=BINARY)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    found = np.load(io.BytesIO(answer.content))
+    D, own = index.search(queries, k=4)
+    np.testing.assert_array_equal(found["distances"], D)
+    assert found["ids"].tolist() == own.tolist()
+    answer = client.post("/search/codes", content=queries[:1].tobytes(), headers=BINARY)
+    assert np.load(io.BytesIO(answer.content))["ids"].shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "headers", "status", "says"),
+    [
+        ("k=4", b"", BINARY, 422, "4 bytes"),
+        ("k=4", b"12345", BINARY, 422, "got 5 bytes"),
+        ("k=0", b"1234", BINARY, 422, "from 1 to 1000"),
+        ("k=1001", b"1234", BINARY, 422, "from 1 to 1000"),
+        ("k=x", b"1234", BINARY, 422, "k"),
+        ("k=4", b"1234", JSON, 415, "application/octet-stream"),
+        ("k=4", b"1234" * 10_001, BINARY, 413, "10,000 rows"),
+        ("k=1000", b"1234" * 1_001, BINARY, 413, "fewer codes or a smaller k"),
+    ],
+)
+def test_bad_packed_codes_are_refused(client, query, content, headers, status, says):
+    answer = client.post(f"/search/codes?{query}", content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert says in answer.json()["error"]
+
+
+def test_bits_beyond_the_code_are_refused(learned, digits):
+    X, y, _, _ = digits
+    hasher = DISH(n_bits=12, n_anchors=30, random_state=0).fit(X[:200], y[:200])
+    index = HammingIndex(12)
+    index.add(hasher.transform(X[:200]))
+    client = TestClient(create_app(Collection(hasher, index)))
+    assert client.post("/search/codes?k=1", content=b"\xff\xf0", headers=BINARY).status_code == 200
+    answer = client.post("/search/codes?k=1", content=b"\xff\xff", headers=BINARY)
+    assert answer.status_code == 422
+    assert "beyond the first 12" in answer.json()["error"]
 
 
 def test_a_hasher_of_pictures_gets_the_picture(learned):

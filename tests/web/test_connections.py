@@ -12,7 +12,7 @@ import pytest
 
 from dish.web.collection import Collection
 from dish.web.guard import network_of
-from helpers.web import JSON, listening, make_index
+from helpers.web import JSON, Slow, listening, make_index
 
 HALF = b"GET /info HTTP/1.1\r\nhost: localhost\r\nx-drip: "
 
@@ -127,16 +127,7 @@ def test_the_address_with_the_most_connections_makes_room(collection):
 
 
 def test_connections_that_are_being_answered_stay(learned):
-    class Waits:
-        n_bits, n_features_in_ = 32, 64
-        go, started = threading.Event(), threading.Semaphore(0)
-
-        def transform(self, X):
-            self.started.release()
-            assert self.go.wait(20)
-            return learned[0].transform(X)
-
-    hasher, answers = Waits(), []
+    hasher, answers = Slow(learned[0]), []
     body = json.dumps({"vector": [0.0] * 64})
     with listening(Collection(hasher, make_index(learned)), connections=3, connections_per_address=3) as address:
         work = [
@@ -144,8 +135,10 @@ def test_connections_that_are_being_answered_stay(learned):
         ]
         for thread in work:
             thread.start()
-        for _ in work:
-            assert hasher.started.acquire(timeout=10)
+        assert hasher.started.acquire(timeout=10)
+        deadline = time.monotonic() + 10
+        while b"dish_in_flight 3" not in ask(address, "/metrics")[1] and time.monotonic() < deadline:
+            time.sleep(0.01)  # both are under way
         flood = opened(address, 20)
         assert ask(address)[0] == 200
         hasher.go.set()

@@ -172,8 +172,10 @@ def test_too_many_at_once_get_503_and_health_answers_meanwhile(learned):
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in threads:
-            assert slow.started.acquire(timeout=10)
+        assert slow.started.acquire(timeout=10)
+        deadline = time.monotonic() + 10
+        while "dish_in_flight 3" not in client.get("/metrics").text and time.monotonic() < deadline:
+            time.sleep(0.01)  # both are under way, perhaps in one batch
         busy = client.post("/search", json={"vector": [0.0] * 64})
         assert busy.status_code == 503
         assert busy.headers["retry-after"] == "1"
