@@ -23,7 +23,7 @@ from dish.labels import (
     tag_matrix,
 )
 from dish.parallel import ALONE, Ranks
-from dish.similarity.base import Similarity, torch_csr
+from dish.similarity.base import Similarity, product, torch_csr
 
 SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
@@ -68,27 +68,27 @@ class LabelCounts(Similarity):
         Y_g, self.row_group = _distinct_rows(Y, ranks)
         self.n_groups = Y_g.shape[0]
         self.w = float(similar_weight)
-        self.sets = Y_g  # stays on the CPU, for what is done once
-        self.Y_g, self.Y_gt = torch_csr(Y_g), torch_csr(sp.csr_array(Y_g.T))
+        self.sets, self.sets_t = Y_g, sp.csr_array(Y_g.T)  # stay on the CPU
+        self.Y_g, self.Y_gt = torch_csr(self.sets), torch_csr(self.sets_t)
         self.diag = torch.from_numpy(self.w * Y_g.sum(axis=1) - 1.0)
 
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
-        return self.w * (self.Y_g @ z[:-1]) + z[-1]
+        return self.w * product(self.Y_g, self.sets, z[:-1]) + z[-1]
 
     def Pt(self, sums: Tensor) -> Tensor:
         """[wYᵀ; 1ᵀ] b."""
-        return torch.cat([self.w * (self.Y_gt @ sums), sums.sum(0, keepdim=True)])
+        return torch.cat([self.w * product(self.Y_gt, self.sets_t, sums), sums.sum(0, keepdim=True)])
 
     def Rt(self, sums: Tensor) -> Tensor:
         """[Yᵀ; −1ᵀ] b."""
-        return torch.cat([self.Y_gt @ sums, -sums.sum(0, keepdim=True)])
+        return torch.cat([product(self.Y_gt, self.sets_t, sums), -sums.sum(0, keepdim=True)])
 
     def squared_norm(self) -> float:
         """‖wYYᵀ − 1‖² = w²‖YᵀY‖² − 2w‖Yᵀ1‖² + n²."""
         size = self.group_sizes().cpu().numpy()
-        YtY = self.sets.T @ (sp.diags_array(size) @ self.sets)  # (l, l), as sparse as labels meet
-        Yt1 = self.sets.T @ size
+        YtY = self.sets_t @ (sp.diags_array(size) @ self.sets)  # (l, l), as sparse as labels meet
+        Yt1 = self.sets_t @ size
         return float(self.w**2 * (YtY.data**2).sum() - 2 * self.w * (Yt1**2).sum() + size.sum() ** 2)
 
     def product_size(self) -> int:
