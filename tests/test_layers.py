@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -43,27 +44,34 @@ HEAVY = {  # third-party packages that may be imported inside a function: option
 LAZY = {"cli", "web"}  # rooms above all others, which load the rest when a command needs it: `dish --help` is quick
 
 
+@cache
+def imports(source):
+    """(dotted name, whether inside a function) of every import in a module."""
+    tree, found = ast.parse(source), []
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    hidden = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [text.value for text in node.args if isinstance(text, ast.Constant)]
+        found += [(name, id(node) in hidden) for name in names]
+    return found
+
+
 def violations(sources):
     """What breaks the rules in {dotted module: source}."""
     found, graph = [], {}
     for module, source in sources.items():
-        tree = ast.parse(source)
-        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        hidden = {id(node) for function in functions for node in ast.walk(function)}
-        for node in ast.walk(tree):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                names = [text.value for text in node.args if isinstance(text, ast.Constant)]
-            for name in names:
-                found += check(module, name, id(node) in hidden)
-                while name not in sources and "." in name:
-                    name = name.rpartition(".")[0]
-                if name in sources and module not in ("dish", name):
-                    graph.setdefault(module, set()).add(name)
+        for name, hidden in imports(source):
+            found += check(module, name, hidden)
+            while name not in sources and "." in name:
+                name = name.rpartition(".")[0]
+            if name in sources and module not in ("dish", name):
+                graph.setdefault(module, set()).add(name)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

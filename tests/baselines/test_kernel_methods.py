@@ -15,6 +15,8 @@ from dish.kernel.problem import Problem
 from dish.kernel.whitening import Whitening, gram
 from dish.similarity import from_labels
 
+pytestmark = pytest.mark.slow
+
 KERNEL = ("ksh", "sdh", "fasth")
 
 

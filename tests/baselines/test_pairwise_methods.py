@@ -12,6 +12,8 @@ from dish.baselines import REGISTRY, bre, cosdish, lfh, mlh, tsh
 from dish.baselines import _pairs as pairs
 from dish.similarity import from_labels
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("bre", "mlh", "tsh", "lfh", "cosdish")
 
 

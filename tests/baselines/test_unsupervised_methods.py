@@ -26,6 +26,8 @@ from dish.baselines import (
 )
 from dish.baselines._pca import principal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cloud():

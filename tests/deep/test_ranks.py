@@ -10,6 +10,8 @@ import pytest
 
 from helpers.deep import patches, smooth
 
+pytestmark = pytest.mark.slow
+
 WORKER = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -55,7 +57,6 @@ found = dict(F=h.decision_function(X), weights=weights(h), codes=h.codes_, map=s
 """
 
 
-@pytest.mark.slow
 def test_two_processes_learn_one_network(tmp_path):
     first, second = run(LEARN, 2, tmp_path)
     for name in ("F", "weights", "codes"):
@@ -63,7 +64,6 @@ def test_two_processes_learn_one_network(tmp_path):
     assert first["map"] > 0.9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_take_the_steps_of_one(world, tmp_path):
     """Without batch norm and dropout; 32 rows over three processes are shares of 11, 11 and 10."""

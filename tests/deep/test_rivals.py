@@ -14,13 +14,14 @@ from dish.baselines.sfhc import triplet_loss
 from dish.similarity import from_labels
 from helpers.deep import patches, rival, score
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data():
     return *patches(400, 0), *patches(100, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnnbh", "cnnh", "dhn", "ftde"])
 def test_rivals_retrieve(name, data):
     X, y, Xq, yq = data

@@ -49,6 +49,7 @@ def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
     assert any("digits/dish" in line for line in said)
 
 
+@pytest.mark.slow
 def test_figures_come_from_finished_runs_and_say_what_is_missing(small, tmp_path):
     said = []
     reproduce("figures", tmp_path / "runs", tmp_path / "out", trials=1, say=said.append)

@@ -98,6 +98,7 @@ def test_a_sampled_start_is_close_to_the_exact_one(digits, monkeypatch):
     assert not torch.equal(exact, sampled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_signs_product(dtype):
     K, w = RNG.standard_normal((500, 33)).astype(dtype), RNG.standard_normal(33).astype(dtype)

@@ -88,6 +88,7 @@ def trained():
     return nets.build("alexnet", 1000).state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_whole_classifiers_file_loads_into_the_headless_net(suffix, trained, tmp_path):
     path = tmp_path / f"alexnet{suffix}"
