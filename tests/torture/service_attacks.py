@@ -12,13 +12,11 @@ import argparse
 import http.client
 import io
 import json
-import os
 import random
 import resource
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,89 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from dish import DISH, HammingIndex
+from dish import HammingIndex
+from helpers.service import Server, X, close, connect, count_open, prepare
 from helpers.web import bomb
 
-X = load_digits().data
 TOKEN = "open sesame"
 SMALL_JOURNAL = 4_000  # bytes: the index is written again and again, so that kills hit that too
-START = """
-import sys, dish.web.collection as collection
-collection.JOURNAL_LIMIT = int(sys.argv.pop(1))
-from dish.cli import main
-main()
-"""
-
-
-class Server:
-    """A real server process; killed by its own process id."""
-
-    def __init__(self, folder: Path, *options: str, journal: int = 64 << 20, file_bytes: int | None = None) -> None:
-        call = [sys.executable, "-c", START, str(journal), "serve", "--model", folder / "m.dish", "--port", "0"]
-        limit = None if file_bytes is None else (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes,) * 2))
-        self.process = subprocess.Popen(
-            [*map(str, call), "--index", str(folder / "ix.dish"), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=limit,
-        )
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if "http://" not in line:
-            raise RuntimeError(f"the server did not start (exit code {self.process.wait(10)})")
-        self.port = int(line.split("127.0.0.1:")[1].split("/")[0])
-
-    def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 60, **headers: str) -> Any:
-        """Status and content."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        try:
-            connection.request(method, path, body, {name.replace("_", "-"): v for name, v in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def post(self, path: str, content: Any) -> Any:
-        """Status and content of a JSON body."""
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self.ask("POST", path, body, content_type="application/json")
-
-    def seconds_of(self, path: str) -> float:
-        """How long a good client waits; infinity if it gets no answer."""
-        start = time.perf_counter()
-        with suppress(OSError, http.client.HTTPException):
-            if self.ask("GET", path, timeout=10)[0] == 200:
-                return time.perf_counter() - start
-        return float("inf")
-
-    def status(self, name: str) -> int:
-        """A figure of the process in kB, or a count."""
-        if name == "files":
-            return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-    def stop(self, kill: bool = False) -> int:
-        """The exit code."""
-        if self.process.poll() is None:
-            self.process.kill() if kill else self.process.terminate()
-        code = self.process.wait(60)
-        if self.process.stdout:
-            self.process.stdout.close()
-        return code
-
-
-def prepare(folder: Path) -> None:
-    """A model and an index of 1,000 items."""
-    y = load_digits().target
-    hasher = DISH(n_bits=64, n_anchors=100).fit(X, y)
-    hasher.save(folder / "m.dish")
-    index = HammingIndex(64)
-    index.add(hasher.transform(X[:1000]), ids=[f"item{i}" for i in range(1000)], labels=[str(v) for v in y[:1000]])
-    index.save(folder / "ix.dish")
 
 
 # --- attacks on one server; each returns what was seen, with "ok" ---
@@ -118,7 +41,7 @@ def prepare(folder: Path) -> None:
 
 def slow_headers(server: Server) -> dict[str, Any]:
     """230 clients that drip the headers of a request, a byte now and then."""
-    sockets = _connect(server, 230, b"GET /info HTTP/1.1\r\nhost: localhost\r\nx: ")
+    sockets = connect(server, 230, b"GET /info HTTP/1.1\r\nhost: localhost\r\nx: ")
     seen = [server.seconds_of("/health") for _ in range(10)]
     end = time.monotonic() + 13
     while time.monotonic() < end:
@@ -126,8 +49,8 @@ def slow_headers(server: Server) -> dict[str, Any]:
         for one in sockets:
             with suppress(OSError):
                 one.sendall(b"a")
-    alive = _count_open(sockets)
-    _close(sockets)
+    alive = count_open(sockets)
+    close(sockets)
     return {"ok": max(seen) < 5 and alive == 0, "health_s": max(seen), "still_open_after_13_s": alive}
 
 
@@ -139,10 +62,10 @@ def idle_flood(server: Server) -> dict[str, Any]:
     most = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
     sockets, seen = [], []
     for _ in range(10):
-        sockets += _connect(server, most // 10)
+        sockets += connect(server, most // 10)
         seen.append(server.seconds_of("/health"))
     files = server.status("files")
-    _close(sockets)
+    close(sockets)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return {"ok": max(seen) < 5 and files < 1000, "connections": len(sockets), "health_s": max(seen), "files": files}
 
@@ -150,10 +73,10 @@ def idle_flood(server: Server) -> dict[str, Any]:
 def slow_bodies(server: Server) -> dict[str, Any]:
     """230 requests whose body never comes."""
     head = b"POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{"
-    sockets = _connect(server, 230, head)
+    sockets = connect(server, 230, head)
     seen = [server.seconds_of("/health") for _ in range(5)]
     searched = server.post("/search", {"id": "item1", "k": 1})[0]
-    _close(sockets)
+    close(sockets)
     return {"ok": max(seen) < 5 and searched == 200, "health_s": max(seen), "a_search_meanwhile": searched}
 
 
@@ -307,35 +230,6 @@ def full_disk(folder: Path) -> dict[str, Any]:
 
 
 # --- parts ---
-
-
-def _connect(server: Server, n: int, send: bytes = b"") -> list[socket.socket]:
-    sockets: list[socket.socket] = []
-    for _ in range(n):
-        with suppress(OSError):
-            one = socket.create_connection(("127.0.0.1", server.port), timeout=3)
-            sockets.append(one)
-            one.sendall(send)
-    return sockets
-
-
-def _count_open(sockets: list[socket.socket]) -> int:
-    alive = 0
-    for one in sockets:
-        one.settimeout(0.01)
-        try:
-            while one.recv(10_000):
-                pass
-        except TimeoutError:
-            alive += 1
-        except OSError:
-            pass
-    return alive
-
-
-def _close(sockets: list[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
 
 
 def _alive(server: Server) -> dict[str, Any]:

@@ -117,6 +117,17 @@ def test_a_restart_that_overlaps_keeps_what_was_acknowledged(files, learned):
 
 
 @pytest.mark.slow
+def test_a_server_that_is_stopped_at_once_writes_the_index(files, learned):
+    with closing(Journal(files / "ix.dish.journal.db")) as journal:
+        codes = learned[0].transform(learned[1][:1])
+        journal.append({"ids": [1], "codes": codes.tobytes().hex(), "labels": None})
+    with Server(files, "--writable") as server:
+        assert server.stop() == 0  # its address is printed, and not much more
+    assert 1 in HammingIndex.load(files / "ix.dish")
+    assert pending(files / "ix.dish.journal.db") == 0
+
+
+@pytest.mark.slow
 def test_a_second_server_on_the_same_index_is_refused(files):
     with Server(files, "--writable") as first:
         for options in (["--writable"], []):

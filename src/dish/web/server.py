@@ -111,9 +111,9 @@ def serve(
         timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    print(f"dish: serving {len(collection):,} items on http://{shown}:{port}/  (Control-C stops)", flush=True)
     signal.signal(signal.SIGTERM, _end)  # uvicorn finishes first, then passes the signal on to this
     try:
+        print(f"dish: serving {len(collection):,} items on http://{shown}:{port}/  (Control-C stops)", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         collection.close()
