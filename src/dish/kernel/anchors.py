@@ -123,11 +123,18 @@ def mean_squared_distance(
 
 def ordinary(A: Tensor) -> Tensor:
     """(m,) bool: the anchors that are not outliers by their distance from the others."""
-    squares = (A - A.mean(0)).square().sum(1)
-    if not bool(squares.max() > 9 * squares.median()):  # one far anchor draws the mean to itself, but never so little
+    if not spread_out((A - A.mean(0)).square().sum(1)):
         return torch.ones(len(A), dtype=torch.bool, device=A.device)
     squares = (A.double() - A.double().median(0).values).square().sum(1)
     return ~torch.from_numpy(outliers(squares.cpu().numpy())).to(A.device)
+
+
+def spread_out(squares: Tensor) -> bool:
+    """Whether outliers are possible at all, given squared distances from the mean: it costs little to ask.
+
+    One that is far out draws the mean to itself, but leaves (m − 1)² between itself and the others.
+    """
+    return bool(squares.max() > 9 * squares.median())
 
 
 def outliers(squares: NDArray[np.float64]) -> NDArray[np.bool_]:

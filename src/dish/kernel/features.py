@@ -21,7 +21,7 @@ from torch import Tensor
 from dish import codes
 from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
-from dish.kernel.anchors import ordinary
+from dish.kernel.anchors import ordinary, spread_out
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.solver.cbcd import pack_signs
@@ -201,9 +201,14 @@ KernelMatrix = Tensor | KernelRows
 
 def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """Centre c of the anchors, (A − c)ᵀ, and −γ‖a − c‖²: distances do not change, cancellation in float32 does."""
-    centre = A[ordinary(A)].mean(0)
-    A = A - centre
-    return centre, A.T, -gamma * (A * A).sum(1)
+    centre = A.mean(0)
+    centred = A - centre
+    squares = (centred * centred).sum(1)
+    if spread_out(squares):  # a far anchor must not draw the centre away from the others
+        centre = A[ordinary(A)].mean(0)
+        centred = A - centre
+        squares = (centred * centred).sum(1)
+    return centre, centred.T, -gamma * squares
 
 
 def rbf(X: Tensor, prepared: tuple[Tensor, ...], gamma: float, out: Tensor | None = None) -> Tensor:
