@@ -121,7 +121,7 @@ class Transport:
             raise RankError(
                 reason
                 or "another process of this job ended or cannot be reached: start all of them again (a fit with "
-                "--resume goes on from its last checkpoint)"
+                "--resume continues from its last checkpoint)"
             ) from error
 
 

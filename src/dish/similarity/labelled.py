@@ -29,7 +29,7 @@ SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float6
 
 
 class Classes(Similarity):
-    """One label a row: S = w·YYᵀ − 1, that is w − 1 within a class and −1 across classes.
+    """One label per row: S = w·YYᵀ − 1, that is w − 1 within a class and −1 across classes.
 
     P = [wY, 1] and R = [Y, −1] are never built: Yᵀb is a sum by class, P z a look-up by class.
     """
@@ -62,7 +62,7 @@ class Classes(Similarity):
 
 
 class LabelCounts(Similarity):
-    """Several labels a row, the paper's form: S = w·YYᵀ − 1, which counts the shared labels."""
+    """Several labels per row, the paper's form: S = w·YYᵀ − 1, which counts the shared labels."""
 
     def __init__(self, Y: sp.csr_array, similar_weight: float = 2.0, ranks: Ranks = ALONE) -> None:
         Y_g, self.row_group = _distinct_rows(Y, ranks)
@@ -97,7 +97,7 @@ class LabelCounts(Similarity):
 
 
 class LabelSets(Similarity):
-    """Several labels a row, any similarity of label *sets*: S = E M Eᵀ, M (L, L) over the distinct sets.
+    """Several labels per row, any similarity of label *sets*: S = E M Eᵀ, M (L, L) over the distinct sets.
 
     ``table`` is ``"share_one"`` (w − 1 if two rows share at least one label, else −1), ``"jaccard"``
     (w·|A∩B|/|A∪B| − 1), or a function of (|A∩B| (L, L), |A| (L, 1), |B| (1, L)) that returns M itself.

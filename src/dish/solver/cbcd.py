@@ -74,7 +74,7 @@ def sweep(
             update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
         result.gram = ranks.total(H.gram()).cpu().numpy()
-    flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to go on
+    flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to continue
     result.flips = int(flips)
     return result
 
