@@ -275,5 +275,7 @@ def test_bad_input_is_named():
         metrics.evaluate(q, yq, b, yb, n_bits=2)
     with pytest.raises(ValueError, match="differ in kind"):
         metrics.evaluate(q, yq.astype(str), b, yb)
+    with pytest.raises(ValueError, match="differ in kind: bool and int64"):
+        metrics.evaluate(q, yq > 0, b, yb)
     with pytest.raises(ValueError, match="radius"):
         metrics.precision_within_radius(q, yq, b, yb, radius=-1)

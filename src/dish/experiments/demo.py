@@ -24,7 +24,7 @@ BITS = (16, 32, 64)
 
 @dataclass
 class Row:
-    """A line of the table: method, bytes a vector, MAP, precision within radius 2 (None: has no radius)."""
+    """A line of the table: method, bytes per vector, MAP, precision within radius 2 (None: has no radius)."""
 
     method: str
     bytes: int
@@ -150,7 +150,7 @@ img {{ width: 60px; height: 60px; image-rendering: pixelated; border: 2px solid 
 <h1>DISH on handwritten digits</h1>
 <p>1,797 real images of 8 × 8 pixels (scikit-learn's bundled set), 300 of them queries, the rest database and
 training rows. Codes of both come from the learned hash function.</p>
-<table><thead><tr><th>ranking by</th><th>bytes a row</th><th>MAP</th>
+<table><thead><tr><th>ranking by</th><th>bytes per row</th><th>MAP</th>
 <th>precision within radius 2</th></tr></thead>
 <tbody>{table}</tbody></table>
 <h2>Nearest neighbours by 64-bit code</h2>

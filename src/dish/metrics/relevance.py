@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from dish.codes import as_words, check_codes
 from dish.labels import encode_classes, is_tags, tag_matrix
 
+_KINDS = {"U": "text", "S": "text", "i": "number", "u": "number", "f": "number"}  # others stand for themselves
+
 
 @dataclass
 class Labels:
@@ -39,7 +41,8 @@ def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Label
             raise ValueError(f"{name} has {y.shape[0]} labels for {rows} codes")
     if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
         raise ValueError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
-    if q.ndim == 1 and (q.dtype.kind in "US") != (b.dtype.kind in "US") and "O" not in (q.dtype.kind, b.dtype.kind):
+    kinds = [_KINDS.get(y.dtype.kind, y.dtype.kind) for y in (q, b)]
+    if q.ndim == 1 and kinds[0] != kinds[1] and "O" not in kinds:  # True is not 1, and "1" neither
         raise ValueError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
     if q.ndim == 2:
         return Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)

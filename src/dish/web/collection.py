@@ -264,9 +264,7 @@ def _find(
         D, ids = at.search(codes[queries], k=min(extent.k, limit))
         return {query: (D[i], ids[i], len(ids[i])) for i, query in enumerate(queries)}
     found = {}
-    at_once = (
-        TOGETHER if extent.radius <= at.n_bits // 8 else 1
-    )  # a wide ball may hold all rows
+    at_once = TOGETHER if extent.radius <= at.n_bits // 8 else 1  # a wide ball may hold all rows
     for start in range(0, len(queries), at_once):
         some = queries[start : start + at_once]
         lims, D, ids = at.radius_search(codes[some], radius=extent.radius)
