@@ -1,5 +1,7 @@
 """What every kernel hasher shares: the encoder, its hash function, files."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -107,3 +109,9 @@ def test_a_huge_weight_is_refused_by_name(fitted):
     _, X, y = fitted
     with pytest.raises(ValueError, match="similar_weight must be a number above 1, at most 1e12"):
         DISH(n_bits=8, n_anchors=40, similar_weight=1e300).fit(X, y)
+
+
+def test_the_package_exports_its_names_and_loads_them_late():
+    late = "import sys, dish.kernel as k; assert not {'torch', 'numba'} & set(sys.modules)"
+    every = "[getattr(k, name) for name in k.__all__]"
+    subprocess.run([sys.executable, "-c", f"{late}; {every}"], check=True, timeout=120)

@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from dish.kernel.dish import DISH
     from dish.kernel.features import FeatureMap, KernelRows
     from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep, Loss
+    from dish.kernel.functions import Classifiers, HashFunction, Linear
     from dish.kernel.hasher import KernelHasher
+    from dish.kernel.problem import Problem, prepare
     from dish.kernel.spectral import Relaxation, spectral_start
     from dish.kernel.whitening import Whitening, gram
 
 _NAMES = {
     "DISH": "dish",
     "KernelHasher": "hasher",
+    "Problem": "problem",
+    "prepare": "problem",
+    "HashFunction": "functions",
+    "Linear": "functions",
+    "Classifiers": "functions",
     "FeatureMap": "features",
     "KernelRows": "features",
     "choose_anchors": "anchors",
@@ -37,15 +44,20 @@ __all__ = [
     "DISH",
     "LOSSES",
     "ClassifierStep",
+    "Classifiers",
     "FeatureMap",
+    "HashFunction",
     "KernelHasher",
     "KernelRows",
+    "Linear",
     "LinearStep",
     "Loss",
+    "Problem",
     "Relaxation",
     "Whitening",
     "choose_anchors",
     "gram",
+    "prepare",
     "spectral_start",
 ]
 
