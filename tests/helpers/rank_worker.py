@@ -284,6 +284,22 @@ def generators(ranks, folder):
     assert not np.array_equal(*codes)
 
 
+def own_mistakes(ranks, folder):
+    """A mistake of the second process alone, of every kind that can be made before or between messages."""
+    data = np.load(folder / "data.npz")
+    X, y, second = data["X"][:100], data["y"][:100], ranks.rank == 1
+    init = np.zeros((90 if second else 100, 1), np.uint8)
+    for params, labels, said in (
+        ({"nu": -1 if second else 1}, y, "nu must be"),
+        ({"device": "tpu" if second else "cpu"}, y, "device must be"),
+        ({"memory_budget": "much" if second else None}, y, "memory_budget must be"),
+        ({}, y[:90] if second else y, "they must be equal"),
+        ({"init": init}, y, "init has 90 codes"),
+    ):
+        with pytest.raises((ValueError, parallel.RankError), match=said):
+            DISH(n_bits=4, n_anchors=10, **params).fit(X, labels)
+
+
 def one_bad(ranks, folder):
     """Only one process has NaN in its rows: all must hear of it."""
     X = np.zeros((100, 4)) + np.arange(100)[:, None]

@@ -47,3 +47,7 @@ def test_processes_with_different_parameters_are_told_so(folder):
 
 def test_a_generator_of_ones_own_can_be_resumed_by_several_processes(folder):
     succeed("generators", 2, folder)
+
+
+def test_a_mistake_of_one_process_is_told_to_all(folder):
+    succeed("own_mistakes", 2, folder)

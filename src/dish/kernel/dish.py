@@ -156,10 +156,10 @@ class DISH(KernelHasher):
         same path. ``resume=False`` starts over even if ``checkpoint`` holds a state, which stands until there is
         a new one.
         """
-        self._check_params()
         self.timings_: dict[str, float] = {}
         ranks = parallel.current()
         with ranks.raise_together():
+            self._check_params()
             rows, y = self._open(X, y, ranks)
         S = self._similarity(y, len(rows), ranks)
         rng = shared_random_state(self.random_state, ranks)
@@ -194,7 +194,7 @@ class DISH(KernelHasher):
             if hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
         if ranks.world > 1:
-            check_labels(y)  # each its own: an error in the middle of a message would leave the others waiting
+            check_labels(y, len(rows))  # each its own: an error between messages would leave the others waiting
         return rows, y
 
     def _similarity(self, y: Any, n: int, ranks: Ranks) -> Similarity:
@@ -220,7 +220,9 @@ class DISH(KernelHasher):
             if isinstance(step, ClassifierStep) and self.n_iter == 0:  # there is no later F-step to train them in
                 step.fit(cbcd.columns_for(packed, self.n_bits))
             return cbcd.columns_for(packed, self.n_bits)
-        H = cbcd.columns_for(torch.from_numpy(self._first_codes(problem)).to(problem.device), self.n_bits)
+        with problem.ranks.raise_together():
+            packed = torch.from_numpy(self._first_codes(problem)).to(problem.device)
+        H = cbcd.columns_for(packed, self.n_bits)
         step.fit(H)
         return H
 
@@ -315,6 +317,7 @@ class DISH(KernelHasher):
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
         machine.memory_budget(self.memory_budget)
+        resolve_device(self.device)
 
     def _check_resumable(self) -> None:
         """Refuse a checkpoint that no later fit could resume from."""

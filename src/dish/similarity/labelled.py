@@ -206,9 +206,12 @@ def from_labels(
     return Classes(codes, similar_weight, len(classes)).with_global_sizes(ranks)
 
 
-def check_labels(y: Any) -> None:
+def check_labels(y: Any, n_rows: int | None = None) -> None:
     """Refuse labels that ``from_labels`` would refuse, without a message to other processes."""
-    if isinstance(y, Similarity) or is_tags(y):
+    if isinstance(y, Similarity):
+        return
+    _check_length(y.shape[0] if hasattr(y, "shape") else len(y), n_rows)
+    if is_tags(y):
         return
     y = y if sp.issparse(y) else as_array(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
