@@ -59,7 +59,6 @@ class MinHash(Hasher):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = []
         return tags
 
     def _check_X(self, X: Any, *, reset: bool) -> Any:

@@ -64,6 +64,7 @@ class DeepHasher(Hasher):
         As in ``DISH``. ``verbose=1`` reports every epoch.
     """
 
+    _needs_y = True
     vectors_: bool  # learned from vectors (n, d), not from images
     image_shape_: tuple[int, int]  # of the training images, if there were any
     model_: HashNet
@@ -102,8 +103,6 @@ class DeepHasher(Hasher):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = []
         tags.non_deterministic = True
         return tags
 
