@@ -99,7 +99,7 @@ def connect(server: Server, n: int, send: bytes = b"") -> list[socket.socket]:
     sockets: list[socket.socket] = []
     for _ in range(n):
         with suppress(OSError):
-            one = socket.createconnection(("127.0.0.1", server.port), timeout=3)
+            one = socket.create_connection(("127.0.0.1", server.port), timeout=3)
             sockets.append(one)
             one.sendall(send)
     return sockets
