@@ -1,0 +1,37 @@
+"""What "auto" stands for in the parameters of DISH."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
+from dish.similarity import Similarity
+
+
+def takes_posterior(loss: Any, polish: int, S: Similarity) -> bool:
+    """Whether the hash function is the posterior one: "auto" takes it where there are labels to learn."""
+    if _is(loss, "posterior") and not can_learn_posterior(S):
+        raise ValueError(
+            f"loss='posterior' learns the probability of every label: y must hold classes or (n, l) labels, at most "
+            f"{MAX_LABELS:,} different ones; use loss='ridge'"
+        )
+    return _is(loss, "posterior") or (_is(loss, "auto") and not polish and can_learn_posterior(S))
+
+
+def linear_loss(loss: Any) -> Any:
+    """The loss of the F-step that the codes are learned in turn with."""
+    return "ridge" if _is(loss, "auto", "posterior") else loss
+
+
+def chosen_kernel(kernel: Any, posterior: bool, d: int, n_anchors: int) -> Any:
+    """The features: "auto" adds x itself for the posterior, if it has no more features than there are anchors.
+
+    The linear F of the paper has the RBF kernel alone.
+    """
+    if not _is(kernel, "auto"):
+        return kernel
+    return "rbf+linear" if posterior and d <= n_anchors else "rbf"
+
+
+def _is(value: Any, *words: str) -> bool:
+    return isinstance(value, str) and value in words

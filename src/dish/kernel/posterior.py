@@ -1,0 +1,266 @@
+"""The posterior hash function: which labels a row has first, then all bits together.
+
+    F(x) = (p(x)ᵃ − c) V ,    p(x) = softmax(Bᵀk(x) + b), or sigmoid where rows have several labels
+
+A linear F fits every bit on its own, and a bit is a random half of the classes: with many classes that is hard. p(x)
+is one multinomial (or one logistic per label) regression on the same features. What codes should keep is p(x)·p(x′),
+the chance that two rows share a class, and the signs of a frame V (l, r) with orthogonal rows or columns keep the
+angle between p(x) and p(x′). V has the signs of the codewords that the H-step found for the labels. The codewords of
+±1 themselves would lose that angle: sgn(α c₁ + β c₂) is c₁ wherever α > β.
+
+B is found in the coordinates in which KᵀK is n times the identity, by stochastic gradient steps with momentum, under
+a Gaussian prior on it. Where rows have one label, V is turned a little so that the codes of rows that B did not see
+rank rows of their class first; then B is fitted to all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish.kernel.anchors import local_rows
+from dish.kernel.features import feature_blocks, row_blocks
+from dish.kernel.functions import Posterior, link
+from dish.kernel.problem import Problem
+from dish.machine import threads_for
+from dish.parallel import Ranks
+from dish.progress import progress
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
+from dish.solver.cbcd import Columns
+
+MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "auto" takes a linear F
+POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
+BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows there are
+RATE, MOMENTUM = 0.3, 0.9
+PRIOR, MOST = 110.0, 0.01  # weight decay per row is PRIOR / n, at most MOST
+HELD_OUT, MOST_HELD_OUT = 0.15, 16384
+FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
+
+
+def can_learn_posterior(S: Similarity) -> bool:
+    """Whether S comes from labels, and from few enough of them."""
+    return isinstance(S, Classes | LabelCounts | LabelSets) and 2 <= n_labels(S) <= MAX_LABELS
+
+
+def n_labels(S: Similarity) -> int:
+    """Classes, or columns of the label matrix."""
+    return S.sets.shape[1] if isinstance(S, LabelCounts | LabelSets) else S.n_groups
+
+
+def fit_posterior(problem: Problem, H: Columns) -> Posterior:
+    """The posterior hash function for codes H. ``problem.K`` may be overwritten: nothing needs it afterwards."""
+    one_label = isinstance(problem.S, Classes)
+    rng = np.random.RandomState(problem.rng.randint(2**31 - 1))
+    with problem.stage("whitening"):
+        T = problem.white.inverse_factor().T * problem.n**0.5  # K T has unit second moments
+        pool = Pool.of(problem, T, rng)
+    start = None
+    V = frame(codewords(problem, H), rng).to(pool.U)
+    if one_label and pool.n >= 500:  # of fewer rows too few could be held out
+        order = rng.permutation(pool.n)
+        n_held = min(int(HELD_OUT * pool.n), MOST_HELD_OUT)
+        held, seen = order[:n_held], order[n_held:]
+        with problem.stage("posterior"):
+            start = regress(pool, seen, rng, share=0.6)
+        with problem.stage("frame"):
+            V = turn_frame(V, pool.centred(held, *start), pool.centred(seen[:n_held], *start), rng)
+    with problem.stage("posterior"):
+        W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
+    B = (T @ W.double()).to(problem.K.dtype)
+    return Posterior(B, b.to(B), V.to(B), "softmax" if one_label else "sigmoid")
+
+
+@dataclass
+class Pool:
+    """Rows that B is learned from, whitened, with their labels; those of all processes have the numbers 0 … n−1."""
+
+    U: Tensor  # (rows here, m): K T
+    weight: Tensor  # (rows here,): at most 1, less for rows so far out that a step would overshoot
+    S: Similarity  # of the same rows
+    ranks: Ranks
+    n: int
+
+    @classmethod
+    def of(cls, problem: Problem, T: Tensor, rng: np.random.RandomState) -> Pool:
+        """All rows, in the memory of K; a sample where K does not fit in memory."""
+        K, S, ranks = problem.K, problem.S, problem.ranks
+        T = T.to(K.dtype)
+        if isinstance(K, Tensor):
+            for rows, block in feature_blocks(K, title="whitening"):
+                K[rows] = block @ T
+            U = K
+        else:
+            picked = np.sort(rng.choice(problem.n, min(problem.n, POOL), replace=False))
+            mine = torch.from_numpy(local_rows(len(K), picked, ranks)[0])
+            U, S = K[mine] @ T, S.rows(mine.to(S.row_group.device))
+        norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
+        weight = (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
+        return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1])
+
+    def local(self, numbers: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
+        """Of some numbers those of rows here, as local numbers, and their places."""
+        first = self.ranks.offset_and_total(len(self.U))[0] if self.ranks.world > 1 else 0
+        places = np.flatnonzero((numbers >= first) & (numbers < first + len(self.U)))
+        device = self.U.device
+        return torch.from_numpy(numbers[places] - first).to(device), torch.from_numpy(places).to(device)
+
+    def batches(
+        self, numbers: NDArray[np.intp], size: int, count: int, rng: np.random.RandomState
+    ) -> Iterator[Tensor]:
+        """Local numbers of the rows of ``count`` batches: permutations of the numbers, one after the other."""
+        rounds = -(-size * count // len(numbers))
+        order = np.concatenate([numbers[rng.permutation(len(numbers))] for _ in range(rounds)])[: size * count]
+        picked, places = self.local(order)
+        ends = torch.searchsorted(places, torch.arange(count + 1, device=places.device) * size).tolist()
+        for start, stop in pairwise(ends):
+            yield picked[start:stop]
+
+    def targets(self, picked: Tensor) -> Tensor:
+        """Labels (rows, l) of 0 and 1."""
+        group = self.S.row_group[picked].long()
+        if isinstance(self.S, Classes):
+            return torch.nn.functional.one_hot(group, self.S.n_groups).to(self.U.dtype)
+        assert isinstance(self.S, LabelCounts | LabelSets)
+        return torch.from_numpy(self.S.sets[group.cpu().numpy()].toarray()).to(self.U)
+
+    def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes of the negative log-likelihood in W and b, summed over rows of all processes."""
+        U = self.U[picked]
+        excess = (link(U @ W + b, isinstance(self.S, Classes)) - self.targets(picked)) * self.weight[picked, None]
+        slopes = self.ranks.sum(U.T @ excess, excess.sum(0))
+        return slopes[0].to(W), slopes[1].to(b)
+
+    def frequencies(self) -> Tensor:
+        """How often each label occurs (l,), of all processes."""
+        sizes = self.S.group_sizes() if self.S._sizes is None else self.S._sizes
+        if isinstance(self.S, LabelCounts | LabelSets):
+            sizes = torch.from_numpy(self.S.sets.T @ sizes.cpu().numpy())
+        return (sizes.double() / sizes.sum() if isinstance(self.S, Classes) else sizes / self.n).to(self.U)
+
+    def centred(self, numbers: NDArray[np.intp], W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """p − c (rows, l) and the class (rows,) of some rows, gathered from all processes."""
+        picked, places = self.local(numbers)
+        p = torch.zeros(len(numbers), W.shape[1], dtype=W.dtype, device=W.device)
+        y = torch.zeros(len(numbers), dtype=torch.float64, device=W.device)
+        p[places] = Posterior(W, b, W[:0], "softmax").scores(self.U[picked])
+        y[places] = self.S.row_group[picked].double()
+        p, y = self.ranks.sum(p, y)
+        return p.to(W), y.long()
+
+
+def regress(
+    pool: Pool,
+    numbers: NDArray[np.intp],
+    rng: np.random.RandomState,
+    start: tuple[Tensor, Tensor] | None = None,
+    share: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """W (m, l) and b (l,) of the logistic regression on whitened rows: momentum steps, their rate falling to 0."""
+    one_label = isinstance(pool.S, Classes)
+    if start is None:
+        q = pool.frequencies().clamp(1e-6, 1 - 1e-6)
+        W, b = torch.zeros(pool.U.shape[1], len(q)).to(pool.U), torch.log(q if one_label else q / (1 - q))
+    else:
+        W, b = start[0].clone(), start[1].clone()
+    n = len(numbers)
+    size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
+    decay, rate = min(PRIOR / n, MOST), RATE if one_label else 2 * RATE  # a sigmoid is half as steep
+    move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
+    with _threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
+        for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
+            slope_W, slope_b = pool.gradient(picked, W, b)
+            e = rate * (1 - t / updates)
+            move_W = MOMENTUM * move_W - e * (slope_W / size + decay * W)
+            move_b = MOMENTUM * move_b - e * (slope_b / size)
+            W, b = W + move_W, b + move_b
+            step(1)
+    return W, b
+
+
+def _threads(products: int) -> AbstractContextManager[None]:
+    """Threads of torch for steps of so many products each: small ones are faster on one."""
+    return threads_for(products // 500)
+
+
+def codewords(problem: Problem, H: Columns) -> NDArray[np.float64]:
+    """C (l, r): the codes of the rows of a label, by majority, as ±1."""
+    S = problem.S
+    like = torch.zeros((), device=problem.device)
+    signs = ((rows, H.signs(rows, like)) for rows in row_blocks(S.n, 1 << 14))
+    sums = S.group_totals(signs, problem.ranks).cpu().numpy()  # EᵀH (g, r)
+    if isinstance(S, LabelCounts | LabelSets):
+        sums = S.sets.T @ sums
+    return np.where(sums >= 0, 1.0, -1.0)
+
+
+def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
+    """V (l, r) with the signs of C, and with columns (r ≤ l) or rows that are nearly orthogonal.
+
+    Alternates between the nearest orthogonal matrix and the nearest one with these signs.
+    """
+    V = C * np.abs(rng.standard_normal(C.shape))
+    for _ in range(20):
+        left, _, right = np.linalg.svd(V, full_matrices=False)
+        V = C * np.abs(left @ right)
+    return torch.from_numpy(V)
+
+
+def turn_frame(
+    V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], rng: np.random.RandomState
+) -> Tensor:
+    """V after a few of Adam's steps towards codes that rank rows of the same class first.
+
+    A held-out row is the query; held-out rows and rows that B has seen are the database.
+    """
+    (G, y), (G_seen, y_seen) = held, seen
+    V = V / (G @ V).square().mean().sqrt()
+    size = min(FRAME_BATCH, len(G), len(G_seen))
+    scale = float(V.square().mean().sqrt())
+    theta, moments = [V, V.new_tensor(math.log(10.0))], [[torch.zeros_like(V), V.new_zeros(())] for _ in range(2)]
+    with _threads(2 * size * size * V.shape[1]):
+        for t in range(1, FRAME_STEPS + 1):
+            i, j = (torch.from_numpy(rng.choice(len(part), size, replace=False)).to(G.device) for part in (G, G_seen))
+            slopes = ranking_loss(theta[0], theta[1], (G[i], y[i]), (G_seen[j], y_seen[j]))[1:]
+            fall = 0.03 ** (t / FRAME_STEPS)
+            for k, (slope, rate) in enumerate(zip(slopes, (FRAME_RATE * scale, FRAME_RATE), strict=True)):
+                moments[0][k] = 0.9 * moments[0][k] + 0.1 * slope
+                moments[1][k] = 0.999 * moments[1][k] + 0.001 * slope.square()
+                size_of = (moments[1][k] / (1 - 0.999**t)).sqrt() + 1e-8
+                theta[k] = theta[k] - fall * rate * (moments[0][k] / (1 - 0.9**t)) / size_of
+    return theta[0]
+
+
+def ranking_loss(
+    V: Tensor, log_beta: Tensor, queries: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, and its slopes in V and log β.
+
+    With Φ = tanh(GV) in place of signs: the cross-entropy, mean over queries, of "another row of my class" under
+    softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows.
+    """
+    (G, y), (G_other, y_other) = queries, others
+    q, beta = len(G), log_beta.exp() / V.shape[1]
+    Phi, Phi_other = torch.tanh(G @ V), torch.tanh(G_other @ V)
+    database, y_database = torch.cat([Phi, Phi_other]), torch.cat([y, y_other])
+    scores = beta * (Phi @ database.T)  # (q, rows)
+    scores[torch.arange(q), torch.arange(q)] = -1e4  # nobody finds itself
+    same = (y[:, None] == y_database[None]).to(V.dtype)
+    same[torch.arange(q), torch.arange(q)] = 0
+    same /= same.sum(1, keepdim=True).clamp(min=1)
+    log_p = torch.log_softmax(scores, 1)
+    loss = -(same * log_p).sum(1).mean()
+    slope = (log_p.exp() * same.sum(1, keepdim=True) - same) / q  # in the scores
+    slope_Phi = beta * (slope @ database)
+    slope_database = beta * (slope.T @ Phi)
+    slope_Phi += slope_database[:q]
+    slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_database[q:] * (1 - Phi_other * Phi_other))
+    scores[torch.arange(q), torch.arange(q)] = 0
+    return loss, slope_V, (slope * scores).sum()

@@ -1,0 +1,223 @@
+"""The posterior hash function: its regression, its frame, its codes; several processes are in test_parallel."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import dish
+from dish import DISH, codes, metrics
+from dish.kernel import posterior
+from dish.kernel.functions import Posterior
+from dish.kernel.problem import Problem
+from dish.similarity import from_labels, nystroem
+from dish.similarity.labelled import balanced_weight
+from dish.solver.cbcd import PackedColumns
+
+
+def blobs(n, l, d=6, seed=0, spread=1.0):  # noqa: E741
+    """n rows around l centres that overlap a little."""
+    rng = np.random.default_rng(seed)
+    centres = 2.5 * np.random.default_rng(99).standard_normal((l, d))
+    y = rng.integers(l, size=n)
+    return (centres[y] + spread * rng.standard_normal((n, d))).astype(np.float32), y
+
+
+def codes_of(y, r):
+    """A random codeword per class."""
+    C = np.where(np.random.default_rng(5).random((y.max() + 1, r)) < 0.5, -1, 1)
+    return PackedColumns(codes.pack(C[y]), r)
+
+
+def problem_of(X, y):
+    K = torch.from_numpy(X.astype(np.float64) - X.mean(0))
+    return Problem.of(from_labels(y), K)
+
+
+def test_the_regression_is_that_of_scikit_learn():
+    X, y = blobs(900, 4)
+    problem = problem_of(X, y)
+    found = posterior.fit_posterior(problem_of(X, y), codes_of(y, 16))
+    centred = X.astype(np.float64) - X.mean(0)
+    T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5  # the prior is on W = T⁻¹B
+    decay = min(posterior.PRIOR / len(X), posterior.MOST)
+    exact = LogisticRegression(C=1 / (decay * len(X)), tol=1e-8, max_iter=5000).fit(centred @ T, y)
+    p = found.scores(torch.from_numpy(centred)).numpy() + 0.75 / 4
+    np.testing.assert_allclose(p, exact.predict_proba(centred @ T), atol=0.02)
+
+
+def test_labels_of_several_per_row_have_a_logistic_regression_each():
+    X, y = blobs(900, 4)
+    Y = np.eye(4)[y]
+    Y[:, 3] = X[:, 0] > 0
+    problem = problem_of(X, sp.csr_array(Y))
+    found = posterior.fit_posterior(problem_of(X, Y), codes_of(y, 16))
+    assert found.link == "sigmoid"
+    centred = X.astype(np.float64) - X.mean(0)
+    T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5
+    exact = LogisticRegression(C=1 / (min(posterior.PRIOR / 900, posterior.MOST) * 900), tol=1e-8, max_iter=5000)
+    p = exact.fit(centred @ T, Y[:, 3]).predict_proba(centred @ T)[:, 1]
+    np.testing.assert_allclose(found.scores(torch.from_numpy(centred)).numpy()[:, 3] ** 0.5, p, atol=0.02)
+
+
+@pytest.mark.parametrize(("l", "r"), [(40, 16), (10, 32), (20, 20)])
+def test_a_frame_has_the_signs_of_the_codewords_and_is_nearly_orthogonal(l, r):  # noqa: E741
+    C = np.where(np.random.default_rng(0).random((l, r)) < 0.5, -1.0, 1.0)
+    V = posterior.frame(C, np.random.RandomState(0)).numpy()
+    np.testing.assert_array_equal(np.sign(V), C)
+    gram = V.T @ V if r <= l else V @ V.T
+    gram /= np.diag(gram).mean()
+    assert np.abs(gram - np.eye(len(gram))).max() < 0.5
+    magnitudes = C * np.abs(np.random.default_rng(1).standard_normal(C.shape))  # what it starts from
+    before = magnitudes.T @ magnitudes if r <= l else magnitudes @ magnitudes.T
+    before /= np.diag(before).mean()
+    assert np.linalg.norm(gram - np.eye(len(gram))) < 0.6 * np.linalg.norm(before - np.eye(len(gram)))
+
+
+def test_codewords_are_the_majority_of_a_labels_rows():
+    y = np.array([0, 0, 0, 1, 1, 2])
+    H = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [-1, 1], [1, -1]])
+    problem = problem_of(np.random.default_rng(0).random((6, 3)), y)
+    found = posterior.codewords(problem, PackedColumns(codes.pack(H), 2))
+    np.testing.assert_array_equal(found, [[1, -1], [-1, 1], [1, -1]])
+    Y = np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 1], [0, 1]])
+    problem = problem_of(np.random.default_rng(0).random((6, 3)), Y)
+    np.testing.assert_array_equal(
+        posterior.codewords(problem, PackedColumns(codes.pack(H), 2)), np.where(Y.T @ H >= 0, 1, -1)
+    )
+
+
+def test_queries_find_learned_codes(digits):
+    X, y, Xq, yq = digits
+    for labels, asked in ((y, yq), (np.eye(10)[y], np.eye(10)[yq])):
+        hasher = DISH(32, n_anchors=200).fit(X, labels)
+        assert metrics.mean_average_precision(hasher.transform(Xq), asked, hasher.codes_, labels) > 0.95
+
+
+def test_slopes_of_the_ranking_loss_are_those_of_autograd():
+    rng = torch.Generator().manual_seed(0)
+    G, G_other = (torch.rand(n, 4, generator=rng, dtype=torch.float64) for n in (6, 9))
+    y, y_other = (torch.randint(3, (n,), generator=rng) for n in (6, 9))
+    V = torch.randn(4, 5, generator=rng, dtype=torch.float64).requires_grad_(True)
+    log_beta = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    Phi = torch.tanh(G @ V)
+    scores = log_beta.exp() / 5 * (Phi @ torch.cat([Phi, torch.tanh(G_other @ V)]).T)
+    loss = torch.zeros((), dtype=torch.float64)
+    classes = torch.cat([y, y_other])
+    for i in range(6):  # as the docstring has it, one query at a time
+        others = [j for j in range(15) if j != i]
+        mine = [k for k, j in enumerate(others) if classes[j] == y[i]]
+        if mine:
+            loss = loss - torch.log_softmax(scores[i, others], 0)[mine].mean() / 6
+    loss.backward()
+    found, slope_V, slope_beta = posterior.ranking_loss(V.detach(), log_beta.detach(), (G, y), (G_other, y_other))
+    torch.testing.assert_close(found, loss.detach())
+    torch.testing.assert_close(slope_V, V.grad)
+    torch.testing.assert_close(slope_beta, log_beta.grad)
+
+
+def test_turning_the_frame_lowers_the_loss():
+    rng = np.random.RandomState(0)
+    G, y = torch.rand(300, 12), torch.from_numpy(rng.randint(12, size=300))
+    G[torch.arange(300), y] += 1
+    V = posterior.frame(np.where(rng.rand(12, 8) < 0.5, -1.0, 1.0), rng).float()
+    first = V / (G @ V).square().mean().sqrt()
+    turned = posterior.turn_frame(V, (G[:150], y[:150]), (G[150:], y[150:]), rng)
+    at = torch.tensor(np.log(10.0), dtype=torch.float32)
+    losses = [posterior.ranking_loss(W, at, (G[:150], y[:150]), (G[150:], y[150:]))[0] for W in (first, turned)]
+    assert losses[1] < losses[0]
+
+
+def test_many_classes_are_where_it_wins():
+    X, y = blobs(4000, 60, d=12, spread=2.0)
+    Xq, yq = blobs(500, 60, d=12, seed=1, spread=2.0)
+
+    def score(**params):
+        hasher = DISH(32, n_anchors=200, **params).fit(X, y)
+        return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y)
+
+    assert score() > score(loss="ridge", similar_weight=2.0) + 0.1
+
+
+def test_two_classes_keep_an_order():
+    X, y = blobs(1500, 2, d=3, spread=3.0)
+    codes = DISH(32, n_anchors=50).fit(X, y).transform(X)
+    assert len(np.unique(codes, axis=0)) > 4  # sure and doubtful rows of a class have different codes
+
+
+def test_what_auto_stands_for(blobs):
+    X, y = blobs
+    S = nystroem(X, 10)
+    assert DISH(8, n_anchors=20).fit(X, y).frame_.shape == (3, 8)
+    assert DISH(8, n_anchors=20).fit(X, y).mean_.shape == (20 + 6,)
+    assert DISH(8, n_anchors=5).fit(X, y).mean_.shape == (5,)  # more features than anchors: they are left out
+    for linear in (
+        DISH(8, n_anchors=20).fit(X, S),
+        DISH(8, n_anchors=20, polish=2).fit(X, y),
+        DISH(8, n_anchors=20, loss="ridge").fit(X, y),
+    ):
+        assert not hasattr(linear, "frame_")
+        assert linear.W_.shape == (20, 8)
+    with pytest.raises(ValueError, match="loss='posterior'"):
+        DISH(8, n_anchors=20, loss="posterior").fit(X, S)
+    with pytest.raises(ValueError, match="polish"):
+        DISH(8, n_anchors=20, loss="posterior", polish=1).fit(X, y)
+
+
+def test_a_second_fit_forgets_the_first(blobs):
+    X, y = blobs
+    hasher = DISH(8, n_anchors=20).fit(X, y)
+    hasher.set_params(loss="ridge").fit(X, y)
+    np.testing.assert_array_equal(hasher.transform(X), DISH(8, n_anchors=20, loss="ridge").fit(X, y).transform(X))
+
+
+@pytest.mark.parametrize("labels", ["classes", "sets"])
+def test_saved_and_loaded_it_gives_the_same_codes(tmp_path, blobs, labels):
+    X, y = blobs
+    hasher = DISH(20, n_anchors=20).fit(X, y if labels == "classes" else np.eye(3)[y])
+    hasher.save(tmp_path / "m.dish")
+    same = dish.load(tmp_path / "m.dish")
+    np.testing.assert_array_equal(same.transform(X), hasher.transform(X))
+    assert same.fingerprint_ == hasher.fingerprint_
+    assert hasher.fingerprint_ != DISH(20, n_anchors=20, random_state=1).fit(X, y).fingerprint_
+
+
+def test_features_that_do_not_fit_in_memory_give_a_sample():
+    X, y = blobs(3000, 5)
+    Xq, yq = blobs(300, 5, seed=1)
+    scores = []
+    for budget in ("1GB", "300KB"):
+        hasher = DISH(16, n_anchors=60, memory_budget=budget).fit(X, y)
+        scores.append(metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X), y))
+    assert scores[1] == pytest.approx(scores[0], abs=0.02)
+
+
+def test_a_row_far_out_does_not_make_steps_overshoot():
+    X, y = blobs(1200, 4)
+    X[7] *= 300
+    hasher = DISH(16, n_anchors=40, gamma=0.05, kernel="rbf+linear").fit(X, y)
+    assert np.isfinite(hasher.posterior_B_).all()
+    codes = hasher.transform(X)
+    assert metrics.mean_average_precision(codes[:200], y[:200], codes[200:], y[200:]) > 0.8
+
+
+def test_probabilities_and_frame_make_F(blobs):
+    X, y = blobs
+    hasher = DISH(12, n_anchors=20).fit(X, y)
+    K = hasher._features()(torch.from_numpy(X))
+    p = torch.softmax(
+        K @ torch.from_numpy(hasher.posterior_B_).to(K) + torch.from_numpy(hasher.posterior_b_).to(K), 1
+    )
+    F = (p.numpy() - 0.25) @ hasher.frame_
+    np.testing.assert_allclose(hasher.decision_function(X), F, atol=1e-4)
+    assert isinstance(hasher._function(), Posterior)
+
+
+@pytest.mark.parametrize(("sizes", "w"), [([50] * 10, 2.0), ([50] * 36, 2.0), ([50] * 144, 4.0), ([50] * 2000, 10.0)])
+def test_the_weight_follows_the_number_of_classes(sizes, w):
+    assert balanced_weight(torch.tensor(sizes, dtype=torch.float64)) == pytest.approx(w)
+
+
+def test_one_large_class_counts_as_few():
+    assert balanced_weight(torch.tensor([10_000.0] + [1.0] * 500, dtype=torch.float64)) == 2.0
