@@ -13,7 +13,8 @@ from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.kernel.dish import DISH
 
-HASHERS: dict[str, type[Hasher]] = {"dish": DISH, "dish_d": DeepDISH, **REGISTRY}
+HASHERS: dict[str, type[Hasher]] = {"dish": DISH, "dish_k": DISH, "dish_d": DeepDISH, **REGISTRY}
+PRESETS = {"dish_k": {"loss": "ridge", "similar_weight": 2.0}}  # the paper's own algorithm
 GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 
 

@@ -228,7 +228,9 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
     for name in ("precision_at", "recall_at"):
         result[name] = {str(k): value for k, value in result[name].items()}
-    if run.method == "dish" and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts: longer than all the rest
+    if (
+        run.method in ("dish", "dish_k") and run.trial == 0 and len(q) * len(base) < 1e8
+    ):  # it sorts: longer than all the rest
         result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
         yt = labels[split.train]
@@ -244,12 +246,17 @@ def _encode(hasher: Any, data: Any, rows: NDArray[Any], block: int = 50_000) -> 
 
 def make_method(run: Run) -> Any:
     """The hasher of a definition; the trial is its seed."""
-    return registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **dict(run.params))
+    params = registry.PRESETS.get(run.method, {}) | dict(run.params)
+    return registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **params)
 
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
-    if run.method == "dish" and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
+    if (
+        run.method in ("dish", "dish_k")
+        and data.X.ndim == 2
+        and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2
+    ):
         return RowSource(_Selected(data, rows))
     return prepared(data, rows)
 

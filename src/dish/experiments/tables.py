@@ -170,7 +170,7 @@ def extras(table: Table, results: Results, trials: int, data: str | None) -> lis
     """What the runs also measured: learned codes as the database, real-valued queries."""
     said = []
     for line in table.lines:
-        if line.method != "dish":
+        if line.method != "dish_k":
             continue
         for key, text in (
             ("map_learned_codes", "learned codes as the database"),
