@@ -50,8 +50,8 @@ def test_objective_is_the_papers(digits):
     X, y, _, _ = digits
     X, y = X[:150], y[:150]
     r, nu = 6, 1e-3
-    hasher = DISH(n_bits=r, n_anchors=20, nu=nu, n_iter=1, ridge=1e-9).fit(X, y)
-    start = DISH(n_bits=r, n_anchors=20, nu=nu, n_iter=0, ridge=1e-9).fit(X, y)
+    hasher = DISH(n_bits=r, n_anchors=20, nu=nu, n_iter=1, ridge=1e-9, loss="ridge").fit(X, y)
+    start = DISH(n_bits=r, n_anchors=20, nu=nu, n_iter=0, ridge=1e-9, loss="ridge").fit(X, y)
     H = codes.unpack(hasher.codes_, r).astype(float)
     S = 2.0 * (y[:, None] == y[None]) - 1
     F = start.decision_function(X).astype(float)  # the F that the only H-step saw
@@ -128,7 +128,7 @@ def test_multi_label(multilabel, sparse):
     rng = np.random.default_rng(0)
     Y = (rng.random((600, 6)) < 0.25).astype(int)
     X = Y @ rng.standard_normal((6, 20)) + 0.3 * rng.standard_normal((600, 20))
-    hasher = DISH(n_bits=24, n_anchors=200, multilabel=multilabel)
+    hasher = DISH(n_bits=24, n_anchors=200, multilabel=multilabel, loss="ridge")
     hasher.fit(X[:500], sp.csr_matrix(Y[:500]) if sparse else Y[:500])
     random = LSH(n_bits=24).fit(X[:500])
     found, chance = (score(h, X[:500], Y[:500], X[500:], Y[500:]) for h in (hasher, random))
@@ -262,7 +262,7 @@ def test_verbose_reports_every_iteration(digits, capsys):
 
 def test_polish_changes_the_hash_function_and_leaves_the_learned_codes(digits):
     X, y, _, _ = digits
-    plain, polished = (DISH(16, n_anchors=100, polish=steps).fit(X, y) for steps in (0, 10))
+    plain, polished = (DISH(16, n_anchors=100, loss="ridge", polish=steps).fit(X, y) for steps in (0, 10))
     np.testing.assert_array_equal(plain.codes_, polished.codes_)
     assert "polish" in polished.timings_
     assert "polish" not in plain.timings_

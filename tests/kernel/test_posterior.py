@@ -43,7 +43,7 @@ def test_the_regression_is_that_of_scikit_learn():
     T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5  # the prior is on W = T⁻¹B
     decay = min(posterior.PRIOR / len(X), posterior.MOST)
     exact = LogisticRegression(C=1 / (decay * len(X)), tol=1e-8, max_iter=5000).fit(centred @ T, y)
-    p = found.scores(torch.from_numpy(centred)).numpy() + 0.75 / 4
+    p = torch.softmax(torch.from_numpy(centred) @ found.B + found.b, 1).numpy()
     np.testing.assert_allclose(p, exact.predict_proba(centred @ T), atol=0.02)
 
 
@@ -58,7 +58,8 @@ def test_labels_of_several_per_row_have_a_logistic_regression_each():
     T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5
     exact = LogisticRegression(C=1 / (min(posterior.PRIOR / 900, posterior.MOST) * 900), tol=1e-8, max_iter=5000)
     p = exact.fit(centred @ T, Y[:, 3]).predict_proba(centred @ T)[:, 1]
-    np.testing.assert_allclose(found.scores(torch.from_numpy(centred)).numpy()[:, 3] ** 0.5, p, atol=0.02)
+    found_p = torch.sigmoid(torch.from_numpy(centred) @ found.B + found.b)[:, 3].numpy()
+    np.testing.assert_allclose(found_p, p, atol=0.02)
 
 
 @pytest.mark.parametrize(("l", "r"), [(40, 16), (10, 32), (20, 20)])
@@ -209,7 +210,8 @@ def test_probabilities_and_frame_make_F(blobs):
     p = torch.softmax(
         K @ torch.from_numpy(hasher.posterior_B_).to(K) + torch.from_numpy(hasher.posterior_b_).to(K), 1
     )
-    F = (p.numpy() - 0.25) @ hasher.frame_
+    F = p.numpy() @ hasher.frame_ + hasher.offset_
+    np.testing.assert_allclose(hasher.offset_, -0.25 * hasher.frame_.sum(0), atol=1e-5)
     np.testing.assert_allclose(hasher.decision_function(X), F, atol=1e-4)
     assert isinstance(hasher._function(), Posterior)
 
@@ -221,3 +223,11 @@ def test_the_weight_follows_the_number_of_classes(sizes, w):
 
 def test_one_large_class_counts_as_few():
     assert balanced_weight(torch.tensor([10_000.0] + [1.0] * 500, dtype=torch.float64)) == 2.0
+
+
+def test_label_sets_are_found_better_than_by_the_rows_themselves(digits):
+    X, y, Xq, yq = digits
+    Y, Yq = (np.eye(10)[c] + np.eye(10)[(c + 3) % 10] for c in (y, yq))  # a digit, and one three further on
+    hasher = DISH(32, n_anchors=200).fit(X, Y)
+    found = metrics.mean_average_precision(hasher.transform(Xq), Yq, hasher.transform(X), Y)
+    assert found > metrics.l2_mean_average_precision(Xq, Yq, X, Y) + 0.2

@@ -9,6 +9,7 @@ from typing import Any, Self
 import joblib
 import numpy as np
 import torch
+from torch import Tensor
 
 from dish import codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
@@ -16,11 +17,13 @@ from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
 from dish.io.rows import RowSource
 from dish.kernel import inputs
+from dish.kernel.defaults import chosen_kernel, linear_loss, takes_posterior
 from dish.kernel.fingerprint import fingerprint
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
-from dish.kernel.functions import Classifiers, HashFunction
+from dish.kernel.functions import Classifiers, HashFunction, Posterior
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.polish import polish
+from dish.kernel.posterior import fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import spectral_start
 from dish.machine import resolve_device
@@ -34,8 +37,9 @@ FStep = LinearStep | ClassifierStep
 class DISH(KernelHasher):
     """Learn binary codes from features and labels in time and memory linear in the rows.
 
-    Alternates the H-step (Fast C-BCD: codes that reproduce the similarity of the labels) and the F-step
-    (one classifier per bit that predicts the codes from the features).
+    Alternates the H-step (Fast C-BCD: codes that reproduce the similarity of the labels) and the F-step (a hash
+    function that predicts them from the features). The defaults are what won on real data;
+    ``DISH(loss="ridge", similar_weight=2.0)`` is the paper's own algorithm.
 
     Parameters
     ----------
@@ -47,20 +51,25 @@ class DISH(KernelHasher):
     gamma : "auto" or float
         Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors. A few rows
         that lie far outside all others are left out of that mean, with a warning that names them.
-    loss : "ridge", "hinge", "logistic" or a scikit-learn classifier
-        Of the F-step. A classifier is cloned and trained once per bit on the kernel features.
+    loss : "auto", "posterior", "ridge", "hinge", "logistic" or a scikit-learn classifier
+        Which hash function is learned, and how. "posterior": F(x) = p(x) V + offset, p the probabilities of the
+        labels and V a frame of one vector per label, learned once the codes are. "ridge", "hinge", "logistic": F
+        linear in the kernel features, learned in turn with the codes. A classifier is cloned and trained once per
+        bit. "auto": "posterior" where y holds labels, at most 4,096 different ones, and ``polish`` is 0; or "ridge".
     nu : float
         Weight ν of the loss in the H-step.
     n_iter : int
         Most H-steps; fewer if the codes stop changing. 0 keeps the start.
-    similar_weight : float
-        w of S = w·YYᵀ − 1: 2 is the paper's S; 10 balances many classes.
+    similar_weight : "auto" or float
+        w of S = w·YYᵀ − 1. 2 is the paper's S, 10 its balance for 1,000 classes. "auto": √c/3, but from 2 to 10, for
+        c classes of equal size; 2 for several labels per row.
     multilabel : "count", "share_one" or "jaccard"
         For (n, l) labels: the paper's w·YYᵀ − 1, the exact "share at least one label", or the Jaccard index.
     init : "spectral", "random", or packed codes (n, ceil(n_bits/8))
         Where H starts.
-    kernel : "rbf", "linear" or a function (X, A) → (n, m)
-        The feature map. "linear" is x − mean, without anchors.
+    kernel : "auto", "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m)
+        The feature map. "linear" is x − mean, without anchors; "rbf+linear" has both. "auto": "rbf+linear" for the
+        posterior if x has no more than ``n_anchors`` features; else "rbf".
     anchors : "random", "kmeans" or an array (m, d)
         How anchors are chosen.
     ridge : float
@@ -94,27 +103,32 @@ class DISH(KernelHasher):
         The objective after every H-step; it never rises.
     n_iter_ : int
         H-steps that were kept.
-    gamma_, anchors_, mean_, W_, intercept_
-        The hash function F(x) = Wᵀ k(x) + intercept.
+    gamma_, anchors_, mean_
+        The features k(x).
+    W_, intercept_
+        A linear hash function, F(x) = Wᵀ k(x) + intercept.
+    posterior_B_ (m, l), posterior_b_ (l,), frame_ (l, r), offset_ (r,), link_
+        The posterior hash function, F(x) = p(x)ᵃ frame + offset with p(x) = link(k(x) B + b).
     timings_ : dict
         Seconds spent in each stage of ``fit``.
     """
 
     classifiers_: list[Any] | None = None
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
+    _kernels = ("auto", *KernelHasher._kernels)
 
     def __init__(
         self,
         n_bits: int = 64,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
-        loss: Any = "ridge",
+        loss: Any = "auto",
         nu: float = 1e-4,
         n_iter: int = 5,
-        similar_weight: float = 2.0,
+        similar_weight: Any = "auto",
         multilabel: str = "count",
         init: Any = "spectral",
-        kernel: Any = "rbf",
+        kernel: Any = "auto",
         anchors: Any = "random",
         ridge: float = 1e-6,
         lam: float = 0.0,
@@ -163,10 +177,12 @@ class DISH(KernelHasher):
             rows, y = self._open(X, y, ranks)
         S = self._similarity(y, len(rows), ranks)
         rng = shared_random_state(self.random_state, ranks)
-        saved = self._checkpoint(rows, S, rng, ranks)
+        posterior = takes_posterior(self.loss, self.polish, S)
+        kernel = chosen_kernel(self.kernel, posterior, rows.shape[1], self.n_anchors)
+        saved = self._checkpoint(kernel, rows, S, rng, ranks)
         state = saved.load(len(rows), codes.n_bytes(self.n_bits)) if saved and resume else None
 
-        problem = self._prepare(rows, S, rng, ranks, self._room_for_K(rows))
+        problem = self._prepare(rows, S, rng, ranks, self._room_for_K(rows), kernel)
         del X, y, rows  # what is needed of them is in the problem
         step = self._f_step(problem)
         H = self._start(problem, step) if state is None else self._resume_from(state, problem, step)
@@ -175,8 +191,12 @@ class DISH(KernelHasher):
             assert isinstance(step, LinearStep)
             with self._stage("polish"):
                 step.W = polish(problem, step.W, self.polish)
-        self._keep(problem, step.function())
+        self._keep(problem, fit_posterior(problem, self._learned(problem)) if posterior else step.function())
         return self
+
+    def _learned(self, problem: Problem) -> cbcd.Columns:
+        """The codes that were learned."""
+        return cbcd.columns_for(torch.from_numpy(self.codes_).to(problem.device), self.n_bits)
 
     def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
         """Rows and labels of this process, refused here if they are no good."""
@@ -208,8 +228,9 @@ class DISH(KernelHasher):
         return max(1, machine.memory_budget(self.memory_budget) - beside)
 
     def _f_step(self, problem: Problem) -> FStep:
-        if isinstance(self.loss, str):
-            return LinearStep(problem, LOSSES[self.loss], self.n_bits)
+        loss = linear_loss(self.loss)
+        if isinstance(loss, str):
+            return LinearStep(problem, LOSSES[loss], self.n_bits)
         return ClassifierStep(problem, self.loss, self.n_bits)
 
     def _start(self, problem: Problem, step: FStep) -> cbcd.Columns:
@@ -266,11 +287,14 @@ class DISH(KernelHasher):
     # --- checkpoints ---
 
     def _checkpoint(
-        self, rows: RowSource, S: Similarity, rng: np.random.RandomState, ranks: Ranks
+        self, kernel: Any, rows: RowSource, S: Similarity, rng: np.random.RandomState, ranks: Ranks
     ) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
-        number = fingerprint(self.get_params(), rows, S, rng, ranks)
+        chosen = {"loss": linear_loss(self.loss), "kernel": kernel}
+        if isinstance(self.similar_weight, str):
+            chosen["similar_weight"] = getattr(S, "w", 2.0)
+        number = fingerprint(self.get_params() | chosen, rows, S, rng, ranks)
         saved = Checkpoint(self.checkpoint, number, ranks.offset_and_total(len(rows)), ranks)
         saved.prepare()
         return saved
@@ -308,12 +332,13 @@ class DISH(KernelHasher):
         check_integer("n_iter", self.n_iter, low=0)
         check_number("nu", self.nu, low=0)
         check_number("lam", self.lam, low=0)
-        if check_integer("polish", self.polish, low=0) and not isinstance(self.loss, str):
-            raise ValueError("polish needs one of the built-in losses: it changes W, which classifiers do not have")
+        built_in = isinstance(self.loss, str) and self.loss != "posterior"
+        if check_integer("polish", self.polish, low=0) and not built_in:
+            raise ValueError("polish needs loss 'ridge', 'hinge' or 'logistic': it changes the W of a linear F")
         if self.checkpoint is not None:
             self._check_resumable()
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
-            check_option("loss", self.loss, tuple(LOSSES), " or a scikit-learn classifier")
+            check_option("loss", self.loss, ("auto", "posterior", *LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
         machine.memory_budget(self.memory_budget)
@@ -344,7 +369,14 @@ class DISH(KernelHasher):
         self.classifiers_ = function.models if isinstance(function, Classifiers) else None
 
     def _function(self) -> HashFunction:
+        if hasattr(self, "frame_"):
+            B, b, V, offset = (torch.from_numpy(getattr(self, name)) for name in Posterior.NAMES[:4])
+            return Posterior(B, b, V, offset, self.link_)
         return super()._function() if self.classifiers_ is None else Classifiers(self.classifiers_)
+
+    def _kernel_of(self, mean: Tensor) -> Any:
+        # what "auto" stood for: with the linear part there are more features than anchors
+        return chosen_kernel(self.kernel, len(mean) > len(self.anchors_), 0, 1)
 
     def _hash_function(self) -> dict[str, Any]:
         if self.classifiers_ is None:

@@ -34,7 +34,8 @@ ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, wh
 class FeatureMap:
     """k(x) = [φ(x, a_1) − mean_1, …, φ(x, a_m) − mean_m]; for ``kernel="linear"`` k(x) = x − mean.
 
-    ``"rbf"`` is φ(x, a) = exp(−γ‖x − a‖²); a function (X, A) → (rows, m) can stand in for it.
+    ``"rbf"`` is φ(x, a) = exp(−γ‖x − a‖²); a function (X, A) → (rows, m) can stand in for it. ``"rbf+linear"`` has
+    √γ x beside it: m + d features.
     """
 
     kernel: str | KernelFunction
@@ -46,7 +47,8 @@ class FeatureMap:
     @property
     def m(self) -> int:
         """Features per row."""
-        return self.anchors.shape[1] if self.kernel == "linear" else len(self.anchors)
+        m, d = self.anchors.shape
+        return d if self.kernel == "linear" else m + d if self.kernel == "rbf+linear" else m
 
     def raw(self, X: Tensor, out: Tensor | None = None) -> Tensor:
         """Features before centring: (rows, d) → (rows, m), in ``out`` if that saves a copy."""
@@ -64,7 +66,9 @@ class FeatureMap:
             return X.clone()
         if not self._prepared:
             self._prepared = prepare_rbf(self.anchors, self.gamma)
-        return rbf(X, self._prepared, self.gamma, out)
+        if self.kernel == "rbf":
+            return rbf(X, self._prepared, self.gamma, out)
+        return torch.cat([rbf(X, self._prepared, self.gamma), self.gamma**0.5 * X], 1)
 
     def __call__(self, X: Tensor) -> Tensor:
         """Centred features: (rows, d) → (rows, m)."""

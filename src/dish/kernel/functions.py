@@ -25,7 +25,7 @@ class HashFunction(ABC):
         """F of a block of centred features."""
 
     @abstractmethod
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Any]:
         """What a model file keeps of it, by name."""
 
     def to(self, like: Tensor) -> HashFunction:
@@ -91,3 +91,42 @@ def decision_values(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
     if hasattr(model, "decision_function"):
         return np.asarray(model.decision_function(K), np.float32)
     return np.asarray(2 * model.predict_proba(K)[:, 1] - 1, np.float32)
+
+
+def link(z: Tensor, one_label: bool) -> Tensor:
+    """p from logits (n, l): softmax where a row has one label, else a sigmoid per label."""
+    return torch.softmax(z, 1) if one_label else torch.sigmoid(z)
+
+
+def powered(p: Tensor, one_label: bool) -> Tensor:
+    """pᵃ: p itself, or p² where rows have several labels: the doubtful ones weigh less then."""
+    return p if one_label else p.square()
+
+
+@dataclass(frozen=True)
+class Posterior(HashFunction):
+    """F = pᵃ V + offset with p = softmax(K B + b) and a = 1, or p = sigmoid(K B + b) and a = 2."""
+
+    NAMES = ("posterior_B_", "posterior_b_", "frame_", "offset_", "link_")
+    B: Tensor  # (m, l)
+    b: Tensor  # (l,)
+    V: Tensor  # (l, r)
+    offset: Tensor  # (r,)
+    link: str  # "softmax" or "sigmoid"
+
+    def __call__(self, K: Tensor) -> NDArray[np.float32]:
+        """pᵃ V + offset."""
+        one_label = self.link == "softmax"
+        p = link(torch.addmm(self.b, K, self.B), one_label)
+        return np.asarray(torch.addmm(self.offset, powered(p, one_label), self.V).cpu().numpy(), np.float32)
+
+    def arrays(self) -> dict[str, Any]:
+        """B, b, V and the offset, and the link between logits and p; W_ is empty."""
+        arrays = [t.cpu().numpy() for t in (self.B, self.b, self.V, self.offset)]
+        empty = Linear.of(np.zeros((0, self.V.shape[1]), np.float32)).arrays()
+        return empty | dict(zip(self.NAMES, (*arrays, self.link), strict=True))
+
+    def to(self, like: Tensor) -> Posterior:
+        """The same where the features are, in their type."""
+        B, b, V, offset = (t.to(like) for t in (self.B, self.b, self.V, self.offset))
+        return Posterior(B, b, V, offset, self.link)

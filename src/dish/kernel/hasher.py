@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from torch import Tensor
 
 from dish.checks import check_integer, check_number, check_option
 from dish.hasher import Encoder, Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
-from dish.kernel.functions import HashFunction, Linear
+from dish.kernel.functions import HashFunction, Linear, Posterior
 from dish.kernel.problem import Problem, prepare
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
@@ -39,6 +41,7 @@ class KernelHasher(Stopwatch, Hasher):
     device: str
     random_state: Any
     _needs_y = True
+    _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
     _state: tuple[str, ...] = ("gamma_", "anchors_", "mean_", *Linear.NAMES)
 
     # --- fit ---
@@ -62,12 +65,13 @@ class KernelHasher(Stopwatch, Hasher):
         rng: np.random.RandomState,
         ranks: Ranks = ALONE,
         budget: int | None = None,
+        kernel: Any = None,
     ) -> Problem:
         """Rows and their similarity as the problem to solve."""
         return prepare(
             rows,
             S,
-            kernel=self.kernel,
+            kernel=self.kernel if kernel is None else kernel,
             anchors=self.anchors,
             n_anchors=self.n_anchors,
             gamma=self.gamma,
@@ -85,6 +89,8 @@ class KernelHasher(Stopwatch, Hasher):
         assert features.mean is not None
         self.gamma_, self.anchors_ = features.gamma, features.anchors.cpu().numpy()
         self.mean_ = features.mean.cpu().numpy()
+        for name in filter(partial(hasattr, self), Posterior.NAMES):  # of an earlier fit
+            delattr(self, name)
         for name, array in function.arrays().items():
             setattr(self, name, array)
 
@@ -97,7 +103,7 @@ class KernelHasher(Stopwatch, Hasher):
                 raise ValueError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
             check_number("gamma", self.gamma, low=0, strict=True)
         if not callable(self.kernel):
-            check_option("kernel", self.kernel, ("rbf", "linear"), " or a function (X, A) → (n, m)")
+            check_option("kernel", self.kernel, self._kernels, " or a function (X, A) → (n, m)")
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
@@ -114,7 +120,11 @@ class KernelHasher(Stopwatch, Hasher):
         """k(x), with its arrays on the device."""
         device = resolve_device(self.device)
         anchors, mean = torch.from_numpy(self.anchors_).to(device), torch.from_numpy(self.mean_).to(device)
-        return FeatureMap(self.kernel, anchors, self.gamma_, mean)
+        return FeatureMap(self._kernel_of(mean), anchors, self.gamma_, mean)
+
+    def _kernel_of(self, mean: Tensor) -> Any:
+        """The kernel, given the mean of its features."""
+        return self.kernel
 
     def _encoder(self) -> Encoder:
         """Rows → F, with everything on the device."""

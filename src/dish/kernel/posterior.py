@@ -1,12 +1,15 @@
 """The posterior hash function: which labels a row has first, then all bits together.
 
-    F(x) = (p(x)ᵃ − c) V ,    p(x) = softmax(Bᵀk(x) + b), or sigmoid where rows have several labels
+    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(Bᵀk(x) + b), or sigmoid where rows have several labels
 
 A linear F fits every bit on its own, and a bit is a random half of the classes: with many classes that is hard. p(x)
 is one multinomial (or one logistic per label) regression on the same features. What codes should keep is p(x)·p(x′),
 the chance that two rows share a class, and the signs of a frame V (l, r) with orthogonal rows or columns keep the
 angle between p(x) and p(x′). V has the signs of the codewords that the H-step found for the labels. The codewords of
 ±1 themselves would lose that angle: sgn(α c₁ + β c₂) is c₁ wherever α > β.
+
+Where rows have several labels, a sum of codewords is not always the best code of a set of labels: the V for which YV
+is nearest to H is tried beside it, and the one that ranks held-out rows better is kept.
 
 B is found in the coordinates in which KᵀK is n times the identity, by stochastic gradient steps with momentum, under
 a Gaussian prior on it. Where rows have one label, V is turned a little so that the codes of rows that B did not see
@@ -22,13 +25,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dish import codes, metrics
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
-from dish.kernel.functions import Posterior, link
+from dish.kernel.functions import Posterior, link, powered
 from dish.kernel.problem import Problem
 from dish.machine import threads_for
 from dish.parallel import Ranks
@@ -62,20 +67,26 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
     with problem.stage("whitening"):
         T = problem.white.inverse_factor().T * problem.n**0.5  # K T has unit second moments
         pool = Pool.of(problem, T, rng)
-    start = None
-    V = frame(codewords(problem, H), rng).to(pool.U)
-    if one_label and pool.n >= 500:  # of fewer rows too few could be held out
+    C, start = codewords(problem, H), None
+    V, offset = centred_frame(frame(C, rng)) if one_label else votes(problem, H)
+    V, offset = V.to(pool.U), offset.to(pool.U)
+    if pool.n >= 500:  # of fewer rows too few could be held out
         order = rng.permutation(pool.n)
         n_held = min(int(HELD_OUT * pool.n), MOST_HELD_OUT)
         held, seen = order[:n_held], order[n_held:]
         with problem.stage("posterior"):
             start = regress(pool, seen, rng, share=0.6)
         with problem.stage("frame"):
-            V = turn_frame(V, pool.centred(held, *start), pool.centred(seen[:n_held], *start), rng)
+            scored = [pool.scored(part, *start) for part in (held, seen[:n_held])]
+            if one_label:
+                V, offset = centred_frame(turn_frame(V, scored[0], scored[1], rng))
+            else:
+                frames = [(V, offset), (frame(C, rng).to(V), torch.zeros_like(offset))]
+                V, offset = max(frames, key=lambda f: held_out_map(pool, f[0], f[1], scored[0], scored[1]))
     with problem.stage("posterior"):
         W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
     B = (T @ W.double()).to(problem.K.dtype)
-    return Posterior(B, b.to(B), V.to(B), "softmax" if one_label else "sigmoid")
+    return Posterior(B, b.to(B), V.to(B), offset.to(B), "softmax" if one_label else "sigmoid")
 
 
 @dataclass
@@ -87,6 +98,11 @@ class Pool:
     S: Similarity  # of the same rows
     ranks: Ranks
     n: int
+
+    @property
+    def one_label(self) -> bool:
+        """Whether every row has exactly one label."""
+        return isinstance(self.S, Classes)
 
     @classmethod
     def of(cls, problem: Problem, T: Tensor, rng: np.random.RandomState) -> Pool:
@@ -126,7 +142,7 @@ class Pool:
     def targets(self, picked: Tensor) -> Tensor:
         """Labels (rows, l) of 0 and 1."""
         group = self.S.row_group[picked].long()
-        if isinstance(self.S, Classes):
+        if self.one_label:
             return torch.nn.functional.one_hot(group, self.S.n_groups).to(self.U.dtype)
         assert isinstance(self.S, LabelCounts | LabelSets)
         return torch.from_numpy(self.S.sets[group.cpu().numpy()].toarray()).to(self.U)
@@ -134,7 +150,7 @@ class Pool:
     def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes of the negative log-likelihood in W and b, summed over rows of all processes."""
         U = self.U[picked]
-        excess = (link(U @ W + b, isinstance(self.S, Classes)) - self.targets(picked)) * self.weight[picked, None]
+        excess = (link(U @ W + b, self.one_label) - self.targets(picked)) * self.weight[picked, None]
         slopes = self.ranks.sum(U.T @ excess, excess.sum(0))
         return slopes[0].to(W), slopes[1].to(b)
 
@@ -143,17 +159,22 @@ class Pool:
         sizes = self.S.group_sizes() if self.S._sizes is None else self.S._sizes
         if isinstance(self.S, LabelCounts | LabelSets):
             sizes = torch.from_numpy(self.S.sets.T @ sizes.cpu().numpy())
-        return (sizes.double() / sizes.sum() if isinstance(self.S, Classes) else sizes / self.n).to(self.U)
+        return (sizes.double() / sizes.sum() if self.one_label else sizes / self.n).to(self.U)
 
-    def centred(self, numbers: NDArray[np.intp], W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """p − c (rows, l) and the class (rows,) of some rows, gathered from all processes."""
+    def scored(self, numbers: NDArray[np.intp], W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """pᵃ (rows, l) and the group of labels (rows,) of some rows, gathered from all processes."""
         picked, places = self.local(numbers)
         p = torch.zeros(len(numbers), W.shape[1], dtype=W.dtype, device=W.device)
-        y = torch.zeros(len(numbers), dtype=torch.float64, device=W.device)
-        p[places] = Posterior(W, b, W[:0], "softmax").scores(self.U[picked])
-        y[places] = self.S.row_group[picked].double()
-        p, y = self.ranks.sum(p, y)
-        return p.to(W), y.long()
+        group = torch.zeros(len(numbers), dtype=torch.float64, device=W.device)
+        p[places] = powered(link(self.U[picked] @ W + b, self.one_label), self.one_label)
+        group[places] = self.S.row_group[picked].double()
+        p, group = self.ranks.sum(p, group)
+        return p.to(W), group.long()
+
+    def labels(self, group: Tensor) -> NDArray[np.uint8]:
+        """Label sets (rows, l) by group."""
+        assert isinstance(self.S, LabelCounts | LabelSets)
+        return np.asarray(self.S.sets[group.cpu().numpy()].toarray(), np.uint8)
 
 
 def regress(
@@ -164,7 +185,7 @@ def regress(
     share: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """W (m, l) and b (l,) of the logistic regression on whitened rows: momentum steps, their rate falling to 0."""
-    one_label = isinstance(pool.S, Classes)
+    one_label = pool.one_label
     if start is None:
         q = pool.frequencies().clamp(1e-6, 1 - 1e-6)
         W, b = torch.zeros(pool.U.shape[1], len(q)).to(pool.U), torch.log(q if one_label else q / (1 - q))
@@ -192,13 +213,18 @@ def _threads(products: int) -> AbstractContextManager[None]:
 
 def codewords(problem: Problem, H: Columns) -> NDArray[np.float64]:
     """C (l, r): the codes of the rows of a label, by majority, as ±1."""
-    S = problem.S
-    like = torch.zeros((), device=problem.device)
-    signs = ((rows, H.signs(rows, like)) for rows in row_blocks(S.n, 1 << 14))
-    sums = S.group_totals(signs, problem.ranks).cpu().numpy()  # EᵀH (g, r)
+    S, sums = problem.S, group_sums(problem, H)
     if isinstance(S, LabelCounts | LabelSets):
         sums = S.sets.T @ sums
     return np.where(sums >= 0, 1.0, -1.0)
+
+
+def group_sums(problem: Problem, H: Columns) -> NDArray[np.float64]:
+    """EᵀH (g, r): codes summed by group of labels, over all processes."""
+    like = torch.zeros((), device=problem.device)
+    signs = ((rows, H.signs(rows, like)) for rows in row_blocks(problem.S.n, 1 << 14))
+    sums: NDArray[np.float64] = problem.S.group_totals(signs, problem.ranks).cpu().numpy()
+    return sums
 
 
 def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
@@ -213,6 +239,33 @@ def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
     return torch.from_numpy(V)
 
 
+def centred_frame(V: Tensor) -> tuple[Tensor, Tensor]:
+    """V, and the offset −c 1ᵀV that centres p: c = ¾/l, since all of its mean 1/l would leave two classes one bit."""
+    return V, -0.75 / len(V) * V.sum(0)
+
+
+def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
+    """V (l, r) and the offset (r,) for which YV + offset is nearest to the codes H of the training rows."""
+    S = problem.S
+    assert isinstance(S, LabelCounts | LabelSets)
+    size, sums = S.group_sizes().cpu().numpy(), group_sums(problem, H)
+    Y = sp.csr_array(sp.hstack([S.sets, np.ones((S.n_groups, 1))]))
+    gram = (Y.T @ (sp.diags_array(size) @ Y)).toarray()
+    gram[np.diag_indices(len(gram))] += 1e-3 * np.trace(gram) / len(gram)
+    solved = np.linalg.solve(gram, Y.T @ sums)
+    return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
+
+
+def held_out_map(
+    pool: Pool, V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
+) -> float:
+    """MAP of held-out queries against as many other rows, half of them held out."""
+    n = min(1000, len(held[0]) // 2)
+    scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
+    packed, Y = codes.pack((scores @ V + offset).cpu().numpy()), pool.labels(groups)
+    return metrics.mean_average_precision(packed[:n], Y[:n], packed[n:], Y[n:])
+
+
 def turn_frame(
     V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], rng: np.random.RandomState
 ) -> Tensor:
@@ -220,7 +273,7 @@ def turn_frame(
 
     A held-out row is the query; held-out rows and rows that B has seen are the database.
     """
-    (G, y), (G_seen, y_seen) = held, seen
+    (G, y), (G_seen, y_seen) = ((p - 0.75 / p.shape[1], y) for p, y in (held, seen))
     V = V / (G @ V).square().mean().sqrt()
     size = min(FRAME_BATCH, len(G), len(G_seen))
     scale = float(V.square().mean().sqrt())

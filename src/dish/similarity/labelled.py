@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,12 @@ class Classes(Similarity):
         self.n_groups = int(self.row_group.max()) + 1 if n_classes is None else n_classes
         self.w = float(similar_weight)
         self.diag = torch.full((self.n_groups,), self.w - 1, dtype=torch.float64)
+
+    def weighted(self, w: float) -> Classes:
+        """The same classes with another weight."""
+        other = copy.copy(self)
+        other.w, other.diag = w, torch.full_like(self.diag, w - 1)
+        return other
 
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
@@ -114,7 +121,7 @@ class LabelSets(Similarity):
         ranks: Ranks = ALONE,
     ) -> None:
         Y_g, self.row_group = _distinct_rows(Y, ranks)
-        self.n_groups = Y_g.shape[0]
+        self.sets, self.n_groups = Y_g, Y_g.shape[0]
         if self.n_groups > self.MAX_SETS:
             raise ValueError(
                 f"y has {self.n_groups:,} distinct label sets; a table over sets is kept for at most "
@@ -161,7 +168,7 @@ class LabelSets(Similarity):
 def from_labels(
     y: Any,
     *,
-    similar_weight: float = 2.0,
+    similar_weight: float | str = 2.0,
     multilabel: str = "count",
     n_rows: int | None = None,
     ranks: Ranks = ALONE,
@@ -172,11 +179,7 @@ def from_labels(
     which is returned as it is. ``multilabel``: ``"count"`` (the paper's w·YYᵀ − 1), ``"share_one"`` or ``"jaccard"``.
     With several processes each has the labels of its own rows, and classes or label sets get the same numbers on all.
     """
-    if not 1 < similar_weight <= 1e12:
-        raise ValueError(
-            f"similar_weight must be a number above 1, at most 1e12 (2 is the paper's S, 10 its balance for many "
-            f"classes), got {similar_weight!r}"
-        )
+    w = _weight(similar_weight)
     if multilabel not in ("count", "share_one", "jaccard"):
         raise ValueError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
     if isinstance(y, Similarity):
@@ -193,7 +196,7 @@ def from_labels(
         Y = label_matrix(y)
         _check_length(Y.shape[0], n_rows)
         counted = multilabel == "count"
-        S = LabelCounts(Y, similar_weight, ranks) if counted else LabelSets(Y, multilabel, similar_weight, ranks)
+        S = LabelCounts(Y, w, ranks) if counted else LabelSets(Y, multilabel, w, ranks)
         if S.n_groups < 2:
             raise ValueError("y gives every row the same labels; at least two different label sets are needed")
         return S.with_global_sizes(ranks)
@@ -203,7 +206,31 @@ def from_labels(
         codes, classes = _classes_of_all(codes, classes, ranks)
     if len(classes) < 2:
         raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
-    return Classes(codes, similar_weight, len(classes)).with_global_sizes(ranks)
+    by_class = Classes(codes, w, len(classes))
+    if isinstance(similar_weight, str):
+        by_class = by_class.weighted(balanced_weight(by_class.with_global_sizes(ranks).group_sizes()))
+    return by_class.with_global_sizes(ranks)
+
+
+def _weight(similar_weight: Any) -> float:
+    """A checked weight; 2 for "auto", until the classes are known."""
+    if isinstance(similar_weight, str) and similar_weight == "auto":
+        return 2.0
+    if isinstance(similar_weight, str) or not 1 < similar_weight <= 1e12:
+        raise ValueError(
+            f"similar_weight must be 'auto' or a number above 1, at most 1e12 (2 is the paper's S, 10 its balance "
+            f"for many classes), got {similar_weight!r}"
+        )
+    return float(similar_weight)
+
+
+def balanced_weight(sizes: Tensor) -> float:
+    """w for classes of these sizes: √c/3 for c classes of equal size (c = n²/Σ size² otherwise), from 2 to 10.
+
+    2 for up to 36 classes, 10 for 900 and more, as the paper has them for 10 and for 1,000.
+    """
+    classes = float(sizes.sum() ** 2 / (sizes**2).sum())
+    return min(10.0, max(2.0, classes**0.5 / 3))
 
 
 def check_labels(y: Any, n_rows: int | None = None) -> None:
