@@ -107,7 +107,7 @@ def test_a_fit_on_the_CPU_makes_no_CUDA_context(fitted, monkeypatch):
 
 def test_a_huge_weight_is_refused_by_name(fitted):
     _, X, y = fitted
-    with pytest.raises(ValueError, match="similar_weight must be a number above 1, at most 1e12"):
+    with pytest.raises(ValueError, match="similar_weight must be 'auto' or a number above 1, at most 1e12"):
         DISH(n_bits=8, n_anchors=40, similar_weight=1e300).fit(X, y)
 
 

@@ -23,7 +23,7 @@ from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.functions import Classifiers, HashFunction, Posterior
 from dish.kernel.hasher import KernelHasher
 from dish.kernel.polish import polish
-from dish.kernel.posterior import fit_posterior
+from dish.kernel.posterior import codes_of_labels, fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import spectral_start
 from dish.machine import resolve_device
@@ -99,6 +99,7 @@ class DISH(KernelHasher):
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
         The learned H of the training rows. They know the labels; new rows get the signs of F, by ``transform``.
+        For the posterior of several labels per row: the codes of the labels themselves.
     objective_ : float64 (n_iter_,)
         The objective after every H-step; it never rises.
     n_iter_ : int
@@ -191,12 +192,16 @@ class DISH(KernelHasher):
             assert isinstance(step, LinearStep)
             with self._stage("polish"):
                 step.W = polish(problem, step.W, self.polish)
-        self._keep(problem, fit_posterior(problem, self._learned(problem)) if posterior else step.function())
+        self._keep(problem, self._posterior(problem) if posterior else step.function())
         return self
 
-    def _learned(self, problem: Problem) -> cbcd.Columns:
-        """The codes that were learned."""
-        return cbcd.columns_for(torch.from_numpy(self.codes_).to(problem.device), self.n_bits)
+    def _posterior(self, problem: Problem) -> HashFunction:
+        """The posterior hash function. With several labels per row its codes of the labels are the learned ones."""
+        H = cbcd.columns_for(torch.from_numpy(self.codes_).to(problem.device), self.n_bits)
+        function = fit_posterior(problem, H)
+        if function.link == "sigmoid":
+            self.codes_ = codes_of_labels(problem, function)
+        return function
 
     def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
         """Rows and labels of this process, refused here if they are no good."""

@@ -27,6 +27,7 @@ from dish.progress import LONG, progress
 from dish.solver.cbcd import pack_signs
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+FARTHEST = 8.0  # linear features of a row: longer ones are cut to that length
 ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, which stays in cache
 
 
@@ -35,7 +36,7 @@ class FeatureMap:
     """k(x) = [φ(x, a_1) − mean_1, …, φ(x, a_m) − mean_m]; for ``kernel="linear"`` k(x) = x − mean.
 
     ``"rbf"`` is φ(x, a) = exp(−γ‖x − a‖²); a function (X, A) → (rows, m) can stand in for it. ``"rbf+linear"`` has
-    √γ x beside it: m + d features.
+    √γ (x − centre of the anchors) beside it, m + d features; rows far out are drawn in, or nothing else would count.
     """
 
     kernel: str | KernelFunction
@@ -68,7 +69,9 @@ class FeatureMap:
             self._prepared = prepare_rbf(self.anchors, self.gamma)
         if self.kernel == "rbf":
             return rbf(X, self._prepared, self.gamma, out)
-        return torch.cat([rbf(X, self._prepared, self.gamma), self.gamma**0.5 * X], 1)
+        linear = self.gamma**0.5 * (X - self._prepared[0])  # most rows are shorter than 1 in these units
+        shrunk = linear * (FARTHEST / linear.norm(dim=1, keepdim=True).clamp(min=FARTHEST))
+        return torch.cat([rbf(X, self._prepared, self.gamma), shrunk], 1)
 
     def __call__(self, X: Tensor) -> Tensor:
         """Centred features: (rows, d) → (rows, m)."""

@@ -8,8 +8,8 @@ the chance that two rows share a class, and the signs of a frame V (l, r) with o
 angle between p(x) and p(x′). V has the signs of the codewords that the H-step found for the labels. The codewords of
 ±1 themselves would lose that angle: sgn(α c₁ + β c₂) is c₁ wherever α > β.
 
-Where rows have several labels, a sum of codewords is not always the best code of a set of labels: the V for which YV
-is nearest to H is tried beside it, and the one that ranks held-out rows better is kept.
+Where rows have several labels, the best code of a set of labels need not be a sum of those codewords: a frame with
+random signs, and the V for which YV is nearest to H, are tried beside it; what ranks held-out rows best is kept.
 
 B is found in the coordinates in which KᵀK is n times the identity, by stochastic gradient steps with momentum, under
 a Gaussian prior on it. Where rows have one label, V is turned a little so that the codes of rows that B did not see
@@ -81,8 +81,11 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
             if one_label:
                 V, offset = centred_frame(turn_frame(V, scored[0], scored[1], rng))
             else:
-                frames = [(V, offset), (frame(C, rng).to(V), torch.zeros_like(offset))]
-                V, offset = max(frames, key=lambda f: held_out_map(pool, f[0], f[1], scored[0], scored[1]))
+                random = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0)
+                sums = [(frame(signs, rng).to(V), torch.zeros_like(offset)) for signs in (random, C)]
+                V, offset = max(
+                    [*sums, (V, offset)], key=lambda f: held_out_map(pool, f[0], f[1], scored[0], scored[1])
+                )
     with problem.stage("posterior"):
         W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
     B = (T @ W.double()).to(problem.K.dtype)
@@ -263,7 +266,17 @@ def held_out_map(
     n = min(1000, len(held[0]) // 2)
     scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
     packed, Y = codes.pack((scores @ V + offset).cpu().numpy()), pool.labels(groups)
-    return metrics.mean_average_precision(packed[:n], Y[:n], packed[n:], Y[n:])
+    device = f"{V.device.type}:{V.device.index or 0}"  # by products: a forked process has lost numba's threads
+    counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], V.shape[1], device)
+    return float(metrics.expected_average_precision(counts).mean())
+
+
+def codes_of_labels(problem: Problem, function: Posterior) -> NDArray[np.uint8]:
+    """The codes that rows with several labels would get if their labels were certain, packed."""
+    S = problem.S
+    assert isinstance(S, LabelCounts | LabelSets)
+    V, offset = (each.double().cpu().numpy() for each in (function.V, function.offset))
+    return np.asarray(codes.pack(S.sets @ V + offset)[S.row_group.cpu().numpy()])
 
 
 def turn_frame(
