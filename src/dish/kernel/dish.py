@@ -9,6 +9,7 @@ from typing import Any, Self
 import joblib
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import codes, machine, parallel
@@ -114,6 +115,7 @@ class DISH(KernelHasher):
         Seconds spent in each stage of ``fit``.
     """
 
+    codes_: NDArray[np.uint8]
     classifiers_: list[Any] | None = None
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
     _kernels = ("auto", *KernelHasher._kernels)
