@@ -3,7 +3,7 @@
 The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
 process is the client: asyncio, kept connections, requests made beforehand; the two share the cores. Measured are
-single queries by JSON (vectors; 4 in 5 by k, else by radius) and packed codes by the binary route, many per request.
+single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary route, many per request.
 /health is asked meanwhile.
 
     python benchmarks/load.py                           # writes benchmarks/results/load.json
@@ -55,11 +55,11 @@ def prepare(folder: Path) -> None:
 # --- requests ---
 
 
-def json_requests() -> list[bytes]:
-    """Single queries: vectors, mostly by k, some by radius."""
+def json_requests(mixed: bool) -> list[bytes]:
+    """Single queries: vectors by k; mixed: every fifth by radius, which mostly has a thousand hits."""
     found = []
     for i, x in enumerate(load_digits().data[:300]):
-        extent = {"radius": RADIUS} if i % 5 == 0 else {"k": K}
+        extent = {"radius": RADIUS} if mixed and i % 5 == 0 else {"k": K}
         found.append(_request("/search", "application/json", json.dumps({"vector": x.tolist(), **extent}).encode()))
     return found
 
@@ -226,6 +226,14 @@ def measure(server: Server, requests: list[bytes], connections: int, seconds: fl
     }
 
 
+def measure_json(server: Server, seconds: float, suffix: str) -> dict[str, Any]:
+    """Single queries by k, and mixed with some by radius."""
+    return {
+        f"{name}{suffix}": measure(server, json_requests(mixed), CONNECTIONS, seconds, 1)
+        for name, mixed in (("json_k", False), ("json_mixed", True))
+    }
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -241,18 +249,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         if given.against:
             server = Server(Path(temporary, "before"), given.against)
-            results["json_before"] = measure(server, json_requests(), CONNECTIONS, given.seconds, 1)
+            results |= measure_json(server, given.seconds, "_before")
             server.stop()
         folder = Path(temporary, "now")
         server = Server(folder, None)
-        results["json"] = measure(server, json_requests(), CONNECTIONS, given.seconds, 1)
+        results |= measure_json(server, given.seconds, "")
         results["binary"] = measure(server, binary_requests(folder), BINARY_CONNECTIONS, given.seconds, CODES)
         results["exit_code"] = server.stop()
     from dish import machine
     from dish.experiments.bench import write_json
 
     what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1)"
-    how = f"JSON: 4 in 5 by k={K}, else radius {RADIUS}; binary: k={K}"
+    how = f"json_k and binary: k={K}; json_mixed: 4 in 5 by k={K}, else radius {RADIUS}"
     content = {"what": f"{what}; {how}", **results, "environment": machine.environment()}
     write_json(given.output, content)
     print(json.dumps({name: value for name, value in content.items() if name != "environment"}, indent=1))

@@ -24,7 +24,7 @@ from dish.web import bodies
 from dish.web.batches import Batches, Stages, search_all, to_json
 from dish.web.batches import Query as SearchQuery
 from dish.web.bodies import DEFAULT_K, Bodies, Problem
-from dish.web.collection import Codes, Collection, Extent
+from dish.web.collection import Codes, Collection, Extent, hexes
 from dish.web.errors import Refused
 from dish.web.guard import Guard, Limits
 from dish.web.meters import Meters
@@ -179,7 +179,7 @@ async def _encode_upload(
 
 
 def _encoded(collection: Collection, codes: Codes, stages: Stages) -> Response:
-    return _json({"codes": [c.tobytes().hex() for c in codes], "n_bits": collection.n_bits, "time_ms": stages.ms})
+    return _json({"codes": hexes(codes), "n_bits": collection.n_bits, "time_ms": stages.ms})
 
 
 def _check_rows(n: int, limits: Limits) -> None:

@@ -146,7 +146,7 @@ class Collection:
         if not sum(map(len, listed)):
             return [Hits([], [], [], [], 0) for _ in extents]
         ids = np.concatenate(listed)
-        labels, hits_codes = at.labels_of(ids).tolist(), [code.tobytes().hex() for code in at.get(ids)]
+        labels, hits_codes = at.labels_of(ids).tolist(), hexes(at.get(ids))
         answers, start = [], 0
         for i in range(len(extents)):
             D, own, n = found[i]
@@ -253,6 +253,12 @@ class Collection:
             kinds.add(str if self.kind_of_ids() == "string" else int)
         if len(kinds) > 1:
             raise Refused(422, "ids must be all whole numbers or all strings, as those of the index are")
+
+
+def hexes(codes: Codes) -> list[str]:
+    """Every code in hex."""
+    text, width = codes.tobytes().hex(), 2 * codes.shape[1]
+    return [text[i : i + width] for i in range(0, len(text), width)]
 
 
 def _find(
