@@ -3,8 +3,8 @@
 The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
 process is the client: asyncio, kept connections, requests made beforehand; the two share the cores. Measured are
-single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary route, many per request.
-/health is asked meanwhile.
+single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary route, many per
+request. /health is asked meanwhile.
 
     python benchmarks/load.py                           # writes benchmarks/results/load.json
     python benchmarks/load.py --against ../old/src  # and, before it, the JSON load on other sources
@@ -30,7 +30,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 N, BITS, K, RADIUS, SEED = 1_000_000, 64, 10, 2, 0
-CONNECTIONS, CONCURRENCY = 24, 32
+CONNECTIONS, CONCURRENCY = 64, 64
 CODES = 500  # per request of the binary route, on BINARY_CONNECTIONS of them
 BINARY_CONNECTIONS = 2
 RESULTS = Path(__file__).parent / "results" / "load.json"
