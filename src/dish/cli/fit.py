@@ -47,10 +47,10 @@ SETTINGS = (
     Setting("seed", "random_state", "random_state", 0, "Random seed."),
     Setting("anchors", "n_anchors", None, 1000, "Anchors of the kernel map; more are better and slower."),
     Setting("gamma", "gamma", None, "auto", "Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number."),
-    Setting("loss", "loss", None, "ridge", "ridge, hinge or logistic."),
-    Setting("kernel", "kernel", None, "rbf", "rbf or linear."),
+    Setting("loss", "loss", None, "auto", "auto, posterior, ridge (the paper's), hinge or logistic."),
+    Setting("kernel", "kernel", None, "auto", "auto, rbf, linear or rbf+linear."),
     Setting("iterations", "n_iter", None, 5, "H-steps, at most."),
-    Setting("similar_weight", "similar_weight", None, 2.0, "w of S = w YY' - 1; 10 for many classes."),
+    Setting("similar_weight", "similar_weight", None, "auto", "w of S = w YY' - 1: 'auto' or a number above 1."),
     Setting("multilabel", "multilabel", None, "count", "For (n, l) labels: count, share_one or jaccard."),
     Setting("init", "init", None, "spectral", "spectral or random."),
     Setting("polish", "polish", None, 0, "Steps at the end that fit the hash function to the labels."),
@@ -155,11 +155,13 @@ def _parameters(settings: dict[str, Any], images: bool) -> dict[str, Any]:
     """Options as parameters of the estimator."""
     found = {(s.images if images else s.rows): settings[s.name] for s in SETTINGS}
     found.pop(None, None)
-    if not images and found["gamma"] != "auto":
-        try:
-            found["gamma"] = float(found["gamma"])
-        except ValueError:
-            raise ValueError(f"--gamma must be 'auto' or a number, got {found['gamma']!r}") from None
+    for name in () if images else ("gamma", "similar_weight"):
+        if found[name] != "auto":
+            try:
+                found[name] = float(found[name])
+            except ValueError:
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} must be 'auto' or a number, got {found[name]!r}") from None
     return found  # type: ignore[return-value]
 
 
