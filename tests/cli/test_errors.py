@@ -95,7 +95,7 @@ def test_a_model_whose_parts_do_not_fit_is_one_line(cli, files):
     """A whole file with a right checksum whose arrays are of other shapes."""
     assert cli(*fit(files), "-q")[0] == 0
     kind, content, arrays = modelfile.read(files / "m.dish")
-    for name in ("W_", "anchors_"):
+    for name in ("posterior_B_", "frame_", "anchors_"):
         crafted = arrays | {name: arrays[name][:3, :2]}
         modelfile.save(files / "crafted.dish", kind, content, crafted)
         code, _, err = cli("encode", files / "crafted.dish", files / "X.npy", "-o", files / "c.npy")

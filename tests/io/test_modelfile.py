@@ -18,7 +18,7 @@ from dish.io import modelfile
 @pytest.fixture
 def model(tmp_path, digits):
     X, y, _, _ = digits
-    DISH(n_bits=16, n_anchors=30).fit(X[:200], y[:200]).save(tmp_path / "m.dish")
+    DISH(n_bits=16, n_anchors=30, loss="ridge").fit(X[:200], y[:200]).save(tmp_path / "m.dish")
     return tmp_path / "m.dish"
 
 
