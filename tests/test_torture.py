@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 SPEC = importlib.util.spec_from_file_location("torture_run", Path(__file__).parent / "torture" / "run.py")
 runner = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(runner)
@@ -10,6 +12,7 @@ SPEC.loader.exec_module(runner)
 WRITE = "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('{\"n\": 3}')\n"
 
 
+@pytest.mark.slow
 def test_what_breaks_is_noticed(tmp_path):
     scripts = {"good": WRITE, "bad": WRITE + "sys.exit(1)", "silent": "", "hangs": "import time; time.sleep(600)"}
     for name, text in scripts.items():

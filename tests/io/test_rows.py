@@ -44,6 +44,7 @@ def pieces(X):
     return np.array_split(X, [100, 1700, 1701])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet"])
 def test_rows_of_every_kind_give_the_same_codes(kind, rows, whole, tmp_path):
     X, y = rows
@@ -331,6 +332,7 @@ def test_labels_and_similarities_with_a_path(rows, whole, tmp_path):
         whole.transform(tmp_path / "X.npy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [">f4", "longdouble", "uint16", "bfloat16", "grad"])
 def test_numbers_that_torch_or_numpy_lack(kind, rows, tmp_path):
     X, y = rows

@@ -44,6 +44,7 @@ def test_gamma_of_ordinary_rows_is_the_plain_mean_and_nothing_is_said(kind, dtyp
     assert gamma == pytest.approx(1 / direct, rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1e3, 1e6, 1e12])
 @pytest.mark.parametrize("row", [7, 1234])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

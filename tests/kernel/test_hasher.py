@@ -111,6 +111,7 @@ def test_a_huge_weight_is_refused_by_name(fitted):
         DISH(n_bits=8, n_anchors=40, similar_weight=1e300).fit(X, y)
 
 
+@pytest.mark.slow
 def test_the_package_exports_its_names_and_loads_them_late():
     late = "import sys, dish.kernel as k; assert not {'torch', 'numba'} & set(sys.modules)"
     every = "[getattr(k, name) for name in k.__all__]"

@@ -130,6 +130,7 @@ def test_turning_the_frame_lowers_the_loss():
     assert losses[1] < losses[0]
 
 
+@pytest.mark.slow
 def test_many_classes_are_where_it_wins():
     X, y = blobs(4000, 60, d=12, spread=2.0)
     Xq, yq = blobs(500, 60, d=12, seed=1, spread=2.0)
@@ -184,6 +185,7 @@ def test_saved_and_loaded_it_gives_the_same_codes(tmp_path, blobs, labels):
     assert hasher.fingerprint_ != DISH(20, n_anchors=20, random_state=1).fit(X, y).fingerprint_
 
 
+@pytest.mark.slow
 def test_features_that_do_not_fit_in_memory_give_a_sample():
     X, y = blobs(3000, 5)
     Xq, yq = blobs(300, 5, seed=1)

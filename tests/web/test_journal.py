@@ -74,6 +74,7 @@ def test_a_crash_at_any_moment_keeps_what_was_acknowledged(tmp_path):
                 assert records_of(tmp_path / "crash") == [{"n": n} for n in range(i + 1)], (i, cut)
 
 
+@pytest.mark.slow
 def test_damage_is_an_error_not_a_loss(tmp_path):
     records = [{"ids": [i], "codes": "00ff" * 40, "labels": None} for i in range(3)]
     with closing(Journal(tmp_path / "j")) as journal:
