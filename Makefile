@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
-FAST   := not slow and not postgres and not browser
+FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
 .PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale
@@ -33,10 +33,10 @@ test: lint                      ## lint, types, tests
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and no patience
-	$(BIN)/python -m pytest -m "$(FAST)"
+	$(BIN)/python -m pytest $(FAST)
 
 test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that pyproject.toml allows
-	$(FLOORS)/bin/python -m pytest -m "$(FAST)"
+	$(FLOORS)/bin/python -m pytest $(FAST)
 
 torture: $(VENV)/.ready         ## fuzzed files, a hammered index, an attacked service: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
