@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dish.experiments import figures, paper, tables
+from dish.experiments import figures, paper, report, tables
 from dish.experiments import reproduce as reproducing
 from dish.experiments.reproduce import plan, reproduce
 
@@ -104,6 +104,13 @@ def test_tables_for_computers_and_papers(small, tmp_path):
     assert rf"{np.mean(found):.3f} $\pm$ {np.std(found):.3f} (0.950)" in tex
     assert tex.count(r"\\") == 4
     assert tables.latex_grid(["50%_a"], [["{b}&~"]]).count("\\") >= 8
+
+
+def test_only_our_own_rows_are_marked_as_ours(small):
+    """COSDISH has DISH in its name, too."""
+    lines = (*small.lines, paper.Line("COSDISH", "cosdish", None), paper.Line("DISH", "dish", None))
+    text = report.html_table(dataclasses.replace(small, lines=lines), {}, 1, None)
+    assert text.count('class="ours"') == 2
 
 
 def test_drawing_leaves_matplotlibs_backend_alone(small):

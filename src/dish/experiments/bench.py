@@ -29,6 +29,7 @@ from dish.io.pages import release
 from dish.io.rows import RowSource
 from dish.io.shards import is_map
 
+OURS = ("dish", "dish_k")
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
 NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in ("features", "nuswide")]  # they need a path
@@ -228,9 +229,7 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
     for name in ("precision_at", "recall_at"):
         result[name] = {str(k): value for k, value in result[name].items()}
-    if (
-        run.method in ("dish", "dish_k") and run.trial == 0 and len(q) * len(base) < 1e8
-    ):  # it sorts: longer than all the rest
+    if run.method in OURS and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts: longer than all the rest
         result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
         yt = labels[split.train]
@@ -252,11 +251,7 @@ def make_method(run: Run) -> Any:
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
-    if (
-        run.method in ("dish", "dish_k")
-        and data.X.ndim == 2
-        and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2
-    ):
+    if run.method in OURS and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
         return RowSource(_Selected(data, rows))
     return prepared(data, rows)
 

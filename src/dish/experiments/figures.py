@@ -51,7 +51,7 @@ def method_figure(table: paper.Table, results: Results, trials: int, data: str |
         if line.n_train is not None and line.method in largest:
             continue
         label = f"{line.label} ({line.n_train:,})" if line.n_train and largest else line.label
-        dish = "DISH-" in line.label
+        dish = line.label.startswith("DISH")
         color, marker = (next(ours), "o") if dish else next(rivals)
         style = {"color": color, "linewidth": 2.6 if dish else 1.1, "zorder": 3 if dish else 2}
 

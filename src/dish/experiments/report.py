@@ -21,7 +21,7 @@ def html_table(table: Table, results: Results, trials: int, data: str | None) ->
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
     body = "".join(
-        row(cells, "td").replace("<tr>", '<tr class="ours">' if "DISH" in cells[0] else "<tr>")
+        row(cells, "td").replace("<tr>", '<tr class="ours">' if cells[0].startswith("DISH") else "<tr>")
         for cells in tables.table_rows(table, results, trials, data)
     )
     notes = "".join(f"<li>{html.escape(text)}</li>" for text in tables.extras(table, results, trials, data))
