@@ -67,7 +67,8 @@ def fits(ranks, folder):
     for name, (params, labels) in FITS.items():
         hasher = DISH(**params).fit(data["X"][mine], data[labels][mine])
         np.save(folder / f"{name}-{ranks.world}-{ranks.rank}.npy", hasher.codes_)
-        np.save(folder / f"{name}-W-{ranks.world}-{ranks.rank}.npy", hasher.W_)
+        F = hasher.decision_function(data["X"][:300])
+        np.save(folder / f"{name}-F-{ranks.world}-{ranks.rank}.npy", F)
         np.save(folder / f"{name}-objective-{ranks.world}-{ranks.rank}.npy", hasher.objective_)
 
 
