@@ -501,10 +501,12 @@ def test_kill_during_save_leaves_a_whole_file(tmp_path):
     path = tmp_path / "ix.dish"
     HammingIndex(64).save(path)
     left = set()
-    for attempt in range(4):
+    for attempt in range(40):  # until one is killed in the middle
+        if left and attempt > 3:
+            break
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
         assert writer.stdout.readline() == b"ready\n"
-        time.sleep(0.03 + 0.06 * attempt)
+        time.sleep(0.03 + 0.06 * (attempt % 4) + 0.003 * attempt)
         writer.kill()
         writer.wait()
         assert len(HammingIndex.load(path)) in (0, 1_000_000)

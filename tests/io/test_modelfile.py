@@ -159,10 +159,12 @@ def test_kill_during_save_leaves_a_whole_file(tmp_path):
     path = tmp_path / "m.dish"
     modelfile.save(path, "Kind", {"i": -1}, {"a": np.full(2_000_000, -1)})
     seen, leftovers = set(), set()
-    for attempt in range(12):
+    for attempt in range(60):  # twelve, and more until one is killed in the middle
+        if leftovers and attempt > 11:
+            break
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
         assert writer.stdout.readline() == b"ready\n"
-        time.sleep(0.02 + 0.013 * attempt)
+        time.sleep(0.02 + 0.013 * (attempt % 12) + 0.001 * attempt)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         _, params, arrays = modelfile.read(path)  # checks the checksum

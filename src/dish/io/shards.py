@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class Shards:
     ) -> None:
         self._parts = parts
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self._open: tuple[int, NDArray[Any]] | None = None
+        self._open = threading.local()  # the shard that a thread has open: no two threads swap each other's
         self._names = names
         self.shape = (int(self._starts[-1]), n_features)
         self.dtype = np.dtype(dtype)
@@ -69,10 +70,11 @@ class Shards:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def _part(self, s: int) -> NDArray[Any]:
-        opened = self._open  # read once: another thread may open another shard meanwhile
+        opened = getattr(self._open, "part", None)
         if opened is None or opened[0] != s:
-            opened = self._open = (s, self._parts[s]())
-        return opened[1]
+            opened = self._open.part = (s, self._parts[s]())
+        part: NDArray[Any] = opened[1]
+        return part
 
 
 def is_streamed(X: Any) -> bool:
