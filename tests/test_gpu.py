@@ -122,7 +122,7 @@ def test_fits_over_many_label_sets_agree():
     X, Y = many_label_sets()
     fits = [DISH(n_bits=16, n_anchors=200, loss="ridge", device=device).fit(X, Y) for device in ("cpu", "cuda")]
     same = np.unpackbits(fits[0].codes_) == np.unpackbits(fits[1].codes_)
-    assert same.mean() >= 0.95  # the start follows rounding: 0.98 on an H200; sweeps from one start are equal, above
+    assert same.mean() >= 0.99
     assert fits[0].objective_[-1] == pytest.approx(fits[1].objective_[-1], rel=1e-3)
 
 
