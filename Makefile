@@ -8,7 +8,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
 .PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale
-.PHONY: bench-multilabel clean
+.PHONY: bench-multilabel bench-real clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -68,6 +68,10 @@ bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs 
 
 bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/multilabel.py $(FEATURES)
+
+bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real.md: make bench-real FEATURES="a.npz b.npz"
+	$(BIN)/python benchmarks/real.py $(FEATURES)
+	$(BIN)/python benchmarks/real_tables.py
 
 bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
 	$(BIN)/python benchmarks/load.py

@@ -2,15 +2,26 @@
 
 Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), and perhaps ``scale`` (X is X·scale), ``split``
 (2: queries) and ``n_labels`` (Y is packed bits). Rows are l2-normalised unless they are 0/1. Queries are the rows
-that the file marks, or 1,000 random ones. Writes benchmarks/results/real/NAME.json.
+that the file marks, or 1,000 random ones. Writes benchmarks/results/real/NAME.json after every run.
 
-    python benchmarks/real.py clinc150_use.npz mediamill.npz --trials 3
+A run that the file has already is not run again (--again NAME for those that should be), so that a call that was cut
+off, or stopped by --minutes, is resumed by the same call. A method whose fit and encoding take longer than --limit
+seconds is stopped, is not tried with longer codes, and the file says so.
+
+    python benchmarks/real.py data/clinc150_use.npz data/mediamill.npz --trials 3
+    python benchmarks/real.py data/tinyimagenet_lite0.npz --device cuda --limit 60 --minutes 9 --output out
+    python benchmarks/real.py data/*.npz --methods dish,dish_k,sdh --bits 64 --protocols disjoint --again dish
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,24 +29,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import DISH, machine, metrics
-from dish.baselines import REGISTRY
+from dish import DISH, machine, metrics, registry
 from dish.experiments import bench
 
 RESULTS = Path(__file__).parent / "results" / "real"
 CUT = 5000  # places of a ranking that count, where rows have several labels
 PROTOCOLS = ("trained on", "disjoint", "unseen classes")
-METHODS = {
-    "DISH": (DISH, {}, (32, 64, 128)),
-    "DISH-K, w = 2 (the paper's)": (DISH, {"loss": "ridge", "similar_weight": 2.0}, (64,)),
-    "DISH-K, w = auto": (DISH, {"loss": "ridge"}, (32, 64, 128)),
-    "SDH": (REGISTRY["sdh"], {}, (32, 64, 128)),
-    "LFH": (REGISTRY["lfh"], {}, (64,)),
-    "COSDISH": (REGISTRY["cosdish"], {}, (64,)),
-    "CCA-ITQ": (REGISTRY["cca_itq"], {}, (64,)),
-    "PCA-ITQ": (REGISTRY["pca_itq"], {}, (64,)),
-}
-SEVERAL_LABELS = ("DISH", "DISH-K, w = 2 (the paper's)", "SDH", "CCA-ITQ", "PCA-ITQ")
+VARIANTS = {"dish_k_auto": ("dish", {"loss": "ridge"})}  # the paper's hash function with our similar_weight
+FLOATS = ("cosine", "ceiling")  # rankings by real numbers: of the rows, and the product of the posteriors of DISH
+KEY = ("protocol", "trial", "method", "bits")
 
 
 @dataclass
@@ -50,6 +52,38 @@ class Part:
         return Part(self.X[which], self.y[which])
 
 
+@dataclass
+class Split:
+    """Training rows, database and queries of one trial; with classes never seen, also the rows of seen classes."""
+
+    train: Part
+    base: Part
+    queries: Part
+    seen_base: Part | None = None
+    seen_queries: Part | None = None
+
+
+@dataclass
+class Options:
+    """What one call asks for."""
+
+    methods: list[str]
+    bits: list[int]
+    protocols: list[str]
+    trials: int
+    device: str
+    limit: float  # seconds that a method may fit and encode
+    again: set[str]
+    deadline: float  # on the clock of time.monotonic
+
+
+class OverLimit(Exception):
+    """A method took longer than it may."""
+
+
+# --- data ---
+
+
 def read(path: Path) -> tuple[Part, Part | None]:
     """All rows that may be trained on, and the file's own queries."""
     file = np.load(path)
@@ -57,7 +91,7 @@ def read(path: Path) -> tuple[Part, Part | None]:
     y = file["y"] if "y" in file else file["Y"]
     if "n_labels" in file:
         y = np.unpackbits(y, axis=1)[:, : int(file["n_labels"])]
-    if not np.isin(X[:100], (0, 1)).all():
+    if not is_sets(X):
         X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9)
     if y.ndim == 2:
         X, y = X[y.any(1)], y[y.any(1)].astype(np.uint8)
@@ -69,79 +103,240 @@ def read(path: Path) -> tuple[Part, Part | None]:
     return every, None
 
 
-def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> tuple[Part, Part, Part] | None:
-    """Training rows, database and queries of one trial."""
+def is_sets(X: NDArray[Any]) -> bool:
+    """Whether features are 0 and 1."""
+    return bool(np.isin(X[:100], (0, 1)).all())
+
+
+def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> Split | None:
+    """The rows of one trial; None where the protocol needs one class per row and there are several."""
     rng = np.random.default_rng(trial)
     order = rng.permutation(len(rows.X))
     if queries is None:
         queries, order = rows.rows(order[:1000]), order[1000:]
     if protocol == "trained on":
-        return rows.rows(order), rows.rows(order), queries
+        return Split(rows.rows(order), rows.rows(order), queries)
     if protocol == "disjoint":
         half = len(order) // 2
-        return rows.rows(order[:half]), rows.rows(order[half:]), queries
+        return Split(rows.rows(order[:half]), rows.rows(order[half:]), queries)
     if rows.y.ndim == 2:
         return None
     classes = rng.permutation(np.unique(rows.y))
     unseen = classes[int(0.75 * len(classes)) :]
-    new = order[np.isin(rows.y[order], unseen)]
-    old = order[~np.isin(rows.y[order], unseen)]
-    return rows.rows(old), rows.rows(new), queries.rows(np.isin(queries.y, unseen))
+    new, asked_new = np.isin(rows.y[order], unseen), np.isin(queries.y, unseen)
+    old = rows.rows(order[~new])
+    return Split(old, rows.rows(order[new]), queries.rows(asked_new), old, queries.rows(~asked_new))
 
 
-def score(name: str, r: int, trial: int, train: Part, base: Part, queries: Part, device: str) -> dict[str, Any]:
-    """Fit one method and score its codes."""
-    kind, params, _ = METHODS[name]
+# --- one run ---
+
+
+def make(name: str, bits: int, trial: int, device: str) -> Any:
+    """A method as it is measured: its defaults, the trial as its seed."""
+    known, params = VARIANTS.get(name, (name, registry.PRESETS.get(name, {})))
+    kind = registry.find(known)
     if "device" in kind().get_params():
         params = params | {"device": device}
-    hasher = kind(n_bits=r, random_state=trial, **params)
+    return kind(n_bits=bits, random_state=trial, **params)
+
+
+def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, Any]:
+    """A ranking by real numbers."""
+    cut = CUT if parts.base.y.ndim == 2 else None
+    q, b = parts.queries, parts.base
+    sorts_on = str(machine.resolve_device(device))
+    if name == "cosine":
+        unit, unit_base = bench.unit_rows(q.X), bench.unit_rows(b.X)
+        return {"map": metrics.product_mean_average_precision(unit, q.y, unit_base, b.y, cut, sorts_on)}
     start = time.perf_counter()
-    hasher.fit(train.X, train.y)
+    hasher = DISH(random_state=trial, device=device).fit(parts.train.X, parts.train.y)
     seconds = time.perf_counter() - start
-    cut = CUT if train.y.ndim == 2 else None
-    found = metrics.evaluate(
-        hasher.transform(queries.X), queries.y, hasher.transform(base.X), base.y, n_bits=r, k=cut
-    )
-    return {"bits": r, "map": found.map, "precision_within_2": found.precision_within_2, "fit_s": seconds}
+    p, p_base = hasher.label_probabilities(q.X), hasher.label_probabilities(b.X)
+    return {"map": metrics.product_mean_average_precision(p, q.y, p_base, b.y, cut, sorts_on), "fit_s": seconds}
 
 
-def measure(path: Path, trials: int, device: str) -> dict[str, Any]:
-    """Every protocol, method, code length and trial on one set."""
+def score(name: str, bits: int, trial: int, parts: Split, device: str, limit: float) -> dict[str, Any]:
+    """Fit one method and score its codes."""
+    hasher = make(name, bits, trial, device)
+    with at_most(limit):
+        start = time.perf_counter()
+        hasher.fit(parts.train.X, parts.train.y)
+        fit_s = time.perf_counter() - start
+        start = time.perf_counter()
+        q, b = hasher.transform(parts.queries.X), hasher.transform(parts.base.X)
+        encode_s = time.perf_counter() - start
+    cut = CUT if parts.base.y.ndim == 2 else None
+    found = metrics.evaluate(q, parts.queries.y, b, parts.base.y, n_bits=bits, k=cut)
+    scores = {"map": found.map, "precision_within_2": found.precision_within_2}
+    if cut:
+        scores["map_possible"] = found.map_possible
+    if parts.seen_base is not None and parts.seen_queries is not None:
+        seen_q, seen_b = hasher.transform(parts.seen_queries.X), hasher.transform(parts.seen_base.X)
+        all_codes, all_labels = np.concatenate([b, seen_b]), np.concatenate([parts.base.y, parts.seen_base.y])
+        mean = metrics.mean_average_precision
+        scores["map_unseen_to_all"] = mean(q, parts.queries.y, all_codes, all_labels)
+        scores["map_seen_to_seen"] = mean(seen_q, parts.seen_queries.y, seen_b, parts.seen_base.y)
+        scores["map_seen_to_all"] = mean(seen_q, parts.seen_queries.y, all_codes, all_labels)
+    return {**scores, "fit_s": fit_s, "encode_s": encode_s}
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise OverLimit once so much time has passed, as soon as Python code runs again."""
+
+    def stop(*_: Any) -> None:
+        raise OverLimit
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def warm_up(name: str, parts: Split, device: str) -> None:
+    """A first fit compiles kernels: on a few rows, so that no run's time includes it."""
+    some = np.arange(0, len(parts.train.X), max(1, len(parts.train.X) // 500))
+    with suppress(Exception), warnings.catch_warnings(), at_most(120):  # what is wrong, the run itself will say
+        warnings.simplefilter("ignore")
+        few = parts.train.rows(some)
+        make(name, 16, 0, device).fit(few.X, few.y).transform(few.X)
+
+
+# --- a file of runs ---
+
+
+class Results:
+    """The runs of one set, in a file that is written after every run. Runs of several calls come together there."""
+
+    def __init__(self, path: Path, data: str, rows: Part, resumed: Path | None = None) -> None:
+        self.path = path
+        n, d = rows.X.shape
+        labels = len(np.unique(rows.y)) if rows.y.ndim == 1 else rows.y.shape[1]
+        self.content: dict[str, Any] = {
+            **{"what": __doc__.splitlines()[0], "data": data, "rows": n, "features": d, "labels": labels},
+            **{"several_labels": rows.y.ndim == 2, "cut": CUT if rows.y.ndim == 2 else None},
+            **{"environments": [], "runs": []},
+        }
+        for old in (path, resumed):
+            if old is not None and old.exists() and not self.content["runs"]:
+                self._take(json.loads(old.read_text()), old)
+        self.content["environments"].append(machine.environment())
+
+    def _take(self, content: dict[str, Any], path: Path) -> None:
+        if "environments" not in content or content["rows"] != self.content["rows"]:
+            print(f"{path} is of another form or of other rows: not resumed", flush=True)
+            return
+        self.content["environments"], self.content["runs"] = content["environments"], content["runs"]
+
+    def get(self, **key: Any) -> dict[str, Any] | None:
+        """The run of a protocol, trial, method and code length."""
+        return next((run for run in self.content["runs"] if all(run[k] == key[k] for k in KEY)), None)
+
+    def is_done(self, limit: float, **key: Any) -> bool:
+        """Whether there is nothing to gain from running it: measured, or over a limit no lower than this one."""
+        run = self.get(**key)
+        return run is not None and ("map" in run or run.get("limit_s", 0) >= limit)
+
+    def put(self, found: dict[str, Any], **key: Any) -> None:
+        """Keep a run, in place of an older one of the same key, and write the file."""
+        runs = [run for run in self.content["runs"] if any(run[k] != key[k] for k in KEY)]
+        found = {**key, **found, "seed": key["trial"], "environment": len(self.content["environments"]) - 1}
+        self.content["runs"] = [*runs, found]
+        bench.write_json(self.path, self.content)
+        shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in list(found.values())[:-2])
+        print(self.content["data"], *shown, flush=True)
+
+
+def slower_than(results: Results, limit: float, protocol: str, method: str, bits: int) -> str | None:
+    """Why a method need not be tried: shorter codes, or these in another trial, took too long already."""
+    for run in results.content["runs"]:
+        same = (run["protocol"], run["method"]) == (protocol, method)
+        if same and run.get("limit_s", 0) >= limit and run["bits"] <= bits:
+            return f"over {run['limit_s']:g} s with {run['bits']} bits in trial {run['trial']}"
+    return None
+
+
+def measure(path: Path, options: Options, output: Path, resumed: Path) -> None:
+    """Every trial, protocol, method and code length on one set, until the time is up."""
     rows, queries = read(path)
-    runs = []
-    for protocol in PROTOCOLS:
-        for trial in range(trials):
+    results = Results(output / f"{path.stem}.json", path.stem, rows, resumed / f"{path.stem}.json")
+    methods = [name for name in options.methods if name != "minhash" or is_sets(rows.X)]
+    warm: set[str] = set()
+    for trial in range(options.trials):
+        for protocol in options.protocols:
             parts = split(rows, queries, protocol, trial)
-            if parts is None:
-                continue
-            train, base, asked = parts
-            common = {"protocol": protocol, "trial": trial}
-            cut = CUT if rows.y.ndim == 2 else None
-            few = asked.rows(np.arange(min(500, len(asked.X))))
-            floats = metrics.l2_mean_average_precision(few.X, few.y, base.X, base.y, k=cut)
-            runs.append({**common, "method": "l2 distance (float32)", "bits": None, "map": floats})
-            for name in METHODS if rows.y.ndim == 1 else SEVERAL_LABELS:
-                for r in METHODS[name][2]:
-                    runs.append({**common, "method": name, **score(name, r, trial, train, base, asked, device)})
-                    print(
-                        path.stem, *(f"{v:.4g}" if isinstance(v, float) else v for v in runs[-1].values()), flush=True
-                    )
-    n, d = rows.X.shape
-    return {"what": __doc__.splitlines()[0], "data": path.stem, "rows": n, "features": d, "runs": runs}
+            for name in methods if parts is not None else ():
+                for bits in [None] if name in FLOATS else options.bits:
+                    key = {"protocol": protocol, "trial": trial, "method": name, "bits": bits}
+                    if results.is_done(options.limit, **key) and name not in options.again:
+                        continue
+                    if time.monotonic() > options.deadline:
+                        print("the time is up: the same call resumes here", flush=True)
+                        return
+                    if name not in warm | set(FLOATS):
+                        warm_up(name, parts, options.device)
+                        warm.add(name)
+                    results.put(attempt(results, parts, options, **key), **key)
+
+
+def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dict[str, Any]:
+    """One run, or why there is none."""
+    protocol, trial, name, bits = (key[k] for k in KEY)
+    if name not in {*FLOATS, *options.again}:
+        why = slower_than(results, options.limit, protocol, name, bits)
+        if why is not None:
+            return {"not_run": why, "limit_s": options.limit}
+    try:
+        if name in FLOATS:
+            return score_floats(name, trial, parts, options.device)
+        return score(name, bits, trial, parts, options.device, options.limit)
+    except OverLimit:
+        return {"not_run": f"over {options.limit:g} s", "limit_s": options.limit}
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def all_methods() -> list[str]:
+    """Floats first, then ours, then every rival that takes rows of features."""
+    names = [name for name in registry.HASHERS if name in bench.method_names()]
+    at = names.index("dish_k") + 1
+    return [*FLOATS, *names[:at], *VARIANTS, *names[at:]]
+
+
+def parse() -> tuple[argparse.Namespace, Options]:
+    """The arguments of the call."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--methods", default="all", help="names with commas between them, or all")
+    parser.add_argument("--bits", default="32,64,128", help="code lengths with commas between them")
+    parser.add_argument("--protocols", default=",".join(PROTOCOLS), help=f"some of {', '.join(PROTOCOLS)}")
+    parser.add_argument("--trials", type=int, default=3, help="random splits (trained on: seeds)")
+    parser.add_argument("--device", default="auto", help="for methods that can choose")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that a method may fit and encode")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no run is begun after so long")
+    parser.add_argument("--again", default="", help="methods to run again, or all")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--resume", type=Path, default=RESULTS, help="folder of earlier results, if others are there")
+    given = parser.parse_args()
+    methods = all_methods() if given.methods == "all" else given.methods.split(",")
+    unknown = [name for name in methods if name not in all_methods()]
+    unknown += [name for name in given.protocols.split(",") if name not in PROTOCOLS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; methods: {', '.join(all_methods())}")
+    again = set(methods if given.again == "all" else given.again.split(","))
+    lengths, deadline = [int(r) for r in given.bits.split(",")], time.monotonic() + 60 * given.minutes
+    protocols = given.protocols.split(",")
+    return given, Options(methods, lengths, protocols, given.trials, given.device, given.limit, again, deadline)
 
 
 def main() -> None:
     """Measure every file and write its results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    given.output.mkdir(parents=True, exist_ok=True)
+    given, options = parse()
     for path in given.files:
-        found = measure(path, given.trials, given.device)
-        bench.write_json(given.output / f"{path.stem}.json", found | {"environment": machine.environment()})
+        measure(path, options, given.output, given.resume)
 
 
 if __name__ == "__main__":

@@ -233,3 +233,14 @@ def test_label_sets_are_found_better_than_by_the_rows_themselves(digits):
     hasher = DISH(32, n_anchors=200).fit(X, Y)
     found = metrics.mean_average_precision(hasher.transform(Xq), Yq, hasher.transform(X), Y)
     assert found > metrics.l2_mean_average_precision(Xq, Yq, X, Y) + 0.2
+
+
+def test_label_probabilities_are_those_that_the_codes_are_made_of(digits):
+    X, y, Xq, yq = digits
+    hasher = DISH(16, n_anchors=100).fit(X[:600], y[:600])
+    p = hasher.label_probabilities(Xq)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(hasher.decision_function(Xq), p @ hasher.frame_ + hasher.offset_, atol=1e-4)
+    assert (p.argmax(1) == yq).mean() > 0.9  # columns are the sorted classes
+    with pytest.raises(TypeError, match="linear hash function"):
+        DISH(16, n_anchors=100, loss="ridge").fit(X[:600], y[:600]).label_probabilities(Xq)

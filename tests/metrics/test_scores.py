@@ -190,6 +190,22 @@ def test_l2_ranking_equals_scikit_learn(digits):
     assert metrics.l2_mean_average_precision(Xq, yq, X, y) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("multi", [False, True])
+def test_product_ranking_equals_scikit_learn(multi):
+    rng = np.random.default_rng(0)
+    P, Pq = rng.random((150, 5)), rng.random((70, 5))  # more queries than are ranked at a time
+    y, yq = ((rng.random((n, 3)) < 0.4).astype(int) if multi else rng.integers(3, size=n) for n in (150, 70))
+    relevant = (yq @ y.T > 0) if multi else yq[:, None] == y
+    expected = [average_precision_score(r, s) if r.any() else 0 for r, s in zip(relevant, Pq @ P.T, strict=True)]
+    assert metrics.product_mean_average_precision(Pq, yq, P, y) == pytest.approx(np.mean(expected))
+
+
+def test_product_ranking_cut_after_k_places():
+    P, y = np.array([[3.0], [2.0], [2.0], [1.0]]), [0, 1, 0, 0]
+    found = metrics.product_mean_average_precision([[1.0]], [0], P, y, k=3)
+    assert found == pytest.approx((1 + 2 / 3) / 2)  # relevant at places 1 and 3; equal ones in database order
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, np.float16, np.float32, bool])
 def test_l2_ranking_does_not_overflow_the_type_of_the_rows(digits, dtype):
     """Squares of 255 do not fit in uint8, their sums not in int16 or float16."""

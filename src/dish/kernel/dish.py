@@ -377,8 +377,7 @@ class DISH(KernelHasher):
 
     def _function(self) -> HashFunction:
         if hasattr(self, "frame_"):
-            B, b, V, offset = (torch.from_numpy(getattr(self, name)) for name in Posterior.NAMES[:4])
-            return Posterior(B, b, V, offset, self.link_)
+            return Posterior.kept_by(self)
         return super()._function() if self.classifiers_ is None else Classifiers(self.classifiers_)
 
     def _kernel_of(self, mean: Tensor) -> Any:

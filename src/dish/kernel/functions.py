@@ -6,7 +6,7 @@ A function is applied to blocks of features wherever they are, and knows the arr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -114,11 +114,20 @@ class Posterior(HashFunction):
     offset: Tensor  # (r,)
     link: str  # "softmax" or "sigmoid"
 
+    @classmethod
+    def kept_by(cls, hasher: Any) -> Self:
+        """From the fitted attributes of a hasher."""
+        B, b, V, offset = (torch.from_numpy(getattr(hasher, name)) for name in cls.NAMES[:4])
+        return cls(B, b, V, offset, hasher.link_)
+
+    def probabilities(self, K: Tensor) -> Tensor:
+        """p (block, l) of the labels."""
+        return link(torch.addmm(self.b, K, self.B), self.link == "softmax")
+
     def __call__(self, K: Tensor) -> NDArray[np.float32]:
         """pᵃ V + offset."""
-        one_label = self.link == "softmax"
-        p = link(torch.addmm(self.b, K, self.B), one_label)
-        return np.asarray(torch.addmm(self.offset, powered(p, one_label), self.V).cpu().numpy(), np.float32)
+        p = powered(self.probabilities(K), self.link == "softmax")
+        return np.asarray(torch.addmm(self.offset, p, self.V).cpu().numpy(), np.float32)
 
     def arrays(self) -> dict[str, Any]:
         """B, b, V and the offset, and the link between logits and p; W_ is empty."""
@@ -126,7 +135,7 @@ class Posterior(HashFunction):
         empty = Linear.of(np.zeros((0, self.V.shape[1]), np.float32)).arrays()
         return empty | dict(zip(self.NAMES, (*arrays, self.link), strict=True))
 
-    def to(self, like: Tensor) -> Posterior:
+    def to(self, like: Tensor) -> Self:
         """The same where the features are, in their type."""
         B, b, V, offset = (t.to(like) for t in (self.B, self.b, self.V, self.offset))
-        return Posterior(B, b, V, offset, self.link)
+        return replace(self, B=B, b=b, V=V, offset=offset)

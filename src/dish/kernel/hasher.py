@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dish.checks import check_integer, check_number, check_option
@@ -129,13 +130,33 @@ class KernelHasher(Stopwatch, Hasher):
     def _encoder(self) -> Encoder:
         """Rows → F, with everything on the device."""
         features = self._features()
+        return self._by_blocks(features, self._function().to(features.anchors), self.n_bits)
+
+    def _by_blocks(self, features: FeatureMap, function: Any, width: int) -> Encoder:
+        """Rows → function(k(x)), (n, width), a block at a time."""
         anchors = features.anchors
-        function = self._function().to(anchors)
 
         def encode(X: NDArray[Any]) -> NDArray[Any]:
-            F = np.empty((len(X), self.n_bits), np.float32)
+            F = np.empty((len(X), width), np.float32)
             for rows in row_blocks(len(X), rows_at_a_time(anchors.device, *anchors.shape)):
                 F[rows] = function(features(as_tensor(X[rows]).to(anchors)))
             return F
 
         return encode
+
+    def label_probabilities(self, X: Any) -> NDArray[np.float32]:
+        """p(x) of every label, (n, l), labels in sorted order: for hashers that learn a posterior.
+
+        With one label per row they add up to 1, and p(x)·p(x′) is the chance that two rows share their label.
+        """
+        check_is_fitted(self)
+        function = self._function()
+        if not isinstance(function, Posterior):
+            raise TypeError(
+                f"this {type(self).__name__} has a {type(function).__name__.lower()} hash function, which knows no "
+                "probabilities of labels; fit DISH(loss='posterior')"
+            )
+        features = self._features()
+        function = function.to(features.anchors)
+        probabilities = self._by_blocks(features, lambda K: function.probabilities(K).cpu().numpy(), len(function.b))
+        return probabilities(self._check_X(X, reset=False))

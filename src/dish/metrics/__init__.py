@@ -25,7 +25,11 @@ from dish.metrics.scores import (
     recall_at_k,
     recall_within_radius,
 )
-from dish.metrics.sorting import asymmetric_mean_average_precision, l2_mean_average_precision
+from dish.metrics.sorting import (
+    asymmetric_mean_average_precision,
+    l2_mean_average_precision,
+    product_mean_average_precision,
+)
 from dish.metrics.summary import Report, evaluate, report
 
 __all__ = [
@@ -46,6 +50,7 @@ __all__ = [
     "precision_at_k",
     "precision_recall_curve",
     "precision_within_radius",
+    "product_mean_average_precision",
     "recall_at_k",
     "recall_within_radius",
     "report",

@@ -1,4 +1,4 @@
-"""MAP of rankings by real numbers, which have to be sorted: real-valued queries, and the raw vectors themselves."""
+"""MAP of rankings by real numbers, which have to be sorted: real-valued queries, raw vectors, class probabilities."""
 
 from __future__ import annotations
 
@@ -28,13 +28,50 @@ def asymmetric_mean_average_precision(
     return float(np.mean([_sorted_ap(-s, y.relevant(i), k) for i, s in enumerate(scores)]))
 
 
-def l2_mean_average_precision(Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any, k: int | None = None) -> float:
-    """MAP of ranking raw vectors by l2 distance: what the codes replace. Equal distances in database order."""
-    Xq, X = as_floats(Xq), as_floats(X)
-    y = match_labels(q_labels, labels, len(Xq), len(X))
+def l2_mean_average_precision(
+    Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any, k: int | None = None, device: str = "cpu"
+) -> float:
+    """MAP of ranking raw vectors by l2 distance: what the codes replace. Equal distances in database order.
+
+    ``device`` is the torch device that multiplies and sorts.
+    """
+    X = as_floats(X)
+    return _product_map(2 * as_floats(Xq), q_labels, X, labels, -np.einsum("ij,ij->i", X, X), k, device)
+
+
+def product_mean_average_precision(
+    Pq: ArrayLike, q_labels: Any, P: ArrayLike, labels: Any, k: int | None = None, device: str = "cpu"
+) -> float:
+    """MAP of ranking rows by their inner product with the query's. Equal products in database order.
+
+    Of class probabilities p (``hasher.label_probabilities``) the product p(x)·p(x′) is the chance that two rows share
+    a class: no code made from p can be expected to rank better, which makes this the float ceiling of such codes.
+    """
+    Pq, P = as_floats(Pq), as_floats(P)
+    return _product_map(Pq, q_labels, P, labels, np.zeros(len(P), P.dtype), k, device)
+
+
+def _product_map(
+    Q: NDArray[Any], q_labels: Any, X: NDArray[Any], labels: Any, offset: NDArray[Any], k: int | None, device: str
+) -> float:
+    """MAP of ranking rows x by q·x + offset, highest first, a few queries at a time."""
+    import torch
+
+    y = match_labels(q_labels, labels, len(Q), len(X))
     k = len(X) if k is None else check_k(k, len(X))
-    precisions = [_sorted_ap(d, y.relevant(i), k) for i, d in enumerate(l2_distances(Xq, X))]
-    return float(np.mean(precisions))
+    rows, added = torch.from_numpy(X).to(device), torch.from_numpy(offset).to(device)
+    yq, yb = (torch.from_numpy(words.view(np.int64)).to(device) for words in (y.queries, y.rows))
+    queries = torch.from_numpy(Q).to(rows)
+    place = torch.arange(1, k + 1, dtype=torch.float64, device=device)
+    total = 0.0
+    for some in range(0, len(Q), 64):
+        block = slice(some, some + 64)
+        order = torch.argsort(queries[block] @ rows.T + added, dim=1, descending=True, stable=True)[:, :k]
+        both = yq[block, None]  # (block, 1, words)
+        relevant = ((both & yb) != 0).any(2) if y.sets else (both == yb).all(2)
+        hit = relevant.gather(1, order).double()
+        total += float(((hit * hit.cumsum(1) / place).sum(1) / hit.sum(1).clamp(min=1)).sum())
+    return total / len(Q)
 
 
 def as_floats(X: ArrayLike) -> NDArray[Any]:

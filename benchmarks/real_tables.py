@@ -1,0 +1,147 @@
+"""Markdown tables (mean ± standard deviation over trials) from results/real/*.json: docs/real.md.
+
+python benchmarks/real_tables.py
+python benchmarks/real_tables.py results/clinc150_use.json --output tables.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dish.experiments.tables import cell, markdown_grid
+from dish.io.atomic import write_atomically
+
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results" / "real", HERE.parent / "docs" / "real.md"
+LABELS = {
+    "cosine": "cosine of the floats",
+    "ceiling": "float ceiling: product of the posteriors",
+    "dish": "**DISH**",
+    "dish_k": "DISH-K (the paper's)",
+    "dish_k_auto": "DISH-K, w = auto",
+}
+INTRO = """# Real data
+
+Features of real images, videos and texts, three protocols: the database was **trained on** (the usual protocol, which
+rewards learning rows by heart); **disjoint**, half of the rows trained on and the other half the database; **unseen
+classes**, a quarter of the classes kept from training, both queries and database of these alone. Rows named in
+[baselines.md](baselines.md). MAP, and in brackets the precision within radius 2: mean ± standard deviation over the
+trials. The two first lines rank by real numbers: the cosine of the rows, and the product of the class posteriors that
+`DISH()` learned, which its codes can at best keep. The best codes of a column are bold.
+
+This page is written by `benchmarks/real_tables.py` from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
+"""
+
+
+def values(runs: list[dict[str, Any]], key: str) -> list[float]:
+    """One number from each run that has it."""
+    return [run[key] for run in runs if key in run]
+
+
+def scores(runs: list[dict[str, Any]], best: float | None) -> str:
+    """MAP and precision within radius 2 of some runs; or why there are none."""
+    found = values(runs, "map")
+    if not found:
+        return next((f"over {run['limit_s']:g} s" for run in runs if "not_run" in run), "failed" if runs else "–")
+    text = cell(found)
+    text = f"**{text}**" if best is not None and np.mean(found) >= best else text
+    inside = values(runs, "precision_within_2")
+    return f"{text} ({cell(inside)})" if inside else text
+
+
+def protocol_table(runs: list[dict[str, Any]]) -> str:
+    """One line per method, one column per code length."""
+    lengths = sorted({run["bits"] for run in runs if run["bits"] is not None})
+    order = dict.fromkeys([*LABELS, *(run["method"] for run in runs)])
+    by_method = {name: [run for run in runs if run["method"] == name] for name in order}
+    best = {r: _best(list(by_method.values()), r) for r in lengths}
+    rows = []
+    for name, of in by_method.items():
+        if not of:
+            continue
+        floats = [run for run in of if run["bits"] is None]
+        at = {r: floats or [run for run in of if run["bits"] == r] for r in lengths}
+        cells = [scores(at[r], None if floats else best[r]) for r in lengths]
+        rows.append([LABELS.get(name, f"`{name}`"), *cells, cell(values(at[lengths[len(lengths) // 2]], "fit_s"), 2)])
+    names = ["method", *(f"{r} bits" for r in lengths), f"fit, s ({lengths[len(lengths) // 2]} bits)"]
+    return markdown_grid(names, rows)
+
+
+def _best(by_method: list[list[dict[str, Any]]], bits: int) -> float:
+    """The highest mean MAP of codes of this length."""
+    found = [values([run for run in of if run["bits"] == bits], "map") for of in by_method]
+    return max((float(np.mean(maps)) for maps in found if maps), default=float("inf"))
+
+
+def seen_table(runs: list[dict[str, Any]]) -> str:
+    """Of the middle code length: what each kind of query finds in each kind of database."""
+    lengths = sorted({run["bits"] for run in runs if run["bits"] is not None})
+    bits = lengths[len(lengths) // 2]
+    keys = ("map_seen_to_seen", "map_seen_to_all", "map", "map_unseen_to_all")
+    of = [run for run in runs if run["bits"] == bits and "map_seen_to_all" in run]
+    names = list(dict.fromkeys(run["method"] for run in of))
+    rows = [
+        [
+            LABELS.get(name, f"`{name}`"),
+            *(cell(values([run for run in of if run["method"] == name], k)) for k in keys),
+        ]
+        for name in names
+    ]
+    heads = ["seen → seen", "seen → all", "unseen → unseen", "unseen → all"]
+    return f"MAP by kind of query → kind of database, {bits} bits:\n\n" + markdown_grid(["method", *heads], rows)
+
+
+def machines(content: dict[str, Any]) -> str:
+    """Where and with what the runs were made."""
+    used = {run["environment"] for run in content["runs"]}
+    found = []
+    for i in sorted(used):
+        e = content["environments"][i]
+        on = e.get("gpu") or e["cpu"]
+        versions = ", ".join(f"{name} {e['versions'][name]}" for name in ("torch", "numba", "numpy"))
+        found.append(f"{e['date'][:10]}, {on}, {e['cores']} cores, {versions}, commit {e['commit'] or 'unknown'}")
+    return "Measured: " + "; ".join(dict.fromkeys(found)) + "."
+
+
+def section(content: dict[str, Any]) -> str:
+    """The tables of one set."""
+    runs = content["runs"]
+    several = f"{content['labels']} labels, several per row" if content["several_labels"] else None
+    about = (
+        f"{content['rows']:,} rows, {content['features']} features, {several or str(content['labels']) + ' classes'}"
+    )
+    trials = 1 + max(run["trial"] for run in runs)
+    cut = f", MAP@{content['cut']}" if content["cut"] else ""
+    repeated = f"up to {trials} trials" if trials > 1 else "one trial"
+    lines = [f"## {content['data']}", f"{about}{cut}, {repeated}. {machines(content)}"]
+    for protocol in dict.fromkeys(run["protocol"] for run in runs):
+        of = [run for run in runs if run["protocol"] == protocol]
+        lines += [f"### {content['data']}, {protocol}", protocol_table(of).rstrip()]
+        if any("map_seen_to_all" in run for run in of):
+            lines.append(seen_table(of).rstrip())
+    return "\n\n".join(lines) + "\n"
+
+
+def page(paths: list[Path]) -> str:
+    """The whole page."""
+    contents = [json.loads(path.read_text()) for path in paths]
+    return "\n".join([INTRO, *(section(content) for content in contents if content.get("environments"))])
+
+
+def main() -> None:
+    """Read, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")))
+    parser.add_argument("--output", type=Path, default=PAGE)
+    given = parser.parse_args()
+    write_atomically(given.output, page(given.files).encode())
+    print(f"written: {given.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""benchmarks/real.py and the tables made of its files, on a few rows of digits."""
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def real():
+    return script("real")
+
+
+@pytest.fixture
+def file(digits, tmp_path):
+    X, y, Xq, yq = digits
+    path = tmp_path / "some_digits.npz"
+    split = np.repeat([0, 2], [300, 40])
+    np.savez(path, X=np.concatenate([X[:300], Xq[:40]]), y=np.concatenate([y[:300], yq[:40]]), split=split)
+    return path
+
+
+def options(real, methods, **changed):
+    asked = {"bits": [8], "protocols": ["disjoint"], "trials": 1, "device": "cpu", "limit": 60.0, "again": set()}
+    return real.Options(methods=methods, deadline=time.monotonic() + 100, **{**asked, **changed})
+
+
+def runs_of(path):
+    return {(run["method"], run["bits"]): run for run in json.loads(path.read_text())["runs"]}
+
+
+def test_a_second_call_adds_what_is_missing_and_names_its_own_environment(real, file, tmp_path):
+    out = tmp_path / "out"
+    real.measure(file, options(real, ["cosine", "lsh"]), out, out)
+    first = runs_of(out / "some_digits.json")
+    real.measure(file, options(real, ["lsh", "pca_itq"], bits=[8, 12]), out, out)
+    content = json.loads((out / "some_digits.json").read_text())
+    found = runs_of(out / "some_digits.json")
+    assert set(found) == {("cosine", None), ("lsh", 8), ("lsh", 12), ("pca_itq", 8), ("pca_itq", 12)}
+    assert found["lsh", 8] == first["lsh", 8]  # not run again
+    assert [found[key]["environment"] for key in (("lsh", 8), ("lsh", 12))] == [0, 1]
+    assert len(content["environments"]) == 2
+    assert content["environments"][1]["versions"]
+    assert 0.1 < found["lsh", 8]["map"] < found["cosine", None]["map"] < 1
+
+
+def test_results_of_another_folder_are_resumed_and_can_be_run_again(real, file, tmp_path):
+    real.measure(file, options(real, ["lsh"]), tmp_path / "a", tmp_path / "a")
+    real.measure(file, options(real, ["lsh", "sh"], again={"lsh"}), tmp_path / "b", tmp_path / "a")
+    found = runs_of(tmp_path / "b" / "some_digits.json")
+    assert {key: run["environment"] for key, run in found.items()} == {("lsh", 8): 1, ("sh", 8): 1}
+
+
+def test_a_method_over_its_limit_is_stopped_and_said_so(real, file, tmp_path, monkeypatch):
+    monkeypatch.setattr(real, "warm_up", lambda *_: None)
+    slow = real.registry.HASHERS["lsh"]
+    monkeypatch.setattr(slow, "fit", lambda self, X, y: time.sleep(5))
+    start = time.monotonic()
+    real.measure(file, options(real, ["lsh"], bits=[8, 16], limit=0.1), tmp_path, tmp_path)
+    assert time.monotonic() - start < 3
+    found = runs_of(tmp_path / "some_digits.json")
+    assert found["lsh", 8]["not_run"] == "over 0.1 s"
+    assert found["lsh", 16]["not_run"] == "over 0.1 s with 8 bits in trial 0"
+    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    assert "| `lsh` | over 0.1 s | over 0.1 s |" in text
+
+
+def test_no_run_begins_after_the_deadline_and_failures_are_recorded(real, file, tmp_path):
+    late = options(real, ["lsh"])
+    late.deadline = time.monotonic() - 1
+    real.measure(file, late, tmp_path, tmp_path)
+    assert not (tmp_path / "some_digits.json").exists()
+    real.measure(file, options(real, ["agh"], bits=[10_000]), tmp_path, tmp_path)
+    assert "n_bits" in runs_of(tmp_path / "some_digits.json")["agh", 10_000]["failed"]
+
+
+def test_the_three_protocols_keep_apart_what_they_should(real, file):
+    rows, queries = real.read(file)
+    np.testing.assert_allclose(np.linalg.norm(rows.X, axis=1), 1, atol=1e-6)
+    on, apart, unseen = (real.split(rows, queries, protocol, 3) for protocol in real.PROTOCOLS)
+    np.testing.assert_array_equal(on.train.X, on.base.X)
+    assert len(apart.train.X) == len(apart.base.X) == 150
+    assert not (apart.train.X[:, None] == apart.base.X[None]).all(2).any()
+    assert not set(unseen.train.y) & set(unseen.base.y)
+    assert set(unseen.queries.y) <= set(unseen.base.y)
+    assert len(unseen.queries.y) + len(unseen.seen_queries.y) == 40
+
+
+def test_unseen_classes_are_scored_for_every_kind_of_query_and_database(real, file, tmp_path):
+    real.measure(file, options(real, ["pca_itq"], protocols=["unseen classes"]), tmp_path, tmp_path)
+    run = runs_of(tmp_path / "some_digits.json")["pca_itq", 8]
+    assert run["map_unseen_to_all"] < run["map"]  # the same queries among more rows
+    assert run["map_seen_to_all"] < run["map_seen_to_seen"]
+
+
+def test_tables_have_mean_and_deviation_and_the_best_codes_bold(real, file, tmp_path):
+    real.measure(file, options(real, ["cosine", "lsh", "pca_itq"], trials=2), tmp_path, tmp_path)
+    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert lines[0] == "| method | 8 bits | fit, s (8 bits) |"
+    maps = [run["map"] for run in json.loads((tmp_path / "some_digits.json").read_text())["runs"]]
+    cosine, lsh, itq = maps[0::3], maps[1::3], maps[2::3]
+    assert f"| cosine of the floats | {np.mean(cosine):.3f} ± {np.std(cosine):.3f} | – |" in lines
+    assert any(line.startswith(f"| `pca_itq` | **{np.mean(itq):.3f} ± {np.std(itq):.3f}** (") for line in lines)
+    assert any(line.startswith(f"| `lsh` | {np.mean(lsh):.3f} ± {np.std(lsh):.3f} (") for line in lines)
