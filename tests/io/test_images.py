@@ -340,3 +340,26 @@ def test_arrays_of_images(pixels):
             check_images(bad)
     assert images.looks_like_images(list(pixels))
     assert not images.looks_like_images([np.zeros((2, 3)), np.zeros((4, 3))])  # row blocks
+
+
+@pytest.mark.parametrize("suffix", [".heic", ".avif", ".webp"])
+def test_formats_of_phones_are_read_where_pillow_can(tmp_path, suffix):
+    if suffix not in images.suffixes():
+        pytest.skip(f"no plug-in of Pillow here reads {suffix}")
+    pixels = np.zeros((64, 96, 3), np.uint8)
+    pixels[:, 48:] = 200
+    Image.fromarray(pixels).save(tmp_path / f"photo{suffix}", quality=95)
+    assert [p.suffix for p in images.image_files(tmp_path)] == [suffix]
+    read = images.read_image(tmp_path / f"photo{suffix}", 32)
+    assert read.shape == (32, 32, 3)
+    assert read[:, :10].mean() < 20
+    assert read[:, -10:].mean() > 180
+
+
+def test_a_large_jpeg_is_unpacked_small_and_looks_the_same(tmp_path):
+    x, y = np.meshgrid(np.linspace(0, 255, 1600), np.linspace(0, 255, 1200))
+    pixels = np.stack([x, y, 255 - x], axis=2).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", quality=95)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    small, whole = (images.read_image(tmp_path / name, 64).astype(int) for name in ("a.jpg", "a.png"))
+    assert np.abs(small - whole).max() <= 6
