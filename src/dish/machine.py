@@ -6,22 +6,27 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def resolve_device(device: str) -> torch.device:
     """The torch device of a parameter: "auto" is a GPU if there is one."""
+    import torch
+
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -88,6 +93,8 @@ def torch_threads(most: int) -> Iterator[None]:
     Torch has one number for the whole process: the lowest of all who are inside now. What it was before anybody came
     is there again when the last one has left, in whatever order threads enter and leave.
     """
+    import torch
+
     global _threads_before
     limit = max(1, min(most, usable_cores()))
     with _limits_lock:
@@ -133,7 +140,9 @@ def _after_fork() -> None:
     if not _threads_used:
         return
     _lost_threads = True
-    torch.set_num_threads(1)  # needs none of the threads that the fork has lost
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # needs none of the threads that the fork has lost
     warnings.warn(
         "this process was forked after dish had used torch's threads, which do not survive a fork: it works on one "
         "thread. Start processes with multiprocessing.get_context('spawn') for all cores",
@@ -234,8 +243,6 @@ def environment() -> dict[str, Any]:
 
 def _gpu() -> dict[str, str]:
     """The GPU, if there is one and torch is in use."""
-    import sys
-
     torch = sys.modules.get("torch")
     return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
 

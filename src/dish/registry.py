@@ -1,4 +1,7 @@
-"""Name → hasher class, one's own included, and ``load``, which finds the class a model file was written by."""
+"""Name → hasher class, one's own included, and ``load``, which finds the class a model file was written by.
+
+Without torch there are no classes that learn, and ``load`` gives a ``FrozenHasher``, which encodes.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ import importlib
 import os
 import re
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 
-from dish.baselines import REGISTRY
-from dish.deep.dish import DeepDISH
 from dish.hasher import Hasher
 from dish.io import modelfile
-from dish.kernel.dish import DISH
+from dish.kernel.frozen import FrozenHasher
 
-HASHERS: dict[str, type[Hasher]] = {"dish": DISH, "dish_k": DISH, "dish_d": DeepDISH, **REGISTRY}
+HAS_TORCH = find_spec("torch") is not None
+HASHERS: dict[str, type[Hasher]] = {}
+if HAS_TORCH:
+    from dish.baselines import REGISTRY
+    from dish.deep.dish import DeepDISH
+    from dish.kernel.dish import DISH
+
+    HASHERS = {"dish": DISH, "dish_k": DISH, "dish_d": DeepDISH, **REGISTRY}
 PRESETS = {"dish_k": {"loss": "ridge", "similar_weight": 2.0}}  # the paper's own algorithm
 GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 
@@ -50,13 +59,13 @@ def _checked(name: str, found: object) -> type:
 
 
 def load(path: str | os.PathLike[str]) -> Hasher:
-    """Read a hasher saved by ``save``; the right class comes back."""
+    """Read a hasher saved by ``save``; the right class comes back, or without torch one that only encodes."""
     kinds = {kind.__name__: kind for kind in HASHERS.values()}
     kind, content, arrays = modelfile.read(path)
-    if kind not in kinds:
+    if HAS_TORCH and kind not in kinds:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
-        return kinds[kind]._restore(content, arrays)
+        return kinds[kind]._restore(content, arrays) if HAS_TORCH else FrozenHasher.of(kind, content, arrays)
     except modelfile.ModelFileError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ import typer
 
 # What the world outside causes, whoever raises it. Other kinds count only where dish raises them on purpose.
 EXPECTED = (ValueError, OSError, MemoryError, ImportError)
+LEARNS = "this needs torch, which is not installed here; without it dish encodes and searches: pip install torch"
 REPORT = "this is a bug in dish: run it again with DISH_DEBUG=1 and report the traceback that it shows"
 
 
@@ -32,6 +33,8 @@ def run(app: Callable[..., Any]) -> NoReturn:
             _end_usage(error)
         if os.environ.get("DISH_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch":
+            end(LEARNS, 2)
         if is_expected(error):
             end(str(error) or type(error).__name__, 2)
         end(f"unexpected {type(error).__name__}: {error} ({REPORT})", 1)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dish import codes, metrics
@@ -63,8 +62,8 @@ def evaluate_files(
             found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
             all_ += found.all_
             relevant += found.relevant
-    sums = ranks.sum(torch.from_numpy(all_), torch.from_numpy(relevant))
-    return metrics.report(metrics.Histograms(*(s.numpy().astype(np.int64) for s in sums)), k)
+    totals = (np.sum(ranks.gather_arrays(counts), 0) for counts in (all_, relevant))
+    return metrics.report(metrics.Histograms(*totals), k)
 
 
 def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArray[Any]]]:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.io.rows import RowSource
+from dish.kernel.outliers import FAR, SPREAD, outliers
 from dish.parallel import ALONE, Ranks
-
-FAR = 1000.0  # a row at more than that many times the median squared distance counts as an outlier
 
 
 def choose_anchors(X: Tensor, n_anchors: int, how: str, random_state: np.random.RandomState) -> Tensor:
@@ -134,13 +133,7 @@ def spread_out(squares: Tensor) -> bool:
 
     One that is far out draws the mean to itself, but leaves (m − 1)² between itself and the others.
     """
-    return bool(squares.max() > 9 * squares.median())
-
-
-def outliers(squares: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which squared distances are beyond ``FAR`` medians, if they are few enough to be an accident."""
-    far = squares > FAR * np.median(squares)
-    return far if np.median(squares) > 0 and far.sum() <= max(1, len(far) // 100) else np.zeros_like(far)
+    return bool(squares.max() > SPREAD * squares.median())
 
 
 def _warn_of_outliers(

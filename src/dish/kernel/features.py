@@ -22,12 +22,12 @@ from dish import codes
 from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
 from dish.kernel.anchors import ordinary, spread_out
+from dish.kernel.outliers import FARTHEST
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.solver.cbcd import pack_signs
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
-FARTHEST = 8.0  # linear features of a row: longer ones are cut to that length
 ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, which stays in cache
 
 

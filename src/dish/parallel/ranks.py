@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-
-import torch
-import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
+from typing import TYPE_CHECKING
 
 from dish.parallel.transport import RankError, Transport, leave_last_words
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 FAILED, DONE = -1.0, 0.0  # what a process says at the end of a section; before a message, its size
 
@@ -31,6 +32,10 @@ class Ranks(Transport):
 
     def offset_and_total(self, n: int) -> tuple[int, int]:
         """(first row, all rows), given the rows of this process."""
+        if self.world == 1:
+            return 0, n
+        import torch
+
         counts = self.gather(torch.tensor([n])).flatten()
         return int(counts[: self.rank].sum()), int(counts.sum())
 
@@ -74,6 +79,8 @@ class Ranks(Transport):
 
     def _agree(self, step: float, error: Exception | None = None) -> None:
         """Tell the others our next step; if one failed, or steps differ, all stop here."""
+        import torch
+
         steps = self._reduce(self._in_my_row(torch.tensor([step]))).flatten().tolist()
         if FAILED in steps:
             text = "" if error is None else _describe(error)
@@ -107,7 +114,8 @@ _store: dist.Store | None = None  # of the group that ``from_environment`` opene
 
 def current() -> Ranks:
     """The initialised process group, or ``ALONE``."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    dist = sys.modules.get("torch.distributed")  # a group cannot be up before it is imported
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return Ranks(dist.get_rank(), dist.get_world_size(), _store)
     return ALONE
 
@@ -122,6 +130,10 @@ def from_environment(timeout_s: float = 600) -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:

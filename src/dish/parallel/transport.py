@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
 
 
 class RankError(RuntimeError):
@@ -29,6 +31,8 @@ class Transport:
         """Each tensor summed over all processes, in one message, float64, on the device it was on."""
         if self.world == 1:
             return tensors
+        import torch
+
         flat = torch.cat([t.double().flatten() for t in tensors])
         self._before_sending(flat.numel())
         parts = self._reduce(flat).split([t.numel() for t in tensors])
@@ -55,6 +59,8 @@ class Transport:
         """Give every process the first one's values, in place."""
         if self.world == 1:
             return
+        import torch.distributed as dist
+
         for tensor in tensors:
             self._before_sending(tensor.numel())
             with self._reachable():
@@ -65,6 +71,8 @@ class Transport:
         """Sum over all processes in the tensor's own type and on its own device: for gradients."""
         if self.world == 1:
             return
+        import torch.distributed as dist
+
         self._before_sending(tensor.numel())
         with self._reachable():
             dist.all_reduce(tensor)
@@ -72,6 +80,10 @@ class Transport:
 
     def barrier(self) -> None:
         """Wait for the others."""
+        if self.world == 1:
+            return
+        import torch
+
         self.total(torch.zeros(1))
 
     def _before_sending(self, size: int) -> None:
@@ -79,6 +91,9 @@ class Transport:
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """The bytes of all processes: their lengths first, then all padded to the longest."""
+        import torch
+        import torch.distributed as dist
+
         lengths = self._all_lengths(len(mine))
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: len(mine)] = torch.from_numpy(np.frombuffer(mine, np.uint8).copy())
@@ -90,16 +105,20 @@ class Transport:
         return [part[:n].cpu().numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
 
     def _all_lengths(self, length: int) -> list[int]:
+        import torch
+
         self._before_sending(1)
         return [int(n) for n in self._reduce(self._in_my_row(torch.tensor([float(length)]))).flatten().tolist()]
 
     def _in_my_row(self, tensor: Tensor) -> Tensor:
         """(world, k) with our tensor in our row and 0 elsewhere: summed, it holds everybody's."""
-        mine = tensor.new_zeros((self.world, *tensor.shape), dtype=torch.float64)
+        mine = tensor.new_zeros((self.world, *tensor.shape)).double()
         mine[self.rank] = tensor
         return mine
 
     def _reduce(self, flat: Tensor) -> Tensor:
+        import torch.distributed as dist
+
         came_from = flat.device
         flat = flat.to(home_of(came_from))
         with self._reachable():
@@ -127,6 +146,9 @@ class Transport:
 
 def home_of(device: torch.device) -> torch.device:
     """Where a tensor of ``device`` has to be to be sent: there, if a backend for it is up; nccl has GPUs alone."""
+    import torch
+    import torch.distributed as dist
+
     backends = dict(part.split(":") for part in dist.get_backend_config().split(","))
     if device.type == "cuda":
         return device if backends.get("cuda") == "nccl" else torch.device("cpu")
