@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -87,7 +88,10 @@ def _rows_and_beside(hasher: Any, path: Path, columns: Columns) -> tuple[Any, di
     return X, beside
 
 
-@example("dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy")
+@example(
+    "dish eval model.dish --db X.npy y.npy --queries Xq.npy yq.npy --picture eval.png",
+    "dish eval model.dish --db all.npz - --queries new.npz - --seen y_train.npy",
+)
 def evaluate(
     model: ModelPath,
     db: Annotated[
@@ -100,13 +104,31 @@ def evaluate(
     ],
     queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
     top: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
+    beside: Annotated[
+        bool,
+        typer.Option(
+            "--beside/--alone", help="Rank the same rows by float cosine, sign bits, PCA-ITQ and a classifier, too."
+        ),
+    ] = True,
+    seen: Annotated[
+        Path | None,
+        typer.Option(help="Labels that the model was trained on: scores for seen and unseen classes apart."),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the rankings: a .png or .svg file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """MAP, precision and recall of a model on labelled queries: within radius 2, and among the first k."""
+    """MAP, precision and recall of a model on labelled queries, beside other ways to rank the same rows.
+
+    "float cosine" ranks by the vectors themselves; "sign bits" by the signs of their numbers, less their means;
+    "PCA-ITQ" by codes as long as the model's, learned without labels; "classifier" by the probabilities of
+    the labels, as much as codes that know only labels can tell. Queries must not be rows of the database.
+    """
+    if picture is not None:
+        check_writable(picture, model, *db, *queries)
     from dish import parallel
     from dish.io.files import evaluate_files
 
@@ -117,12 +139,60 @@ def evaluate(
         report = evaluate_files(hasher, wanted, base, top, ranks)
         if not ranks.first:
             return
+    lines = _beside(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if beside else []
+    if picture is not None:
+        from dish.experiments import figures
+
+        figures.write(figures.comparison_figure(lines), picture)
     if json:
         import json as js
 
-        print(js.dumps(report.to_dict()))
+        print(js.dumps(report.to_dict() | {"beside": [line.to_dict() for line in lines]}))
         return
     _show_report(report)
+    _show_beside(lines)
+
+
+def _beside(hasher: Any, queries: Any, database: Any, seen: Path | None, columns: Columns, needed: bool) -> list[Any]:
+    """Other rankings of the same rows, or none, saying why."""
+    from dish.io.tables import read_labels
+    from dish.registry import HAS_TORCH
+
+    why = "the model reads images" if getattr(hasher, "takes_images", False) else ""
+    why = why or ("" if HAS_TORCH else "torch is not installed")
+    if not why:
+        from dish import machine
+
+        size = 16 * sum(X.shape[0] * X.shape[1] for X, _ in (queries, database))
+        why = "" if size < machine.free_memory() else f"about {size >> 30} GB of memory would be needed"
+    if why:
+        if needed:
+            raise ValueError(f"other rankings cannot be had: {why}")
+        typer.echo(f"dish: note: nothing is ranked beside the model: {why}", err=True)
+        return []
+    from dish.experiments.compare import compare
+
+    labels = None if seen is None else read_labels(seen, columns.only_labels())
+    pairs = [(X[:], y) for X, y in (queries, database)]
+    return compare(hasher, pairs[0], pairs[1], labels)
+
+
+def _show_beside(lines: list[Any]) -> None:
+    for queries in dict.fromkeys(line.queries for line in lines):
+        part = [line for line in lines if line.queries == queries]
+        which = "all queries" if queries == "all" else f"queries of {queries} classes"
+        table = Table(title=f"{which}: {part[0].n_queries:,}", box=box.SIMPLE_HEAD)
+        table.caption = "P precision, R recall; ≤2: within radius 2"
+        places = list(part[0].precision_at)
+        names = [f"P@{k}" for k in places[:2]] + [f"R@{k}" for k in places[1:]]
+        for name in ("ranking by", "bytes", "MAP", *names, "P ≤2", "R ≤2"):
+            table.add_column(name, justify="left" if name == "ranking by" else "right")
+        for line in part:
+            found = [*list(line.precision_at.values())[:2], *list(line.recall_at.values())[1:]]
+            scores = (line.map, *found, line.precision_within_2, line.recall_within_2)
+            cells = ["–" if value is None else f"{value:.3f}" for value in scores]
+            table.add_row(line.ranking, f"{line.bytes:,}", *cells)
+        console.print(table)
 
 
 def _show_report(report: Any) -> None:

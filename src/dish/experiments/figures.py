@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dish.experiments import paper
+from dish.experiments.compare import Line
 from dish.experiments.definition import Results, Run
 from dish.experiments.tables import title, values
 from dish.io.atomic import write_atomically
@@ -24,13 +26,13 @@ _COLOURS = (
 )
 
 
-def _figure(columns: int, heading: str, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+def _figure(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tuple[Figure, list[Axes]]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.3 * columns, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     figure.suptitle(heading)
     for axis in axes:
         axis.grid(True, alpha=0.3)
@@ -94,6 +96,34 @@ def sensitivity_figure(results: Results, trials: int) -> Figure:
         axis.set(xlabel="iterations", ylabel=name)
         axis.legend()
     return figure
+
+
+def comparison_figure(lines: Sequence[Line]) -> Figure:
+    """MAP against bytes per row, and precision by places, of the rankings of ``compare``; a row per kind of query."""
+    groups = list(dict.fromkeys(line.queries for line in lines))
+    figure, axes = _figure(2, "the same rows, ranked by …", 3.4 * len(groups), len(groups))
+    for queries, size, top in zip(groups, axes[::2], axes[1::2], strict=True):
+        part = [line for line in lines if line.queries == queries]
+        for colour, line in zip(itertools.cycle(_COLOURS), part, strict=False):
+            ours = line is part[-1]
+            style: dict[str, Any] = {"color": "#c1121f" if ours else colour, "zorder": 3 if ours else 2}
+            size.plot(line.bytes, line.map, "o", markersize=11 if ours else 7, **style)
+            places, found = zip(*line.precision_at.items(), strict=True)
+            top.plot(places, found, "o-", label=line.ranking, linewidth=2.6 if ours else 1.4, **style)
+        which = "all queries" if queries == "all" else f"queries of {queries} classes"
+        size.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05), title=which)
+        top.set(xlabel="places", ylabel="precision", xscale="log", ylim=(0, 1.05), title=which)
+        top.legend(fontsize="small")
+    return figure
+
+
+def write(figure: Figure, path: Path) -> None:
+    """One file, .png or .svg."""
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(f"a picture is written as .png or .svg, not as {path.name!r}")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:], dpi=150)
+    write_atomically(path, buffer.getvalue())
 
 
 def save(figure: Figure, output: Path, name: str) -> str:

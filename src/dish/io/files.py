@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,7 +55,7 @@ def evaluate_files(
         yq, y = tag_matrix(yq, y)
     if y.shape[0] != X.shape[0]:
         raise ValueError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
-    q = hasher.transform(Xq)
+    q, keys, repeated = hasher.transform(Xq), row_bytes(Xq), set[bytes]()
     all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
     relevant = np.zeros_like(all_)
     with ranks.raise_together():
@@ -62,8 +63,23 @@ def evaluate_files(
             found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
             all_ += found.all_
             relevant += found.relevant
+            repeated.update(row_bytes(block))
+            repeated.intersection_update(keys)
     totals = (np.sum(ranks.gather_arrays(counts), 0) for counts in (all_, relevant))
-    return metrics.report(metrics.Histograms(*totals), k)
+    report = metrics.report(metrics.Histograms(*totals), k)
+    n_repeated = int(np.any(ranks.gather_arrays(np.array([key in repeated for key in keys])), 0).sum())
+    if n_repeated and ranks.first:
+        warnings.warn(
+            f"{n_repeated:,} of {len(q):,} queries are rows of the database, too: they find themselves first, which "
+            "flatters every score. Hold queries out of the database",
+            stacklevel=2,
+        )
+    return report
+
+
+def row_bytes(X: Any) -> list[bytes]:
+    """Every row as bytes, by which equal rows are known."""
+    return [row.tobytes() for row in np.asarray(X[:], np.float32)]
 
 
 def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArray[Any]]]:

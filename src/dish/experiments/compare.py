@@ -1,0 +1,164 @@
+"""Is it good? A model's codes beside what else could rank the same rows: floats, sign bits, PCA-ITQ, a classifier."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from dish import codes, metrics
+from dish.baselines.itq import PCAITQ
+from dish.experiments.bench import unit_rows
+from dish.labels import is_missing, is_tags
+from dish.metrics.relevance import Labels, match_labels
+from dish.metrics.scores import ball, expected_average_precision, found_at, recall_at
+from dish.metrics.sorting import l2_distances
+
+AT = (1, 10, 100)
+TRAINED_ON = 10_000  # database rows, at most, that PCA-ITQ and the classifier learn from
+Floats = NDArray[np.float64]
+Rows = tuple[Any, Any]  # X and y
+
+
+@dataclass
+class Line:
+    """One way to rank, for some of the queries. Within radius 2: None for rankings that have no radius."""
+
+    ranking: str
+    bytes: int  # per row
+    queries: str  # "all", "seen" or "unseen" classes
+    n_queries: int
+    map: float
+    precision_at: dict[int, float]
+    recall_at: dict[int, float]
+    precision_within_2: float | None
+    recall_within_2: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class PerQuery:
+    """Scores of every query, (n_queries,) each."""
+
+    ap: Floats
+    precision: dict[int, Floats]
+    recall: dict[int, Floats]
+    within: tuple[Floats, Floats] | None  # precision and recall within radius 2
+
+    def line(self, ranking: str, size: int, queries: str, which: NDArray[np.bool_]) -> Line:
+        """Means over some of the queries."""
+        within = (None, None) if self.within is None else tuple(float(values[which].mean()) for values in self.within)
+        precision, recall = (
+            {k: float(values[which].mean()) for k, values in scores.items()}
+            for scores in (self.precision, self.recall)
+        )
+        return Line(
+            ranking, size, queries, int(which.sum()), float(self.ap[which].mean()), precision, recall, *within
+        )
+
+
+def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> list[Line]:
+    """Lines for every ranking of the database rows: over all queries, and by whether their class was ``seen``.
+
+    ``seen`` holds the labels that the model was trained on; with (n, l) labels or tags queries are not told apart.
+    PCA-ITQ and, where the model has no probabilities of its own, the classifier learn from at most 10,000 of the
+    database rows, those of seen classes.
+    """
+    (Xq, yq), (X, y) = ((np.asarray(rows, np.float32), labels) for rows, labels in (queries, database))
+    groups = _groups(yq, seen, len(Xq))
+    at = tuple(k for k in AT if k <= len(X))
+    labels = match_labels(yq, y, len(Xq), len(X))
+    known = np.isin(np.asarray(y), np.asarray(seen)) if "seen" in groups else np.ones(len(X), bool)
+    rng = np.random.default_rng(0)
+    learned = np.sort(rng.permutation(np.flatnonzero(known))[:TRAINED_ON])
+    found = []
+    for ranking, size, scores in _rankings(hasher, Xq, X, y, yq, learned, labels, at):
+        found += [scores.line(ranking, size, name, which) for name, which in groups.items()]
+    return found
+
+
+def _groups(yq: Any, seen: Any, n: int) -> dict[str, NDArray[np.bool_]]:
+    """Which queries are counted together."""
+    every = {"all": np.ones(n, bool)}
+    if seen is None:
+        return every
+    if is_tags(yq) or np.ndim(yq) != 1:
+        raise ValueError("seen classes can be told from unseen ones only where every row has one label")
+    seen = np.asarray(seen)
+    was_seen = np.isin(np.asarray(yq), seen[~is_missing(seen)])
+    return every | {name: which for name, which in (("seen", was_seen), ("unseen", ~was_seen)) if which.any()}
+
+
+def _rankings(
+    hasher: Any, Xq: Any, X: Any, y: Any, yq: Any, learned: NDArray[np.intp], labels: Labels, at: tuple[int, ...]
+) -> Iterator[tuple[str, int, PerQuery]]:
+    """Name, bytes per row and scores of every ranking."""
+    d = X.shape[1]
+
+    def of_codes(q: NDArray[np.uint8], base: NDArray[np.uint8]) -> PerQuery:
+        return score_codes(metrics.histograms(q, yq, base, y), at)
+
+    yield "float cosine", 4 * d, score_floats(unit_rows(Xq), unit_rows(X), labels, at)
+    mean = X.mean(0)
+    yield "sign bits", codes.n_bytes(d), of_codes(codes.pack(Xq - mean), codes.pack(X - mean))
+    itq = PCAITQ(n_bits=hasher.n_bits).fit(X[learned])
+    yield "PCA-ITQ", codes.n_bytes(hasher.n_bits), of_codes(itq.transform(Xq), itq.transform(X))
+    judged = probabilities(hasher, Xq, X, y, learned)
+    if judged is not None:
+        p_q, p = judged
+        yield "classifier", 4 * p.shape[1], score_floats(p_q, p, labels, at)
+    name = type(hasher).__name__
+    yield name, codes.n_bytes(hasher.n_bits), of_codes(hasher.transform(Xq), hasher.transform(X))
+
+
+def probabilities(
+    hasher: Any, Xq: Any, X: Any, y: Any, learned: NDArray[np.intp]
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Label probabilities of queries and rows, scaled to length one: as much as codes that know only labels can tell.
+
+    Those of the posterior hash function, before they become bits; or of a logistic regression on the rows, which is
+    None for several labels per row.
+    """
+    if hasattr(hasher, "frame_"):
+        own = copy.copy(hasher)  # F = pᵃ V + offset, with V = I
+        own.n_bits = len(own.frame_)
+        own.frame_, own.offset_ = np.eye(own.n_bits, dtype=own.frame_.dtype), np.zeros_like(own.frame_[:, 0])
+        return unit_rows(own.decision_function(Xq)), unit_rows(own.decision_function(X))
+    if is_tags(y) or np.ndim(y) != 1:
+        return None
+    scale = max(float(X[learned].std()), 1e-12)
+    model = LogisticRegression(max_iter=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the ranking hardly changes after that many steps
+        model.fit(X[learned] / scale, np.asarray(y)[learned])
+    return unit_rows(model.predict_proba(Xq / scale)), unit_rows(model.predict_proba(X / scale))
+
+
+def score_codes(h: metrics.Histograms, at: tuple[int, ...]) -> PerQuery:
+    """Of Hamming rankings, in expectation over the order of ties."""
+    precision, recall, _ = ball(h, 2)
+    found = {k: found_at(h, k) / k for k in at}
+    return PerQuery(expected_average_precision(h), found, {k: recall_at(h, k) for k in at}, (precision, recall))
+
+
+def score_floats(Xq: NDArray[Any], X: NDArray[Any], labels: Labels, at: tuple[int, ...]) -> PerQuery:
+    """Of rankings of unit rows by cosine; equal ones in database order."""
+    n = len(Xq)
+    ap, precision, recall = np.zeros(n), {k: np.zeros(n) for k in at}, {k: np.zeros(n) for k in at}
+    for i, distances in enumerate(l2_distances(Xq, X)):
+        hit = labels.relevant(i)[np.argsort(distances, kind="stable")]
+        places = np.flatnonzero(hit) + 1.0
+        ap[i] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else 0.0
+        for k in at:
+            precision[k][i], recall[k][i] = hit[:k].mean(), hit[:k].sum() / max(1, len(places))
+    return PerQuery(ap, precision, recall, None)
