@@ -1,7 +1,8 @@
 """Networks as hash functions: ``DeepDISH``, and ``DeepHasher``, which the deep rivals share.
 
 A fit goes through ``data`` (what it learns from), ``model`` (the network), ``training`` (rounds of SGD, by one or
-several processes) and ``checkpoint``; ``hasher`` is the contract, ``dish`` the method.
+several processes) and ``checkpoint``; ``hasher`` is the contract, ``dish`` the method, with ``codewords``, ``cycles``
+and ``top`` for training towards codewords.
 """
 
 from dish.deep.dish import DeepDISH

@@ -34,6 +34,7 @@ class State:
     history: list[dict[str, float]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)  # of an optimiser that lasts for several rounds
     momentum: list[NDArray[np.float32]] = field(default_factory=list)
+    top: dict[str, NDArray[Any]] = field(default_factory=dict)  # what comes on top of the network in the end
 
 
 class Checkpoint:
@@ -71,6 +72,7 @@ class Checkpoint:
                 }
                 arrays = {"codes": state.codes, **state_arrays(model, "model.")}
                 arrays |= {f"momentum.{i}": a for i, a in enumerate(state.momentum)}
+                arrays |= {f"top.{name}": a for name, a in state.top.items()}
                 modelfile.save(self.path, "checkpoint", content, arrays)
 
     def read(self, model: HashNet) -> State | None:
@@ -98,22 +100,27 @@ class Checkpoint:
             history=content["history"],
             rates=content.get("rates", []),
             momentum=[arrays[f"momentum.{i}"] for i in range(sum(k.startswith("momentum.") for k in arrays))],
+            top={k.removeprefix("top."): a for k, a in arrays.items() if k.startswith("top.")},
         )
 
     def _share(self, state: State | None, model: HashNet) -> State | None:
         """The first process's state, on all of them: whether one sees the file does not matter."""
         if self.ranks.world == 1:
             return state
-        arrays: list[NDArray[Any]] = [] if state is None else [state.codes, *state.momentum]
-        told: dict[str, Any] = {} if state is None else {**vars(state), "codes": None, "momentum": None}
-        shared = self.ranks.gather_arrays(np.array(json.dumps([len(arrays), told])))[0]
-        count, rest = json.loads(str(shared))
+        arrays: list[NDArray[Any]] = [] if state is None else [state.codes, *state.momentum, *state.top.values()]
+        apart = {"codes": None, "momentum": None, "top": None}
+        told: dict[str, Any] = {} if state is None else {**vars(state), **apart}
+        names = [] if state is None else list(state.top)
+        shared = self.ranks.gather_arrays(np.array(json.dumps([len(arrays), names, told])))[0]
+        count, names, rest = json.loads(str(shared))
         if count == 0:
             return None
         none = np.zeros(0, np.uint8)
-        packed, *momentum = [self.ranks.gather_arrays(arrays[i] if arrays else none)[0] for i in range(count)]
+        packed, *others = [self.ranks.gather_arrays(arrays[i] if arrays else none)[0] for i in range(count)]
+        n_momentum = len(others) - len(names)
         self.ranks.broadcast(model.state_dict().values())
-        return State(**{**rest, "codes": packed, "momentum": momentum})
+        top = dict(zip(names, others[n_momentum:], strict=True))
+        return State(**{**rest, "codes": packed, "momentum": others[:n_momentum], "top": top})
 
 
 def fingerprint(params: dict[str, Any], problem: Problem) -> str:

@@ -1,10 +1,12 @@
-"""The F-step against codewords: a softmax over the cosines of F with one codeword per class or label.
+"""The F-step against codewords: a softmax over the cosines of the outputs with one codeword per class or label.
 
 With t (n, l) the labels of the rows, C_l = sgn(Σ_i t_il h_i) is the vote of the codes H of the rows with label l, and
 
-    loss_i = −Σ_l t̄_il log softmax_l( √r (cos(F_i, C_l) − m t_il) ) ,   t̄_i = t_i / Σ_l t_il .
+    loss_i = −Σ_l t̄_il log softmax_l( √R (cos(f_i, C_l) − m t_il) ) ,   t̄_i = t_i / Σ_l t_il .
 
-The margin m asks F to be nearer to its own codewords than to others by that much; several labels share one softmax.
+The margin m asks f to be nearer to its own codewords than to others by that much; several labels share one softmax.
+Training has two cycles of the learning rate: the first leaves some rows out, by which ``top`` is fitted, the second
+has all of them.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
+from dish.deep.top import cosines
 from dish.similarity import Similarity
 from dish.solver import cbcd
 
 MARGIN = 0.2
+SMOOTHING = 0.0  # the share of a row's labels that is spread over all
+MIXUP = 0.0  # up to this share of another row is mixed into each
+WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
 SWEEPS = 5  # of the H-step without a network, at most
+HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none are held out
 
 
 def start_codes(S: Similarity, n_bits: int, seed: int) -> NDArray[np.uint8]:
@@ -45,9 +52,16 @@ def codewords(packed: NDArray[np.uint8], n_bits: int, t: Tensor) -> Tensor:
     return torch.where(t.T @ H >= 0, 1.0, -1.0)
 
 
-def codeword_loss(F: Tensor, C: Tensor, t: Tensor) -> Tensor:
-    """The mean over rows (b, r) of the softmax loss; a row without a label counts nothing."""
-    r = F.shape[1]
-    cosine = functional.normalize(F, dim=1) @ C.T / r**0.5  # (b, l)
+def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:
+    """The mean over rows (b, R) of the softmax loss; a row without a label counts nothing."""
     wanted = t / t.sum(1, keepdim=True).clamp(min=1)
-    return functional.cross_entropy(r**0.5 * (cosine - MARGIN * t), wanted)
+    if SMOOTHING:
+        wanted = torch.lerp(wanted, wanted.sum(1, keepdim=True) / len(C), SMOOTHING)
+    return functional.cross_entropy(C.shape[1] ** 0.5 * (cosines(f, C) - MARGIN * t), wanted)
+
+
+def hold_out(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows that the first cycle is not trained on, and of those that it is."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    n_held = min(int(HELD_OUT * n), MOST_HELD_OUT)
+    return order[:n_held], order[n_held:]

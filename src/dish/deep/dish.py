@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dish import codes
 from dish.checks import check_integer, check_number, check_option
+from dish.deep import codewords
 from dish.deep.checkpoint import State
-from dish.deep.codewords import codeword_loss, codewords, one_hot, start_codes
+from dish.deep.cycles import CodewordFit, bit_agreement
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
@@ -42,8 +43,9 @@ class DeepDISH(DeepHasher):
     head : "paper" or "codewords"
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
         loss on the last hidden layer; an optimiser of its own in each round. "codewords" (experimental): a softmax
-        over the cosines of F with one codeword of H per class or label, with a margin; batch norm on F, and one
-        optimiser and one schedule over all rounds. ``alpha``, ``mu`` and ``stop_agreement`` are the paper's.
+        over the cosines of the outputs with one codeword of H per class or label, with a margin, then the posterior
+        hash function of ``DISH`` on top of the network (``deep.top``). Of 500 rows or more a part is held out in the
+        first half of the rounds, to fit it. ``alpha``, ``mu`` and ``stop_agreement`` are the paper's.
     """
 
     def __init__(
@@ -106,6 +108,10 @@ class DeepDISH(DeepHasher):
     def _norm(self) -> bool:
         return self.head == "codewords"
 
+    @property
+    def _n_outputs(self) -> int:
+        return max(self.n_bits, codewords.WIDTH) if self.head == "codewords" else self.n_bits
+
     def _learn(self, training: Training, done: State | None) -> Fitted:
         if self.head == "codewords":
             return self._learn_codewords(training, done)
@@ -127,7 +133,7 @@ class DeepDISH(DeepHasher):
     def _h_step(self, training: Training, F: Tensor, packed: Packed) -> tuple[Packed, int]:
         """Codes near F that keep S, from the former ones on, and how many bits moved."""
         with training.stage("H-step"):
-            H = cbcd.PackedColumns(packed, self.n_bits)
+            H = cbcd.PackedColumns(packed, F.shape[1])
             q = (len(F) * self.nu * LOSSES["hinge"].half_difference(F)).T.contiguous().cpu()
             done = cbcd.sweep(H, training.problem.S, q)
             return H.packed(), done.flips
@@ -150,29 +156,8 @@ class DeepDISH(DeepHasher):
         training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
 
     def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
-        """Rounds of H-step and codewords under one optimiser, whose rate falls once over all of them."""
-        problem, r = training.problem, self.n_bits
-        t = one_hot(problem.targets, problem.n_targets)
-        optimiser = training.optimiser(rounds=self.n_iter + 1)
-        if done is None:
-            first, packed, agreement = 0, start_codes(problem.S, r, problem.seed), []
-        else:
-            first, packed, agreement = done.round + 1, done.codes, done.agreement
-            optimiser.resume(done.rates, done.momentum, first * self.epochs * training.steps)
-        for round_ in range(first, self.n_iter + 1):
-            if round_ > 0:
-                F = training.outputs()
-                packed, moves = self._h_step(training, F, packed)
-                agreement.append(bit_agreement(F, packed))
-                training.settings.report(f"H-step {round_}: {moves:,} moves, agreement {agreement[-1]:.4f}")
-            C = codewords(packed, r, t)
-
-            def loss(phi: Tensor, F: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
-                return codeword_loss(F, C, t[batch.rows])
-
-            seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
-            training.run(loss, round_, optimiser)
-            training.save(round_, packed, agreement, optimiser)
+        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, lambda F, H: self._h_step(training, F, H)[0])
+        packed, agreement = fit.learn(done)
         return {"codes_": packed, "agreement_": agreement}
 
 
@@ -185,8 +170,3 @@ def train_classifier(training: Training) -> None:
         return problem.classification_loss(head(torch.tanh(F)), batch.rows)
 
     training.run(loss, 0, training.optimiser(head))
-
-
-def bit_agreement(F: Tensor, packed: Packed) -> float:
-    """The share of bits that are the sign of F."""
-    return float(((F >= 0).cpu() == torch.from_numpy(codes.unpack(packed, F.shape[1]) > 0)).float().mean())

@@ -24,6 +24,7 @@ from dish.checks import check_integer, check_number, check_option
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, targets_of
 from dish.deep.model import Encoder, HashNet, encode, load_state, make_model, state_arrays
+from dish.deep.top import PosteriorTop
 from dish.deep.training import Settings, Training, reporter, seeded
 from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
@@ -127,8 +128,13 @@ class DeepHasher(Hasher):
 
     @property
     def _norm(self) -> bool:
-        """Whether F has batch norm."""
+        """Whether the outputs have batch norm."""
         return False
+
+    @property
+    def _n_outputs(self) -> int:
+        """Outputs of the last layer that is trained."""
+        return self.n_bits
 
     # --- fit ---
 
@@ -168,7 +174,7 @@ class DeepHasher(Hasher):
         """The training at its beginning, or as a checkpoint left it."""
         with problem.ranks.raise_together():
             some = problem.rows[:2]
-            model, fresh = make_model(self.net, self.weights, self.image_size, self.n_bits, some, self._norm)
+            model, fresh = make_model(self.net, self.weights, self.image_size, self._n_outputs, some, self._norm)
             model = model.to(problem.device)
             if problem.rows.ndim == 4:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -304,7 +310,10 @@ class DeepHasher(Hasher):
         if hasher.vectors_:
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
-        hasher.model_ = HashNet(body, fitted["width"], hasher.n_bits, size, spec.normal, hasher._norm)
+        n_outputs = len(arrays["model.hash.bias"])
+        hasher.model_ = HashNet(body, fitted["width"], n_outputs, size, spec.normal, hasher._norm)
+        if "model.top.V" in arrays:
+            hasher.model_.top = PosteriorTop.blank(n_outputs, *arrays["model.top.V"].shape)
         load_state(hasher.model_, arrays, "model.")
         return hasher
 

@@ -20,13 +20,14 @@ class HashNet(nn.Module):
     std: Tensor
 
     def __init__(
-        self, body: nn.Module, width: int, n_bits: int, size: int, normal: nets.Normal, norm: bool = False
+        self, body: nn.Module, width: int, n_outputs: int, size: int, normal: nets.Normal, norm: bool = False
     ) -> None:
-        """``norm``: batch norm of F, so that every output is above zero about as often as below."""
+        """``norm``: batch norm of the outputs, so that every one is above zero about as often as below."""
         super().__init__()
         self.body = body
-        self.hash = nn.Linear(width, n_bits)
-        self.norm = nn.BatchNorm1d(n_bits, affine=False) if norm else nn.Identity()
+        self.hash = nn.Linear(width, n_outputs)
+        self.norm = nn.BatchNorm1d(n_outputs, affine=False) if norm else nn.Identity()
+        self.top: nn.Module = nn.Identity()  # after training: what turns the outputs into F
         self.size = size
         mean, std = (255 * torch.tensor(v).view(-1, 1, 1) for v in normal)
         self.register_buffer("mean", mean, persistent=False)
@@ -46,7 +47,7 @@ class HashNet(nn.Module):
         return (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Prepared rows → Φ (n, D) and F (n, r)."""
+        """Prepared rows → Φ (n, D) and the outputs that are trained, (n, r) or as many as ``top`` takes."""
         phi = self.body(x)
         return phi, self.norm(self.hash(phi))
 
@@ -65,9 +66,9 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """F (n, r)."""
         x = self.model.prepare(x)
-        F: Tensor = self.model(x)[1]
+        F: Tensor = self.model.top(self.model(x)[1])
         if self.mirror and x.ndim == 4:
-            F = (F + self.model(x.flip(3))[1]) / 2
+            F = (F + self.model.top(self.model(x.flip(3))[1])) / 2
         return F.float()
 
 
@@ -79,7 +80,7 @@ def encode(model: HashNet, x: Tensor, mirror: bool) -> Tensor:
 
 
 def make_model(
-    net: Any, weights: Any, image_size: int | None, n_bits: int, some: Tensor, norm: bool = False
+    net: Any, weights: Any, image_size: int | None, n_outputs: int, some: Tensor, norm: bool = False
 ) -> tuple[HashNet, frozenset[str]]:
     """The network for rows like ``some``, and the parameters of its body that came without weights.
 
@@ -100,7 +101,7 @@ def make_model(
     fresh: list[str] = []
     if weights is not None:  # after the first pass: lazy layers have their widths
         fresh = nets.load_weights(body, weights, net if isinstance(net, str) else "")
-    return HashNet(body, phi.shape[1], n_bits, size, normal, norm), frozenset(fresh)
+    return HashNet(body, phi.shape[1], n_outputs, size, normal, norm), frozenset(fresh)
 
 
 def _middle_square(x: Tensor) -> Tensor:

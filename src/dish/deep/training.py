@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Batch:
     rows: Tensor  # (b,) on the device
     size: int  # rows of the batch on all processes
     mine: slice  # which of those are ours
+    mixed: Tensor | None = None  # (b,): the share of the row before it that was mixed into each
 
     @property
     def share(self) -> float:
@@ -58,6 +59,12 @@ class Batch:
         """Numbers from 0 to 1 for each row, (b, *shape): drawn for the whole batch, so that all processes agree."""
         whole = torch.rand((self.size, *shape), generator=generator, device=generator.device)
         return whole[self.mine]
+
+    def blend(self, x: Tensor) -> Tensor:
+        """Values (b, …) of the rows, mixed as the rows were."""
+        if self.mixed is None:
+            return x
+        return torch.lerp(x, x.roll(1, 0), self.mixed.view(-1, *[1] * (x.ndim - 1)))
 
 
 BatchLoss = Callable[[Tensor, Tensor, Batch], Tensor]  # (Φ (b, D), F (b, r), batch) → the mean loss of its rows
@@ -106,7 +113,6 @@ class Training(Stopwatch):
         self.problem, self.model, self.fresh, self.settings = problem, model, fresh, settings
         self.checkpoint = checkpoint
         self.size = min(settings.batch_size, problem.n)
-        self.steps = max(1, problem.n // self.size)
         self.history: list[dict[str, float]] = []
         self.timings_ = {}
         world = problem.ranks.world
@@ -120,10 +126,17 @@ class Training(Stopwatch):
         """Time what is done inside."""
         return self._stage(name)
 
-    def optimiser(self, head: nn.Module | None = None, scale: float = 1.0, rounds: int = 1) -> Optimiser:
-        """For so many rounds, at ``scale`` times the rate; ``head`` are layers of the loss that learn too.
+    def steps_of(self, n: int) -> int:
+        """Steps of one round over n rows."""
+        return self.settings.epochs * max(1, n // min(self.size, n))
 
-        When fine-tuning, layers that came with weights learn at a tenth of the rate.
+    def optimiser(
+        self, head: nn.Module | None = None, scale: float = 1.0, rounds: int = 1, n: int | None = None
+    ) -> Optimiser:
+        """For so many rounds over n rows, at ``scale`` times the rate.
+
+        ``head`` are layers of the loss that learn too. When fine-tuning, layers that came with weights learn at a
+        tenth of the rate.
         """
         s = self.settings
         lr = scale * ((0.01 if s.fine_tuning else 0.1) if isinstance(s.lr, str) else float(s.lr))
@@ -137,14 +150,16 @@ class Training(Stopwatch):
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             sgd,
             max_lr=[g["lr"] for g in sgd.param_groups],
-            total_steps=rounds * s.epochs * self.steps + 1,
+            total_steps=rounds * self.steps_of(n or self.problem.n) + 1,
             pct_start=0.1,
             cycle_momentum=False,
         )
         return Optimiser(sgd, schedule)
 
-    def run(self, loss: BatchLoss, round_: int, optimiser: Optimiser) -> None:
-        """``epochs`` passes over the rows.
+    def run(
+        self, loss: BatchLoss, round_: int, optimiser: Optimiser, rows: Tensor | None = None, mixup: float = 0.0
+    ) -> None:
+        """``epochs`` passes over all rows or some; up to a share ``mixup`` of another row is mixed into each.
 
         Seeded by round: a fit that resumes takes the same steps as one that was never stopped.
         """
@@ -155,28 +170,38 @@ class Training(Stopwatch):
             seed_generators(seed + 3 + ranks.rank, self.problem.device)  # dropout: masks of its own
         ranks.broadcast([*optimiser.params, *self.model.buffers()])
         epochs = self.settings.epochs
+        rows = torch.arange(self.problem.n) if rows is None else rows
         with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
             for epoch in range(epochs):
                 self.model.train()
                 total = torch.zeros((), device=self.problem.device)
-                for batch in self._batches(order):
-                    total += self._step(batch, loss, noise, optimiser)
-                self._epoch_done(round_, epoch, float(ranks.total(total)) / self.steps)
+                steps = 0
+                for batch in self._batches(rows, order):
+                    total += self._step(batch, loss, noise, optimiser, mixup)
+                    steps += 1
+                self._epoch_done(round_, epoch, float(ranks.total(total)) / steps)
                 step(1)
             ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
 
-    def _batches(self, order: torch.Generator) -> Iterator[Batch]:
+    def _batches(self, rows: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """This process's part of the batches of one pass; rows beyond the last whole batch wait for another pass."""
-        ranks, n = self.problem.ranks, self.problem.n
+        ranks, n = self.problem.ranks, len(rows)
+        size = min(self.size, n)
         mine = slice(ranks.rank, None, ranks.world)
-        for rows in torch.randperm(n, generator=order)[: self.steps * self.size].view(self.steps, self.size):
-            yield Batch(rows[mine].to(self.problem.device), self.size, mine)
+        shuffled = rows[torch.randperm(n, generator=order)[: n // size * size]]
+        for some in shuffled.to(self.problem.device).view(-1, size):  # one transfer per pass
+            yield Batch(some[mine], size, mine)
 
-    def _step(self, batch: Batch, loss: BatchLoss, noise: torch.Generator, optimiser: Optimiser) -> Tensor:
+    def _step(
+        self, batch: Batch, loss: BatchLoss, noise: torch.Generator, optimiser: Optimiser, mixup: float
+    ) -> Tensor:
         """One step of SGD; this process's part of the batch's mean loss."""
         x = self.problem.rows[batch.rows]
         if self.settings.augment and x.ndim == 4:
             x = augment(x, lambda: batch.draw(noise))
+        if mixup:
+            batch = replace(batch, mixed=mixup * batch.draw(noise))
+            x = batch.blend(x.float())
         with self._autocast():
             phi, F = self.model(self.model.prepare(x))
         value = loss(phi.float(), F.float(), batch) * batch.share
@@ -207,10 +232,10 @@ class Training(Stopwatch):
         return torch.autocast("cuda", torch.bfloat16) if self.problem.device.type == "cuda" else nullcontext()
 
     def outputs(self) -> Tensor:
-        """F (n, r) of the training rows, without augmentation; every process encodes its part."""
+        """F (n, r) of the training rows, or what is trained, without augmentation; every process encodes its part."""
         ranks, rows = self.problem.ranks, self.problem.rows
-        F = torch.zeros(len(rows), self.model.hash.out_features, device=self.problem.device)
-        size = self.model.rows_at_once()
+        size, width = self.model.rows_at_once(), encode(self.model, rows[:1], False).shape[1]
+        F = torch.zeros(len(rows), width, device=self.problem.device)
         for i in range(ranks.rank * size, len(rows), ranks.world * size):
             F[i : i + size] = encode(self.model, rows[i : i + size], self.settings.mirror)
         ranks.sum_in_place(F)
@@ -226,9 +251,14 @@ class Training(Stopwatch):
         packed: NDArray[np.uint8],
         agreement: Sequence[float] = (),
         optimiser: Optimiser | None = None,
+        top: dict[str, NDArray[Any]] | None = None,
     ) -> State:
-        """The state after a round, kept in the checkpoint if there is one; with an optimiser that outlasts it."""
+        """The state after a round, kept in the checkpoint if there is one; with an optimiser that outlasts it.
+
+        ``top`` is what the network gets on top of it in the end, if that is known.
+        """
         state = State(round_, packed, self.problem.seed, list(agreement), self.history)
+        state.top = top or {}
         if optimiser is not None:
             state.rates, state.momentum = optimiser.rates, optimiser.momentum
         self.checkpoint.write(state, self.model)

@@ -1,0 +1,266 @@
+"""DeepDISH(head="codewords") on CIFAR-10: 5,000 training images, 1,000 queries, 59,000 in the database.
+
+Several runs at a time share one GPU; every finished run is added to OUTPUT/deep_codewords.json (definition, MAP,
+seconds, environment), and runs that are there already are not run again.
+
+    python benchmarks/deep_codewords.py main ablation --jobs 12 --output out      # 6conv, 4 lengths, 3 trials; parts
+    python benchmarks/deep_codewords.py recipe --jobs 12 --output out             # no queries: held-out images only
+    python benchmarks/deep_codewords.py rivals --bits 12,48 --trials 1 --output out
+    python benchmarks/deep_codewords.py alone --jobs 1 --output out               # the seconds of one run
+
+"recipe" trains on 4,000 of the 5,000 training images and scores the other 1,000, half against half: constants of the
+method are chosen by it, never by queries. ``--keep`` stores the cosines of one run per group (NAME.npz).
+Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish import machine, metrics, registry
+from dish.datasets import Dataset, load_cifar10
+from dish.experiments.bench import write_json
+
+EPOCHS = 240  # passes over the images in all, for every method
+RIVALS = ("cnnh", "cnnbh", "hashnet", "dtsh", "greedyhash", "csq", "dpn", "orthohash", "adsh")
+BITS = (12, 24, 32, 48)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fit: a method, its parameters, and constants of its modules that differ ("module.NAME": value)."""
+
+    group: str
+    name: str
+    method: str = "dish_d"
+    bits: int = 48
+    trial: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    held_out: bool = False  # score training images that were left out, not queries
+
+    @property
+    def key(self) -> str:
+        """What tells runs apart in the file of results."""
+        return f"{self.group}/{self.name}/{self.bits}/{self.trial}"
+
+
+def ours(group: str, name: str, rounds: int = 4, epochs: int = EPOCHS, **others: Any) -> Run:
+    """A run of the codeword head with so many rounds and passes in all."""
+    params = {"head": "codewords", "n_iter": rounds - 1, "epochs": epochs // rounds, **others.pop("params", {})}
+    return Run(group, name, params=params, **others)
+
+
+def main_runs(bits: tuple[int, ...], trials: int) -> list[Run]:
+    """The table: every length and trial."""
+    return [ours("main", "dish_d codewords", bits=r, trial=i) for i in range(trials) for r in bits]
+
+
+def ablation_runs() -> list[Run]:
+    """What each part is worth, at 48 bits."""
+    variants: dict[str, dict[str, Any]] = {
+        "all parts": {},
+        "no margin": {"constants": {"codewords.MARGIN": 0.0}},
+        "no batch norm": {"constants": {"dish.DeepDISH._norm": False}},
+        "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
+        "48 outputs": {"constants": {"codewords.WIDTH": 48}},
+        "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
+        "Hadamard codewords": {"constants": {"hadamard": True, "fixed": True}},
+    }
+    runs = [ours("ablation", name, **how) for name, how in variants.items()]
+    paper = {"head": "paper", "n_iter": 3, "epochs": EPOCHS // 4}
+    return [*runs, Run("ablation", "the paper's head", params=paper)]
+
+
+def recipe_runs(trials: int) -> list[Run]:
+    """Constants by held-out training images; the first half of a fit is all that is scored by ``top``."""
+    variants: dict[str, dict[str, Any]] = {
+        "as it is": {},
+        "smoothing 0.1": {"constants": {"codewords.SMOOTHING": 0.1}},
+        "mixup 0.3": {"constants": {"codewords.MIXUP": 0.3}},
+        "mixup 0.5": {"constants": {"codewords.MIXUP": 0.5}},
+        "margin 0.4": {"constants": {"codewords.MARGIN": 0.4}},
+        "480 passes": {"epochs": 480},
+        "480 passes, mixup 0.3": {"epochs": 480, "constants": {"codewords.MIXUP": 0.3}},
+        "decay 0.001": {"params": {"weight_decay": 1e-3}},
+        "rate 0.2": {"params": {"lr": 0.2}},
+        "cut-outs of half a side": {"constants": {"augment.HOLE": 0.35}},
+    }
+    return [
+        ours("recipe", name, trial=i, held_out=True, **how) for i in range(trials) for name, how in variants.items()
+    ]
+
+
+def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
+    """The other methods with as many passes."""
+    return [
+        Run("rivals", name, name, r, i, {"epochs": EPOCHS}) for i in range(trials) for r in bits for name in methods
+    ]
+
+
+def alone_runs() -> list[Run]:
+    """For the seconds of one run with the GPU to itself: a short one first, that warms up."""
+    short = ours("alone", "warm-up", epochs=8)
+    return [short, ours("alone", "one run alone")]
+
+
+def change(constants: dict[str, Any]) -> None:
+    """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
+    from dish.deep import augment, codewords, cycles, dish
+
+    for name, value in constants.items():
+        if name == "hadamard":
+            cycles.start_codes = hadamard_codes  # type: ignore[assignment]
+        elif name == "fixed":
+            dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
+        elif name == "dish.DeepDISH._norm":
+            dish.DeepDISH._norm = value  # type: ignore[assignment, method-assign]
+        else:
+            module, constant = name.split(".")
+            setattr({"augment": augment, "codewords": codewords}[module], constant, value)
+
+
+def hadamard_codes(S: Any, n_bits: int, seed: int) -> NDArray[np.uint8]:
+    """Rows of a Hadamard matrix as codewords: orthogonal, and balanced if the first row is left out."""
+    from scipy.linalg import hadamard
+
+    side = 1 << max(n_bits - 1, S.n_groups).bit_length()
+    columns = np.random.RandomState(seed).permutation(side)[:n_bits]
+    table = hadamard(side)[1 : S.n_groups + 1, columns] > 0
+    return np.packbits(table[S.row_group.cpu().numpy()], axis=1)
+
+
+def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
+    """Fit, encode, score."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = True
+    change(run.constants)
+    data = load_cifar10()
+    split = data.split(run.trial, 5000)
+    train, query, base = split.train, split.query, split.database
+    if run.held_out:
+        held = np.random.default_rng(run.trial).permutation(len(train)) < len(train) // 5
+        train, (query, base) = train[~held], np.array_split(train[held], 2)
+    hasher = registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **run.params)
+    start = time.perf_counter()
+    hasher.fit(data.X[train], data.y[train])
+    seconds = time.perf_counter() - start
+    found = scores(hasher, data, query, base, None if run.held_out else keep, run)
+    if run.held_out:  # each half is the database once
+        swapped = scores(hasher, data, base, query, None, run)
+        found = {name: (value + swapped[name]) / 2 for name, value in found.items()}
+    return {**asdict(run), **found, "fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
+
+
+def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None, run: Run) -> dict[str, Any]:
+    """MAP of the codes; with a posterior on top also of its floats, and how often it is right."""
+    start = time.perf_counter()
+    codes = [hasher.transform(data.X[rows]) for rows in (query, base)]
+    seconds = time.perf_counter() - start
+    y = [data.y[rows] for rows in (query, base)]
+    found: dict[str, Any] = {"encode_s": seconds, "map": mean_ap(codes, y)}
+    top = hasher.model_.top
+    if not hasattr(top, "V"):
+        return found
+    f = [outputs(hasher, data.X[rows]) for rows in (query, base)]
+    p = [top.posterior(each) for each in f]
+    found["accuracy"] = float((p[0].argmax(1).cpu().numpy() == y[0]).mean())
+    found["map_floats"] = float_map(p, y)
+    found["beta"] = float(top.beta)
+    if f[0].shape[1] == hasher.n_bits:
+        found["map_signs_of_outputs"] = mean_ap([np.packbits((each >= 0).cpu().numpy(), axis=1) for each in f], y)
+    if keep is not None and run.trial == 0:
+        cosine = [(each @ top.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
+        arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": top.beta.cpu()}
+        np.savez_compressed(keep / f"{run.group}_{run.bits}.npz", **arrays, V=top.V.cpu(), offset=top.offset.cpu())
+    return found
+
+
+def outputs(hasher: Any, X: NDArray[np.uint8]) -> Any:
+    """What the network was trained for (n, R), of the images as they are."""
+    import torch
+
+    model = hasher.model_.eval()
+    device = model.mean.device
+    with torch.no_grad():
+        parts = [model(model.prepare(torch.tensor(X[i : i + 512], device=device)))[1] for i in range(0, len(X), 512)]
+    return torch.cat(parts).float()
+
+
+def mean_ap(codes: list[NDArray[np.uint8]], y: list[NDArray[Any]]) -> float:
+    """MAP over the whole ranking."""
+    return float(metrics.mean_average_precision(codes[0], y[0], codes[1], y[1]))
+
+
+def float_map(p: list[Any], y: list[NDArray[Any]]) -> float:
+    """MAP of the ranking by p(x)·p(x′): what codes could keep at best."""
+    import torch
+
+    relevant_of = torch.from_numpy(y[1].astype(np.int64)).to(p[0].device)
+    total = 0.0
+    for scored, label in zip(p[0] @ p[1].T, y[0], strict=True):
+        relevant = (relevant_of[scored.argsort(descending=True)] == int(label)).double()
+        precision = relevant.cumsum(0) / torch.arange(1, len(relevant) + 1, device=relevant.device)
+        total += float((precision * relevant).sum() / relevant.sum())
+    return total / len(y[0])
+
+
+def wanted(args: argparse.Namespace) -> list[Run]:
+    """The runs of the groups that were asked for."""
+    bits = tuple(int(r) for r in args.bits.split(","))
+    methods = tuple(args.methods.split(","))
+    made = {
+        "main": lambda: main_runs(bits, args.trials),
+        "ablation": ablation_runs,
+        "recipe": lambda: recipe_runs(args.trials),
+        "rivals": lambda: rival_runs(methods, bits, args.trials),
+        "alone": alone_runs,
+    }
+    return [run for group in args.groups for run in made[group]()]
+
+
+def main() -> None:
+    """Run what is not in the file yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="+", choices=["main", "ablation", "recipe", "rivals", "alone"])
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--bits", default=",".join(map(str, BITS)))
+    parser.add_argument("--methods", default=",".join(RIVALS))
+    parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--keep", action="store_true", help="store the cosines of the first trial of each group")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "deep_codewords.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    results["environment"] = machine.environment()
+    todo = [run for run in wanted(args) if "map" not in results["runs"].get(run.key, {})]
+    keep = args.output if args.keep else None
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        futures = {pool.submit(work, run, min(args.jobs, len(todo)), keep): run for run in todo}
+        for future in as_completed(futures):
+            run = futures[future]
+            try:
+                results["runs"][run.key] = future.result()
+            except Exception as error:  # the other runs go on, and the file says what went wrong
+                results["runs"][run.key] = {**asdict(run), "failed": f"{type(error).__name__}: {error}"}
+            done = results["runs"][run.key]
+            shown = {k: done[k] for k in ("map", "map_floats", "accuracy", "fit_s", "failed") if k in done}
+            print(run.key, shown, flush=True)
+            write_json(path, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Training towards codewords: rounds of H-step and SGD in two cycles of the learning rate, and the top they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dish import codes
+from dish.deep import codewords
+from dish.deep.checkpoint import State
+from dish.deep.codewords import codeword_loss, hold_out, one_hot, start_codes
+from dish.deep.model import state_arrays
+from dish.deep.top import PosteriorTop, Rows, fit_top, plain_top
+from dish.deep.training import Batch, Training, seed_generators
+
+Packed = NDArray[np.uint8]
+Cycle = tuple[range, Tensor | None]  # its rounds, and the rows it has (None: all)
+
+
+@dataclass
+class CodewordFit:
+    """One fit of ``DeepDISH(head="codewords")`` on its way."""
+
+    training: Training
+    n_bits: int
+    n_rounds: int
+    h_step: Callable[[Tensor, Packed], Packed]  # codes near the outputs that keep S, from former ones on
+
+    def __post_init__(self) -> None:
+        problem = self.training.problem
+        self.t = one_hot(problem.targets, problem.n_targets)
+        self.width = self.training.model.hash.out_features
+        self.held, self.seen = hold_out(problem.n, problem.seed + 7)
+
+    def learn(self, done: State | None) -> tuple[Packed, list[float]]:
+        """Train the network, from a state on if there is one, and put the top on it; codes and agreement."""
+        problem = self.training.problem
+        state = done or State(-1, start_codes(problem.S, self.width, problem.seed), problem.seed)
+        for rounds, rows in self.cycles():
+            if state.round + 1 < rounds.stop:
+                state = self.run_cycle(rounds, rows, state)
+        self.training.model.top = self.top(state)
+        problem.ranks.broadcast(self.training.model.top.buffers())
+        packed = self.h_step(self.training.outputs(), start_codes(problem.S, self.n_bits, problem.seed))
+        return packed, state.agreement
+
+    def cycles(self) -> list[Cycle]:
+        """The first half of the rounds leaves rows out, unless they are few."""
+        first = self.n_rounds // 2
+        if self.training.problem.n < codewords.FEWEST_ROWS or first == 0:
+            return [(range(self.n_rounds), None)]
+        return [(range(first), self.seen), (range(first, self.n_rounds), None)]
+
+    def run_cycle(self, rounds: range, rows: Tensor | None, state: State) -> State:
+        """The rounds of a cycle that the state does not have yet, under one optimiser."""
+        training, problem = self.training, self.training.problem
+        n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
+        optimiser = training.optimiser(rounds=len(rounds), n=n)
+        if first > rounds.start:
+            optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
+        for round_ in range(first, rounds.stop):
+            packed = self.between_rounds(round_, state)
+            C = codewords.codewords(packed, self.width, self.t)
+
+            def loss(phi: Tensor, f: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
+                return codeword_loss(f, C, batch.blend(self.t[batch.rows]))
+
+            seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
+            training.run(loss, round_, optimiser, rows, codewords.MIXUP)
+            fitted = rows is not None and round_ == rounds[-1]
+            top = state_arrays(self.fit_top(C)) if fitted else state.top
+            state = training.save(round_, packed, state.agreement, optimiser, top)
+        return state
+
+    def between_rounds(self, round_: int, state: State) -> Packed:
+        """Codes for the next round, given what the network says now."""
+        if round_ == 0:
+            return state.codes
+        f = self.training.outputs()
+        packed = self.h_step(f, state.codes)
+        state.agreement.append(bit_agreement(f, packed))
+        self.training.settings.report(f"H-step {round_}: agreement {state.agreement[-1]:.4f}")
+        return packed
+
+    @property
+    def signs(self) -> NDArray[np.float64]:
+        """The codewords of n_bits whose signs the frame has."""
+        problem = self.training.problem
+        packed = start_codes(problem.S, self.n_bits, problem.seed)
+        return codewords.codewords(packed, self.n_bits, self.t).double().cpu().numpy()
+
+    def fit_top(self, C: Tensor) -> PosteriorTop:
+        """By the rows that were held out."""
+        problem = self.training.problem
+        with self.training.stage("frame"):
+            f = self.training.outputs()
+            held, seen = (Rows(f[i], self.t[i]) for i in (self.held.to(f.device), self.seen.to(f.device)))
+            rng = np.random.RandomState(problem.seed)
+            return fit_top(C, self.signs, held, seen, problem.targets.ndim == 1, rng)
+
+    def top(self, state: State) -> PosteriorTop:
+        """The top of the state for its codewords; without held-out rows, one that is as sure as the training was."""
+        C = codewords.codewords(state.codes, self.width, self.t)
+        if not state.top:
+            return plain_top(C, self.signs, self.width**0.5, np.random.RandomState(self.training.problem.seed))
+        V, offset = (torch.tensor(state.top[name], device=C.device) for name in ("V", "offset"))
+        return PosteriorTop(C, V, offset, float(state.top["beta"]), float(state.top["power"]))
+
+
+def bit_agreement(F: Tensor, packed: Packed) -> float:
+    """The share of bits that are the sign of F."""
+    return float(((F >= 0).cpu() == torch.from_numpy(codes.unpack(packed, F.shape[1]) > 0)).float().mean())

@@ -1,0 +1,70 @@
+"""What comes on top of a network trained towards codewords: formula, calibration, the rows it is fitted by."""
+
+import numpy as np
+import pytest
+import torch
+
+from dish import DeepDISH
+from dish.deep.codewords import hold_out
+from dish.deep.top import PosteriorTop, Rows, calibrate, cosines, fit_top, held_out_map, plain_top
+from dish.deep.training import Training
+
+
+def some(n=400, n_labels=4, R=16, seed=0):
+    """Codewords, outputs near those of two classes each, and labels drawn by softmax(6 cos)."""
+    rng = torch.Generator().manual_seed(seed)
+    C = torch.where(torch.rand(n_labels, R, generator=rng) < 0.5, -1.0, 1.0)
+    weight = torch.rand(n, n_labels, generator=rng) ** 3
+    f = weight @ C + 0.3 * torch.randn(n, R, generator=rng)
+    y = torch.multinomial(torch.softmax(6 * cosines(f, C), 1), 1, generator=rng)[:, 0]
+    return C, Rows(f, torch.nn.functional.one_hot(y, n_labels).float())
+
+
+def test_it_is_its_formula():
+    C, rows = some(5)
+    rng = np.random.default_rng(0)
+    V, offset = rng.standard_normal((4, 6)), rng.standard_normal(6)
+    f = rows.f.double().numpy()
+    z = 3 * (f / np.linalg.norm(f, axis=1, keepdims=True)) @ C.numpy().T / 4
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    top = PosteriorTop(C, torch.from_numpy(V), torch.from_numpy(offset), 3.0, 0.5)
+    np.testing.assert_allclose(top(rows.f).numpy(), np.sqrt(p) @ V + offset, atol=1e-5)
+
+
+def test_it_is_as_sure_as_it_is_right():
+    C, rows = some(20_000)
+    assert calibrate(C, rows) == pytest.approx(6, rel=0.1)
+
+
+@pytest.mark.parametrize("one_label", [True, False])
+def test_held_out_rows_make_codes_that_rank_them_better(one_label):
+    C, rows = some(2000)
+    held, seen = (Rows(rows.f[part], rows.t[part]) for part in (slice(0, 1000), slice(1000, None)))
+    signs = np.where(np.random.RandomState(0).rand(4, 8) < 0.5, -1.0, 1.0)
+    fitted = fit_top(C, signs, held, seen, one_label, np.random.RandomState(1))
+    plain = plain_top(C, signs, 0.5, np.random.RandomState(1))
+    assert held_out_map(fitted, held, seen) > held_out_map(plain, held, seen) + 0.01
+
+
+def test_rows_are_held_out_in_the_first_cycle_only(digits, monkeypatch):
+    X, y, _, _ = digits
+    seen, run = [], Training.run
+
+    def noted(self, loss, round_, optimiser, rows=None, mixup=0.0):
+        seen.append(None if rows is None else rows.tolist())
+        run(self, loss, round_, optimiser, rows, mixup)
+
+    monkeypatch.setattr(Training, "run", noted)
+    DeepDISH(16, head="codewords", epochs=1, n_iter=3, device="cpu").fit(X, y)
+    assert seen[2:] == [None, None]
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == len(X) - int(0.15 * len(X))
+    seen.clear()
+    DeepDISH(16, head="codewords", epochs=1, n_iter=1, device="cpu").fit(X[:400], y[:400])
+    assert seen == [None, None]  # too few rows to leave any out
+
+
+def test_held_out_and_seen_rows_are_all_rows():
+    held, seen = hold_out(1000, 3)
+    assert len(held) == 150
+    assert sorted([*held.tolist(), *seen.tolist()]) == list(range(1000))
