@@ -35,7 +35,10 @@ from dish.experiments import bench
 RESULTS = Path(__file__).parent / "results" / "real"
 CUT = 5000  # places of a ranking that count, where rows have several labels
 PROTOCOLS = ("trained on", "disjoint", "unseen classes")
-VARIANTS = {"dish_k_auto": ("dish", {"loss": "ridge"})}  # the paper's hash function with our similar_weight
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dish_k_auto": ("dish", {"loss": "ridge"}),  # the paper's hash function with our similar_weight
+    "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # some columns for every class
+}
 FLOATS = ("cosine", "ceiling")  # rankings by real numbers: of the rows, and the product of the posteriors of DISH
 KEY = ("protocol", "trial", "method", "bits")
 
@@ -302,8 +305,9 @@ def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dic
 def all_methods() -> list[str]:
     """Floats first, then ours, then every rival that takes rows of features."""
     names = [name for name in registry.HASHERS if name in bench.method_names()]
-    at = names.index("dish_k") + 1
-    return [*FLOATS, *names[:at], *VARIANTS, *names[at:]]
+    for name, (base, _) in VARIANTS.items():
+        names.insert(names.index(base) + (2 if base == "dish" else 1), name)  # after dish and dish_k, or its own
+    return [*FLOATS, *names]
 
 
 def parse() -> tuple[argparse.Namespace, Options]:

@@ -275,6 +275,7 @@ def test_lfh_rows_outside_the_columns_gain_too():
 def test_cosdish_local_maximum_against_brute_force(seed):
     rng = np.random.default_rng(seed)
     M, c, b = rng.standard_normal((8, 8)), rng.standard_normal(8), rng.choice((-1.0, 1.0), 8)
+    M = (M + M.T) / 2
 
     def value(z):
         return z @ M @ z + 2 * c @ z
@@ -284,6 +285,18 @@ def test_cosdish_local_maximum_against_brute_force(seed):
     assert all(value(found * np.where(np.arange(8) == i, -1, 1)) <= value(found) + 1e-9 for i in range(8))
     every = np.array([value(z) for z in all_signs(8)])
     assert value(found) >= every.mean() + 0.7 * (every.max() - every.mean())
+
+
+def test_cosdish_classes_that_were_not_drawn_share_a_code(blobs):
+    """As its formula has it: a row of S^Γ without a similar column is the same for all classes."""
+    y = np.repeat(np.arange(40), 3)
+    few = cosdish.COSDISH(16, 20, n_columns=16).fit(blobs[0], y)
+    many = cosdish.COSDISH(16, 20, n_columns=120).fit(blobs[0], y)
+    assert len(blobs[0]) == 120
+    _, sizes = np.unique(few.codes_, axis=0, return_counts=True)
+    assert sizes.max() >= 3 * (40 - 16)
+    _, sizes = np.unique(many.codes_, axis=0, return_counts=True)
+    assert sizes.max() <= 3 * 4
 
 
 def cosdish_objective(draw, B, n):

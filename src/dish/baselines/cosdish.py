@@ -13,6 +13,7 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer
+from dish.compiled import njit
 from dish.kernel.hasher import KernelHasher
 from dish.machine import threads_for
 from dish.similarity import Similarity
@@ -34,7 +35,8 @@ class COSDISH(KernelHasher):
     n_alternations : int
         Alternations between B^Ω and B^Γ for each draw.
     n_columns : int or None
-        Columns in a draw; None is ``n_bits``, as in the paper.
+        Columns in a draw; None is ``n_bits``, as in the paper. With many classes take several per class: rows of
+        classes that the last draw has missed all have the same code.
     kernel : "rbf" or "linear"
         Of the hash function that new rows get, a ridge regression on B. The paper's is linear (or boosted trees).
 
@@ -123,25 +125,32 @@ class Draw:
         SB = (self.table.T @ sums).cpu().numpy()  # (c, r): (S^Γ)ᵀ B^Γ
         gram = (others.T @ others).cpu().numpy()  # (r, r)
         S_drawn = self.table[self.row_group[self.columns]].cpu().numpy()  # (c, c)
+        residue = r * S_drawn - drawn @ drawn.T
         for k in range(r):
-            rest = np.delete(np.arange(r), k)
-            M = r * S_drawn - drawn[:, rest] @ drawn[:, rest].T
-            p = r * SB[:, k] - drawn[:, rest] @ gram[rest, k]
-            drawn[:, k] = local_maximum(M, p / 2, drawn[:, k])
+            residue += np.outer(drawn[:, k], drawn[:, k])  # M: without bit k
+            p = r * SB[:, k] - drawn @ gram[:, k] + drawn[:, k] * gram[k, k]
+            drawn[:, k] = local_maximum(residue, p / 2, drawn[:, k])
+            residue -= np.outer(drawn[:, k], drawn[:, k])
         B[self.columns] = torch.from_numpy(drawn).to(B)
 
 
 def local_maximum(M: NDArray[np.float64], c: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """b ∈ {−1, 1} that no single flip improves in bᵀM b + 2cᵀb, reached from b by the best flip each time.
 
-    Such a b is also a fixed point of the two-means clustering by which the paper solves this problem.
+    M is symmetric. Such a b is also a fixed point of the two-means clustering by which the paper solves this problem.
     """
-    b, M = b.copy(), (M + M.T) / 2
-    np.fill_diagonal(M, 0)  # b_i² = 1: the diagonal is a constant
-    slope = M @ b + c
+    b = b.copy()
+    _flip(M, c, b, M @ b - np.diag(M) * b + c)  # b_i² = 1: the diagonal is a constant
+    return b
+
+
+@njit(cache=True)
+def _flip(M: Any, c: Any, b: Any, slope: Any) -> None:
+    """The best flip of b until none helps, in place; slope = Mb + c, M without its diagonal, is kept up to date."""
     while True:
-        i = int(np.argmin(b * slope))  # flipping b_i adds −4 b_i slope_i
+        i = np.argmin(b * slope)  # flipping b_i adds −4 b_i slope_i
         if not b[i] * slope[i] < -1e-9 * (1 + np.abs(c[i])):
-            return b
-        b[i] = -b[i]
-        slope += 2 * b[i] * M[:, i]
+            return
+        b[i], own = -b[i], slope[i]
+        slope += 2 * b[i] * M[i]
+        slope[i] = own

@@ -1,0 +1,142 @@
+"""FSSH: fast scalable supervised hashing (Luo, Nie, He, Wu, Chen, Xu, SIGIR 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dish import codes
+from dish.baselines._pairs import labelled
+from dish.baselines.itq import label_covariances
+from dish.checks import check_integer, check_number
+from dish.kernel.features import F_blocks, feature_blocks
+from dish.kernel.functions import Linear
+from dish.kernel.hasher import KernelHasher
+from dish.similarity import Classes, LabelCounts
+
+
+class FSSH(KernelHasher):
+    """Codes B (n, r) that follow both from the rows and from the labels, whose products are the similarity:
+
+        min  ‖r S − (K W)(Y G)ᵀ‖² + n μ ‖B − Y G‖² + n θ ‖B − K W‖²   over W (m, r), G (l, r) and B = ±1.
+
+    W and G have closed forms in sums over the rows that are taken once (KᵀSY, KᵀK, YᵀY), and B = sgn(μ YG + θ KW).
+
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, ridge, device, random_state
+        As in ``DISH``.
+    mu, theta : float
+        μ and θ, as shares of n: the first term has n times as many entries as the others.
+    n_iter : int
+        Rounds of the three steps; fewer if a round changes no bit.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        B, packed.
+    """
+
+    _state = (*KernelHasher._state, "codes_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        mu: float = 1.0,
+        theta: float = 1.0,
+        n_iter: int = 10,
+        ridge: float = 1e-6,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.mu = mu
+        self.theta = theta
+        self.n_iter = n_iter
+        self.ridge = ridge
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        check_number("mu", self.mu, low=0, strict=True)
+        check_number("theta", self.theta, low=0, strict=True)
+        check_integer("n_iter", self.n_iter, low=1)
+        problem = self._problem(X, y)
+        S, K, white, n = labelled(problem.S), problem.K, problem.white, problem.n
+        assert isinstance(K, Tensor)
+        with self._stage("sums"):
+            sums = Sums.of(K, S, white.gram(), self.n_bits)
+        signs = np.where(problem.rng.random_sample((n, self.n_bits)) < 0.5, 1, -1).astype(np.int8)
+        B = torch.from_numpy(signs).to(problem.device)
+        W = white.solve(KtB(K, B))
+        with self._stage("codes"):
+            for _ in range(self.n_iter):
+                G = sums.g_step(W, YtB(S, B), n * self.mu)
+                W = white.solve(sums.w_step(G, KtB(K, B), n * self.theta))
+                if b_step(B, K, W, sums.Y_g @ G, S, self.mu, self.theta) == 0:
+                    break
+        self.codes_ = codes.pack(B.cpu().numpy())
+        self._keep(problem, Linear.of(W.to(K.dtype)))
+        return self
+
+
+class Sums:
+    """What W and G need to know of the rows: all of it small, and taken once."""
+
+    def __init__(self, Y_g: Tensor, rKtSY: Tensor, KtK: Tensor, YtY: Tensor) -> None:
+        self.Y_g, self.rKtSY, self.KtK, self.YtY = Y_g, rKtSY, KtK, YtY
+
+    @classmethod
+    def of(cls, K: Tensor, S: Classes | LabelCounts, KtK: Tensor, r: int) -> Sums:
+        """From centred features K (n, m) and labels, S = 2YYᵀ − 1: KᵀS = 2KᵀYYᵀ, since Kᵀ1 = 0."""
+        Y_g = torch.eye(S.n_groups, dtype=torch.float64) if isinstance(S, Classes) else S.Y_g.to_dense()
+        Y_g = Y_g.to(S.diag)
+        YtY = Y_g.T @ (S.group_sizes()[:, None] * Y_g)
+        KtY = len(K) * label_covariances(K, S)[0]
+        return cls(Y_g, 2 * r * KtY @ YtY, KtK, YtY)
+
+    def g_step(self, W: Tensor, YtB: Tensor, mu: float) -> Tensor:
+        """G (l, r) = (YᵀY)⁻¹ (r YᵀSᵀKW + μ YᵀB) (WᵀKᵀKW + μI)⁻¹."""
+        inner = W.T @ self.KtK @ W
+        inner.diagonal().add_(mu)
+        A = self.YtY.clone()
+        A.diagonal().add_(1e-6 * A.diagonal().mean())  # a label may occur nowhere
+        right = self.rKtSY.T @ W + mu * YtB
+        return torch.linalg.solve(inner, torch.linalg.solve(A, right).T).T
+
+    def w_step(self, G: Tensor, KtB: Tensor, theta: float) -> Tensor:
+        """KᵀK W (m, r) = (r KᵀSYG + θ KᵀB) (GᵀYᵀYG + θI)⁻¹."""
+        inner = G.T @ self.YtY @ G
+        inner.diagonal().add_(theta)
+        return torch.linalg.solve(inner, (self.rKtSY @ G + theta * KtB).T).T
+
+
+def KtB(K: Tensor, B: Tensor) -> Tensor:
+    """KᵀB (m, r), float64."""
+    return sum((block.T @ B[rows].to(K.dtype) for rows, block in feature_blocks(K)), torch.tensor(0.0)).double()
+
+
+def YtB(S: Classes | LabelCounts, B: Tensor) -> Tensor:
+    """YᵀB (l, r), float64."""
+    sums = torch.zeros(S.n_groups, B.shape[1], dtype=torch.float64, device=B.device)
+    for rows, block in feature_blocks(B):
+        sums.index_add_(0, S.row_group[rows].long(), block.double())
+    return S.Rt(sums)[:-1]  # R = [Y, −1]
+
+
+def b_step(B: Tensor, K: Tensor, W: Tensor, YG: Tensor, S: Classes | LabelCounts, mu: float, theta: float) -> int:
+    """B = sgn(μ YG + θ KW) in place; how many bits changed. ``YG`` is by group."""
+    flips = 0
+    for rows, F in F_blocks(K, W.to(K.dtype)):
+        better = torch.where(mu * YG[S.row_group[rows].long()] + theta * F.double() >= 0, 1, -1).to(B.dtype)
+        flips += int((better != B[rows]).sum())
+        B[rows] = better
+    return flips

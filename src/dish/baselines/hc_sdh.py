@@ -1,0 +1,66 @@
+"""HC-SDH: supervised discrete hashing with Hadamard codewords (Koutaki, Shirai, Ambai, "Hadamard coding for
+supervised discrete hashing", IEEE Transactions on Image Processing, 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from dish import codes
+from dish.baselines._hadamard import codes_by_group, codewords
+from dish.baselines._pairs import labelled
+from dish.baselines.sdh import f_step
+from dish.kernel.functions import Linear
+from dish.kernel.hasher import KernelHasher
+from dish.kernel.posterior import n_labels
+
+
+class HCSDH(KernelHasher):
+    """Every class has a row of a Hadamard matrix for its code; new rows get a ridge regression on these codes.
+
+    Nothing alternates: with codewords that are orthogonal the objective of SDH has no better codes. A row with
+    several labels gets the majority of their codewords, bit by bit.
+
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, ridge, device, random_state
+        As in ``DISH``.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        The codewords of the training rows, packed.
+    """
+
+    _state = (*KernelHasher._state, "codes_")
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        ridge: float = 1e-6,
+        device: str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.ridge = ridge
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        problem = self._problem(X, y)
+        S, K = labelled(problem.S), problem.K
+        assert isinstance(K, Tensor)
+        by_group = codes_by_group(S, codewords(n_labels(S), self.n_bits, problem.rng))
+        B = torch.from_numpy(by_group).to(K)[S.row_group.long()]
+        with self._stage("F-step"):
+            P, c = f_step(K, problem.white, B)
+        self.codes_ = codes.pack(B.cpu().numpy())
+        self._keep(problem, Linear.of(P.to(K.dtype), c.cpu().numpy()))
+        return self
