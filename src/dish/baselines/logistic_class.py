@@ -19,6 +19,8 @@ from dish.kernel.posterior import Pool
 class MostLikely(Posterior):
     """F = p_c v_c, c the most likely label: the signs are those of its codeword v_c, whatever the others are."""
 
+    NAMES = ("posterior_B_", "posterior_b_", "codewords_", "offset_", "link_")
+
     def __call__(self, K: Tensor) -> NDArray[np.float32]:
         """p_c v_c."""
         p, label = self.probabilities(K).max(1)
@@ -39,8 +41,10 @@ class LogisticClass(LogisticHasher):
 
     Attributes
     ----------
-    posterior_B_ (m, l), posterior_b_ (l,), frame_ (l, r)
-        p(x) = softmax(k(x) B + b), or sigmoid with several labels per row; ``frame_`` holds the codewords.
+    posterior_B_ (m, l), posterior_b_ (l,)
+        p(x) = softmax(k(x) B + b), or sigmoid with several labels per row.
+    codewords_ (l, r)
+        Of ±1.
     """
 
     _function_of = MostLikely
