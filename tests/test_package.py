@@ -29,6 +29,12 @@ def test_help_does_not_load_torch():
     assert done.stdout.strip().endswith("False")
 
 
+def test_the_class_does_not_load_torch_until_it_is_used():
+    program = "import sys; from dish import DISH; DISH(n_bits=8).get_params(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_public_names():
     for name in dish.__all__:
         assert getattr(dish, name) is not None

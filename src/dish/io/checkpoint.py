@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dish.io import modelfile
 from dish.io.pages import allocate_npy
 from dish.io.tables import DataFileError, read_npy
+from dish.lazy import torch
 from dish.parallel import Ranks
 
 

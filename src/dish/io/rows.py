@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.io.features import read_features
 from dish.io.pages import release, reserve
 from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
+from dish.lazy import Tensor, torch
 
 
 class RowSource:

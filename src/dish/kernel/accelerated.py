@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
+from dish.lazy import Tensor
 from dish.parallel import ALONE, Ranks
 
 LossAndSlope = Callable[[Tensor], tuple[float, Tensor]]

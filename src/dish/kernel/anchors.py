@@ -6,12 +6,11 @@ import warnings
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.io.rows import RowSource
 from dish.kernel.outliers import FAR, SPREAD, outliers
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 
 

@@ -8,9 +8,7 @@ from typing import Any, Self
 
 import joblib
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
@@ -27,6 +25,7 @@ from dish.kernel.polish import polish
 from dish.kernel.posterior import codes_of_labels, fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import spectral_start
+from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
 from dish.similarity import Similarity, check_labels, from_labels

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes
 from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
 from dish.kernel.anchors import ordinary, spread_out
 from dish.kernel.outliers import FARTHEST
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.solver.cbcd import pack_signs

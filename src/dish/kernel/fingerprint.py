@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dish.io.checkpoint import checksum
 from dish.io.rows import RowSource
+from dish.lazy import torch
 from dish.parallel import Ranks
 from dish.similarity import Similarity
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes
 from dish.kernel.features import F_blocks, feature_blocks, row_blocks
 from dish.kernel.functions import HashFunction, Linear, decision_values, of_classifiers
 from dish.kernel.problem import Problem
+from dish.lazy import Tensor, torch
 from dish.solver.cbcd import Columns
 
 

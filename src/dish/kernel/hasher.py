@@ -6,11 +6,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from dish.checks import check_integer, check_number, check_option
 from dish.hasher import Encoder, Hasher
@@ -18,6 +16,7 @@ from dish.io.rows import RowSource, as_tensor
 from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
 from dish.kernel.functions import HashFunction, Linear, Posterior
 from dish.kernel.problem import Problem, prepare
+from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
 from dish.progress import Stopwatch

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from dish.io import shards
 from dish.io.features import read_features
 from dish.io.rows import RowSource
 from dish.io.tables import read_labels
+from dish.lazy import Tensor
 from dish.parallel import Ranks
 from dish.similarity import Similarity
 

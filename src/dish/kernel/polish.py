@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dish.kernel.accelerated import descend
 from dish.kernel.anchors import local_rows
 from dish.kernel.problem import Problem
 from dish.kernel.whitening import Whitening
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity import Similarity
 

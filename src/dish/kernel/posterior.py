@@ -26,15 +26,14 @@ from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes, metrics
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
 from dish.kernel.functions import Posterior, link, powered
 from dish.kernel.problem import Problem
+from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 from dish.parallel import Ranks
 from dish.progress import progress

@@ -10,14 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils import check_random_state
-from torch import Tensor
 
 from dish.io.rows import RowSource
 from dish.kernel.anchors import find_anchors, given_anchors, scale_of
 from dish.kernel.features import FeatureMap, KernelMatrix
 from dish.kernel.whitening import Whitening, factor
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity import Similarity
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
-from torch import Tensor
 
 from dish.compiled import njit, prange
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem
+from dish.lazy import Tensor, torch
 from dish.machine import lost_threads
 from dish.progress import LONG, progress
 from dish.similarity import Classes

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from dish.kernel.features import ROWS_IN_CACHE, KernelMatrix, feature_blocks
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
+from dish.lazy import Tensor, torch
 from dish.parallel.transport import Transport
 
 SAMPLE = 2048  # values of all processes together that give the first two bounds

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.labels import (
     as_array,
@@ -23,6 +21,7 @@ from dish.labels import (
     label_matrix,
     tag_matrix,
 )
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity.base import Similarity, product, torch_csr
 

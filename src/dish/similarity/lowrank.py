@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity.base import Similarity, torch_csr
 

@@ -24,11 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import parallel
+from dish.lazy import Tensor, torch
 from dish.machine import torch_threads
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes, parallel
+from dish.lazy import Tensor, torch
 
 
 class Columns(Protocol):

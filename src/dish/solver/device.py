@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import parallel
+from dish.lazy import Tensor, torch
 
 SAMPLE = 1 << 14  # values that a selection takes its first bounds from
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes
 from dish.codes import byte_table, popcount
 from dish.compiled import njit
+from dish.lazy import Tensor, torch
 from dish.solver import team
 
 CHUNK = 8192  # rows: a multiple of 64, so that no two threads share a word of a column
