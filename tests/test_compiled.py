@@ -5,9 +5,14 @@ import subprocess
 import sys
 
 import numba
+import numpy as np
 import pytest
 
-from dish.compiled import njit
+from dish import codes, compiled
+from dish.compiled import njit, pays
+from dish.index import answers, scan, words
+from dish.metrics import counting
+from dish.metrics.relevance import match_labels
 
 EVERYTHING = """
 import numpy as np
@@ -56,3 +61,50 @@ def test_threads_of_kernels_do_not_spin_unless_asked_to():
     assert "GOMP_SPINCOUNT = '0'" in shown or "GOMP" not in shown
     chosen = python("import dish.codes", OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
     assert "GOMP_SPINCOUNT = '0'" not in chosen
+
+
+def random_codes(n, n_bits, seed):
+    some = np.random.default_rng(seed).integers(0, 2, (n, n_bits)).astype(float) - 0.5
+    some[:, n_bits // 2 :] = 0.5  # many at equal distances
+    return codes.pack(some)
+
+
+@pytest.mark.parametrize("n_bits", [7, 16, 30, 64, 130])
+def test_what_numpy_does_in_place_of_a_kernel_is_the_same(n_bits):
+    Q, B = (words.to_words(random_codes(n, n_bits, n), n_bits, "codes") for n in (9, 80))
+    for k in (1, 11, 80):
+        for found, expected in zip(answers.nearest_of_few(Q, B, k), scan.nearest(Q, B, k), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    for radius in (0, 2, n_bits):
+        for found, expected in zip(answers.within_few(Q, B, radius), scan.within(Q, B, radius), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    A, C = (codes.as_words(random_codes(n, n_bits, n)) for n in (9, 80))
+    np.testing.assert_array_equal(codes.distances(A, C), codes._hamming(A, C))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_counts_without_a_kernel_are_the_same(several):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, (89, 5)) if several else rng.integers(0, 4, 89)
+    Q, B = (codes.as_words(random_codes(n, 20, n)) for n in (9, 80))
+    labels = match_labels(y[:9], y[9:], 9, 80)
+    np.testing.assert_array_equal(
+        counting._count_few(Q, B, labels, 24), counting._count_in_blocks(Q, B, labels, 24), strict=True
+    )
+
+
+def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):
+    class Kernel:
+        __qualname__ = "one of this test"
+        signatures = ()
+
+    monkeypatch.setattr(compiled, "ENOUGH", 100)
+    assert [pays(Kernel, 60) for _ in range(3)] == [False, True, True]
+    Kernel.__qualname__, Kernel.signatures = "another of this test", ("compiled",)
+    assert pays(Kernel, 1)
+
+
+def test_ten_lines_on_a_few_rows_compile_nothing():
+    done = python("import numba.core.dispatcher as d; d.Dispatcher.compile = None\n" + EVERYTHING)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) > 0

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
-from dish.compiled import njit, prange
+from dish.compiled import njit, pays, prange
 
 Bytes = NDArray[np.uint8]
 
@@ -68,10 +68,19 @@ def as_words(codes: Bytes) -> NDArray[np.uint64]:
     return padded.view(np.uint64)
 
 
+def distances(A: NDArray[Any], B: NDArray[Any]) -> NDArray[np.int64]:
+    """Hamming distances (p, q) of codes as words, by NumPy: for a few pairs, for which nothing need be compiled."""
+    D = np.zeros((len(A), len(B)), np.int64)
+    for a, b in zip(A.T, B.T, strict=True):  # word by word
+        D += np.bitwise_count(a[:, None] ^ b)
+    return D
+
+
 def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     """All Hamming distances between packed codes ``a`` (p rows) and ``b`` (q rows), shape (p, q)."""
     A, B = _same_width(a, b)
-    return _hamming(as_words(A), as_words(B))
+    words = as_words(A), as_words(B)
+    return _hamming(*words) if pays(_hamming, len(A) * len(B)) else distances(*words).astype(np.int32)
 
 
 def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numba
 from numba import prange
+from numba.np.ufunc import parallel
 
-__all__ = ["njit", "prange"]
+__all__ = ["njit", "pays", "prange", "threads"]
 
 # Kernels here are short and many: threads that spin between them would starve each other on a busy machine. numba's
 # OpenMP layer reads the variable once, when it is loaded, so that nothing has to stay in the environment.
@@ -37,3 +39,26 @@ def njit(**options: Any) -> Callable[[Any], Any]:
             return numba.njit(**{**options, "cache": False})(function)
 
     return compiled
+
+
+def threads() -> int:
+    """Threads that kernels may use: numba's number. To ask numba itself would start its OpenMP threads.
+
+    Those share a library with torch's, whose number of threads would change with them.
+    """
+    return numba.get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
+
+
+ENOUGH = 1 << 22  # pairs of codes: NumPy takes a tenth of a second for them, compiling a kernel a second
+_without: Counter[str] = Counter()  # work done without a kernel, by its name
+
+
+def pays(kernel: Any, work: int) -> bool:
+    """Whether to use a kernel whose work NumPy can do too, without compiling anything.
+
+    It pays if the kernel is there already, or once NumPy has done ``ENOUGH`` of its work in this process.
+    """
+    if getattr(kernel, "signatures", True):  # (a function of Python is there)
+        return True
+    _without[kernel.__qualname__] += work
+    return _without[kernel.__qualname__] > ENOUGH

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.codes import distances
+from dish.compiled import pays
 from dish.index import scan
 
 Kernel = Callable[..., Any]  # (queries, codes, k) → keys and rows, ascending by key, then by row
@@ -15,12 +17,38 @@ Kernel = Callable[..., Any]  # (queries, codes, k) → keys and rows, ascending 
 
 def run(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
     """A kernel over all queries."""
+    if kernel is scan.nearest and not pays(kernel, len(Q) * len(B)):
+        return nearest_of_few(Q, B, k)
     return stacked(scan.in_threads(kernel, Q, B, k, k=k) if k else [], len(Q), k)
 
 
 def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
     """``scan.within`` over all queries."""
+    if not pays(scan.within, len(Q) * len(B)):
+        return within_few(Q, B, radius)
     return joined(scan.in_threads(scan.within, Q, B, radius))
+
+
+def nearest_of_few(Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
+    """``scan.nearest`` by NumPy."""
+    n, D, R = len(B), np.empty((len(Q), k), np.int32), np.empty((len(Q), k), np.int64)
+    for i in range(len(Q) if k else 0):
+        keys = distances(Q[i : i + 1], B)[0] * n + np.arange(n)  # by distance, then by row
+        D[i], R[i] = np.divmod(np.sort(np.partition(keys, k - 1)[:k]), n)
+    return D, R
+
+
+def within_few(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
+    """``scan.within`` by NumPy."""
+    found, parts = np.zeros(len(Q), np.int64), [(np.empty(0, np.int32), np.empty(0, np.int64))]
+    for i in range(len(Q)):
+        d = distances(Q[i : i + 1], B)[0]
+        rows = np.flatnonzero(d <= radius)
+        rows = rows[np.argsort(d[rows], kind="stable")]
+        found[i] = len(rows)
+        parts.append((d[rows].astype(np.int32), rows))
+    D, R = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return found, D, R
 
 
 def stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:

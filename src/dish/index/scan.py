@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from dish.codes import byte_table, popcount
-from dish.compiled import njit
+from dish.compiled import njit, threads
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
 
@@ -28,14 +27,14 @@ def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int =
 
     With a large k, fewer queries at a time: each needs room for some k candidates.
     """
-    n_threads = numba.get_num_threads()
+    n_threads = threads()
     size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // n_threads)))
     return share_out(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
 
 
 def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
     """``work`` on every part, on as many threads as numba may use; results in order."""
-    n_threads = min(numba.get_num_threads(), len(parts))
+    n_threads = min(threads(), len(parts))
     if n_threads < 2:
         return [work(part) for part in parts]
     with ThreadPoolExecutor(n_threads) as pool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish.codes import as_words, n_bytes, popcount
-from dish.compiled import njit, prange
+from dish.codes import as_words, distances, n_bytes, popcount
+from dish.compiled import njit, pays, prange
 from dish.metrics.relevance import Labels, check_pair, match_labels
 from dish.progress import progress
 
@@ -48,7 +48,9 @@ def histograms(
         raise ValueError(f"n_bits={n_bits}, but q_codes have {Q.shape[1]} bytes per row")
     y = match_labels(q_labels, db_labels, len(Q), len(B))
     if device == "cpu":
-        counts = _count_in_blocks(as_words(Q), as_words(B), y, 8 * Q.shape[1])
+        kernel = _set_histograms if y.sets else _class_histograms
+        count = _count_in_blocks if pays(kernel, len(Q) * len(B)) else _count_few
+        counts = count(as_words(Q), as_words(B), y, 8 * Q.shape[1])
     else:
         counts = _histograms_torch(Q, B, y, device)
     return Histograms((counts[:, :, 0] + counts[:, :, 1])[:, : r + 1], counts[:, : r + 1, 1])
@@ -71,6 +73,15 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r:
             else:
                 out[some] = _class_histograms(Q[some], y.queries[some, 0], columns, starts, r, tile)
             step(len(Q[some]))
+    return out
+
+
+def _count_few(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r: int) -> NDArray[np.int64]:
+    """The same counts without a kernel, one query after the other."""
+    out = np.empty((len(Q), r + 1, 2), np.int64)
+    for i in range(len(Q)):
+        cells = 2 * distances(Q[i : i + 1], B)[0] + y.relevant(i)
+        out[i] = np.bincount(cells, minlength=2 * (r + 1)).reshape(r + 1, 2)
     return out
 
 

@@ -15,8 +15,8 @@ All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top h
 through a ``parallel.Ranks``.
 
 Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
-``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, one line per method: the readable
-twin). ``columns_for`` takes the one for a device.
+``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, NumPy: the readable twin, and
+that of few rows). ``columns_for`` takes the one for a device and a size.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 
 def columns_for(packed: Tensor, n_bits: int) -> Columns:
     """Packed codes in the form that suits their device."""
-    if packed.device.type == "cpu":
-        return PackedColumns(packed.numpy(), n_bits)
-    return DeviceColumns(packed, n_bits)
+    if packed.device.type != "cpu":
+        return DeviceColumns(packed, n_bits)
+    few = len(packed) * n_bits <= DenseColumns.FEW
+    return (DenseColumns if few else PackedColumns)(packed.numpy(), n_bits)

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from dish import codes, parallel
 from dish.lazy import Tensor, torch
 
+CHUNK = (
+    8192  # rows that a kernel works on at a time: a multiple of 64, so that no two threads share a word of a column
+)
+
 
 class Columns(Protocol):
     """Codes H (n, r), read and written by column. b is column k."""
@@ -57,51 +61,66 @@ class Columns(Protocol):
 
 
 class DenseColumns:
-    """Codes as a ±1 float64 matrix: the readable form."""
+    """Codes as a ±1 matrix: the readable form, and that of few rows, for which nothing has to be compiled."""
+
+    FEW = 1 << 18  # bits; with more of them packed ones are faster, even if they have to be compiled first
 
     between = staticmethod(parallel.between)
 
     def __init__(self, packed: NDArray[np.uint8], n_bits: int) -> None:
-        self.H = torch.from_numpy(codes.unpack(packed, n_bits)).double()
-        self.n, self.r = self.H.shape
+        self.n, self.r = len(packed), n_bits
+        self.Ht: NDArray[Any] = np.ascontiguousarray(codes.unpack(packed, n_bits).T, self._exact(self.n))  # (r, n)
+
+    def _exact(self, n: int) -> Any:
+        """A type that holds sums over r numbers of at most n rows each."""
+        return np.float32 if n * self.r < 1 << 24 else np.float64
+
+    @property
+    def H(self) -> Tensor:
+        """H (n, r) itself."""
+        return torch.from_numpy(self.Ht.T.astype(np.float64, "C"))
 
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,) and Hᵀb (r,)."""
-        b = self.H[:, k]
-        return self.H.new_zeros(n_groups).index_add_(0, row_group, b), self.H.T @ b
+        sums = np.bincount(row_group.numpy(), self.Ht[k], n_groups)
+        return torch.from_numpy(sums), torch.from_numpy((self.Ht @ self.Ht[k]).astype(np.float64))
 
     def gram(self) -> Tensor:
         """HᵀH (r, r)."""
-        return self.H.T @ self.H
+        return torch.from_numpy((self.Ht @ self.Ht.T).astype(np.float64))
 
     def scores(
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        b, row_group, q = self.H[:, k], row_group.long(), q.double()
-        Qb = value[row_group] - self.H @ u
-        sim = 4 * (Qb - diag[row_group] * b) - q + lam * (b + 1) / 2
-        return sim, q @ b
+        b, group, linear, exact = self.Ht[k].astype(np.float64), row_group.numpy(), q.numpy(), self._exact(n_all)
+        Qb = value.numpy()[group] - u.numpy().astype(exact) @ self.Ht.astype(exact, copy=False)
+        sim = 4 * (Qb - diag.numpy()[group] * b) - linear + lam * (b + 1) / 2
+        parts = np.split(linear * b, range(CHUNK, self.n, CHUNK))
+        qb = np.sum([np.cumsum(part)[-1] for part in parts])  # in the order in which packed columns sum it
+        return torch.from_numpy(sim), torch.tensor(qb, dtype=torch.float64)
 
-    def column(self, k: int) -> Tensor:
+    def column(self, k: int) -> NDArray[Any]:
         """Column k."""
-        return self.H[:, k].clone()
+        return self.Ht[k].copy()
 
-    def set_column(self, k: int, column: Tensor) -> None:
+    def set_column(self, k: int, column: NDArray[Any]) -> None:
         """Write column k."""
-        self.H[:, k] = column
+        self.Ht[k] = column
 
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
         """The count-th largest sim, and its ties among the largest."""
-        threshold = sim.sort(descending=True).values[count - 1]
-        return float(threshold), count - int((sim > threshold).sum())
+        values = sim.numpy()
+        threshold = np.partition(values, self.n - count)[self.n - count]
+        return float(threshold), count - int(np.count_nonzero(values > threshold))
 
     def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
-        before, equal = self.column(k), sim == threshold
-        chosen = (sim > threshold) | (equal & (equal.cumsum(0) <= ties))
-        self.set_column(k, torch.where(chosen, 1.0, -1.0).double())
-        return int((self.H[:, k] != before).sum())
+        values, before = sim.numpy(), self.column(k)
+        chosen = values > threshold
+        chosen[np.flatnonzero(values == threshold)[:ties]] = True
+        self.set_column(k, np.where(chosen, 1, -1))
+        return int(np.count_nonzero(self.Ht[k] != before))
 
     def signs(self, rows: slice, like: Tensor) -> Tensor:
         """Some rows as ±1."""
@@ -109,4 +128,4 @@ class DenseColumns:
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
-        return codes.pack(self.H.numpy())
+        return codes.pack(self.Ht.T)

@@ -12,8 +12,8 @@ from dish.codes import byte_table, popcount
 from dish.compiled import njit
 from dish.lazy import Tensor, torch
 from dish.solver import team
+from dish.solver.columns import CHUNK
 
-CHUNK = 8192  # rows: a multiple of 64, so that no two threads share a word of a column
 SAMPLE = 2048  # values that a selection takes its bounds from
 
 

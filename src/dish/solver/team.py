@@ -11,8 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
-import numba
-
+from dish.compiled import threads
 from dish.machine import usable_cores
 
 Task = Callable[[int], None]
@@ -20,7 +19,7 @@ Task = Callable[[int], None]
 
 def size(most: int) -> int:
     """Threads to share work between: cores we may use, at most ``NUMBA_NUM_THREADS`` and at most ``most``."""
-    return max(1, min(most, usable_cores(), numba.get_num_threads()))
+    return max(1, min(most, usable_cores(), threads()))
 
 
 def run(task: Task, parts: int) -> None:
