@@ -18,7 +18,6 @@ from dish.io.codesfile import note_model
 from dish.io.pages import allocate_npy
 from dish.io.shards import check_finite
 from dish.labels import is_tags, tag_matrix
-from dish.lazy import torch
 from dish.parallel import Ranks
 from dish.progress import progress
 
