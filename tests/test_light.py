@@ -93,7 +93,7 @@ def test_several_labels_too(tmp_path):
     X = Y @ rng.standard_normal((5, 8)) + 0.1 * rng.standard_normal((300, 8))
     hasher = DISH(n_bits=16, n_anchors=50).fit(X, Y)
     same = frozen(hasher, tmp_path / "m.dish")
-    assert same.link_ == "sigmoid"
+    assert same.link_ in ("sigmoid", "sigmoid_1")
     np.testing.assert_allclose(same.decision_function(X), hasher.decision_function(X), atol=1e-9)
 
 

@@ -40,10 +40,11 @@ def test_the_regression_is_that_of_scikit_learn():
     problem = problem_of(X, y)
     found = posterior.fit_posterior(problem_of(X, y), codes_of(y, 16))
     centred = X.astype(np.float64) - X.mean(0)
-    T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5  # the prior is on W = T⁻¹B
-    decay = min(posterior.PRIOR / len(X), posterior.MOST)
+    T = posterior.whitening(problem).numpy()  # the prior is on W = T⁻¹B
+    decay = posterior.weight_decay(len(X), 4)
     exact = LogisticRegression(C=1 / (decay * len(X)), tol=1e-8, max_iter=5000).fit(centred @ T, y)
-    p = torch.softmax(torch.from_numpy(centred) @ found.B + found.b, 1).numpy()
+    logits = (torch.from_numpy(centred) @ found.B + found.b) / posterior.sharpness(16)
+    p = torch.softmax(logits, 1).numpy()
     np.testing.assert_allclose(p, exact.predict_proba(centred @ T), atol=0.02)
 
 
@@ -53,13 +54,30 @@ def test_labels_of_several_per_row_have_a_logistic_regression_each():
     Y[:, 3] = X[:, 0] > 0
     problem = problem_of(X, sp.csr_array(Y))
     found = posterior.fit_posterior(problem_of(X, Y), codes_of(y, 16))
-    assert found.link == "sigmoid"
+    assert found.link in ("sigmoid", "sigmoid_1")
     centred = X.astype(np.float64) - X.mean(0)
-    T = np.linalg.inv(problem.white.L.numpy()).T * len(X) ** 0.5
-    exact = LogisticRegression(C=1 / (min(posterior.PRIOR / 900, posterior.MOST) * 900), tol=1e-8, max_iter=5000)
+    T = posterior.whitening(problem).numpy()
+    exact = LogisticRegression(C=1 / (posterior.weight_decay(900, 4, False) * 900), tol=1e-8, max_iter=5000)
     p = exact.fit(centred @ T, Y[:, 3]).predict_proba(centred @ T)[:, 1]
     found_p = torch.sigmoid(torch.from_numpy(centred) @ found.B + found.b)[:, 3].numpy()
     np.testing.assert_allclose(found_p, p, atol=0.02)
+
+
+def test_the_prior_is_stronger_for_few_rows_of_few_classes():
+    assert posterior.weight_decay(100_000, 200) == pytest.approx(110 / 100_000, rel=0.02)
+    assert posterior.weight_decay(20_000, 10) == pytest.approx(0.011)  # twice 110/n
+    assert posterior.weight_decay(5_000, 10) == pytest.approx(0.06)  # at most 0.6/l
+    assert posterior.weight_decay(2_000, 50) == pytest.approx(0.012)
+    assert posterior.weight_decay(500, 2) == 0.06  # and never more
+    assert posterior.weight_decay(50_000, 100, one_label=False) == pytest.approx(110 / 50_000)
+
+
+@pytest.mark.parametrize(("link", "power"), [("sigmoid", 2), ("sigmoid_1", 1)])
+def test_the_link_says_the_power(link, power):
+    rng = torch.Generator().manual_seed(0)
+    K, B, b, V, offset = (torch.randn(*s, generator=rng) for s in ((7, 3), (3, 4), (4,), (4, 6), (6,)))
+    F = torch.sigmoid(K @ B + b) ** power @ V + offset
+    np.testing.assert_allclose(Posterior(B, b, V, offset, link)(K), F.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(("l", "r"), [(40, 16), (10, 32), (20, 20)])

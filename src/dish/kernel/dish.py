@@ -200,7 +200,7 @@ class DISH(KernelHasher):
         """The posterior hash function. With several labels per row its codes of the labels are the learned ones."""
         H = cbcd.columns_for(torch.from_numpy(self.codes_).to(problem.device), self.n_bits)
         function = fit_posterior(problem, H)
-        if function.link == "sigmoid":
+        if function.link != "softmax":
             self.codes_ = codes_of_labels(problem, function)
         return function
 

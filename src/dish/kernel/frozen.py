@@ -102,7 +102,8 @@ class FrozenHasher(Hasher):
         B, b, V, offset = self.posterior_B_, self.posterior_b_, self.frame_, self.offset_
         if self.link_ == "softmax":
             return lambda K: softmax(K @ B + b, axis=1) @ V + offset
-        return lambda K: np.square(expit(K @ B + b)) @ V + offset
+        power = 1 if self.link_ == "sigmoid_1" else 2
+        return lambda K: expit(K @ B + b) ** power @ V + offset
 
 
 def centre_of(A: NDArray[Any]) -> NDArray[Any]:

@@ -98,21 +98,21 @@ def link(z: Tensor, one_label: bool) -> Tensor:
     return torch.softmax(z, 1) if one_label else torch.sigmoid(z)
 
 
-def powered(p: Tensor, one_label: bool) -> Tensor:
-    """pᵃ: p itself, or p² where rows have several labels: the doubtful ones weigh less then."""
-    return p if one_label else p.square()
+def powered(p: Tensor, link: str) -> Tensor:
+    """pᵃ: p², in which doubtful labels weigh less, or p itself."""
+    return p.square() if link == "sigmoid" else p
 
 
 @dataclass(frozen=True)
 class Posterior(HashFunction):
-    """F = pᵃ V + offset with p = softmax(K B + b) and a = 1, or p = sigmoid(K B + b) and a = 2."""
+    """F = pᵃ V + offset with p = softmax(K B + b) and a = 1, or p = sigmoid(K B + b) and a = 2 or 1."""
 
     NAMES = ("posterior_B_", "posterior_b_", "frame_", "offset_", "link_")
     B: Tensor  # (m, l)
     b: Tensor  # (l,)
     V: Tensor  # (l, r)
     offset: Tensor  # (r,)
-    link: str  # "softmax" or "sigmoid"
+    link: str  # "softmax", "sigmoid" (a = 2) or "sigmoid_1" (a = 1)
 
     @classmethod
     def kept_by(cls, hasher: Any) -> Self:
@@ -126,7 +126,7 @@ class Posterior(HashFunction):
 
     def __call__(self, K: Tensor) -> NDArray[np.float32]:
         """pᵃ V + offset."""
-        p = powered(self.probabilities(K), self.link == "softmax")
+        p = powered(self.probabilities(K), self.link)
         return np.asarray(torch.addmm(self.offset, p, self.V).cpu().numpy(), np.float32)
 
     def arrays(self) -> dict[str, Any]:

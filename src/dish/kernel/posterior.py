@@ -11,9 +11,9 @@ angle between p(x) and p(x′). V has the signs of the codewords that the H-step
 Where rows have several labels, the best code of a set of labels need not be a sum of those codewords: a frame with
 random signs, and the V for which YV is nearest to H, are tried beside it; what ranks held-out rows best is kept.
 
-B is found in the coordinates in which KᵀK is n times the identity, by stochastic gradient steps with momentum, under
-a Gaussian prior on it. Where rows have one label, V is turned a little so that the codes of rows that B did not see
-rank rows of their class first; then B is fitted to all rows.
+B is found in the coordinates in which KᵀK + ρI is n times the identity, by stochastic gradient steps with momentum,
+under a Gaussian prior on it. Where rows have one label, p is made a little sharper than that, and V is turned so that
+the codes of rows that B did not see rank rows of their class first; then B is fitted to all rows.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
 from dish.kernel.functions import Posterior, link, powered
 from dish.kernel.problem import Problem
+from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 from dish.parallel import Ranks
@@ -44,7 +45,9 @@ MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "
 POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
 BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows there are
 RATE, MOMENTUM = 0.3, 0.9
-PRIOR, MOST = 110.0, 0.01  # weight decay per row is PRIOR / n, at most MOST
+NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
+PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
+SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
 
@@ -64,9 +67,10 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
     one_label = isinstance(problem.S, Classes)
     rng = np.random.RandomState(problem.rng.randint(2**31 - 1))
     with problem.stage("whitening"):
-        T = problem.white.inverse_factor().T * problem.n**0.5  # K T has unit second moments
+        T = whitening(problem)
         pool = Pool.of(problem, T, rng)
     C, start = codewords(problem, H), None
+    sharp, link_name = (sharpness(C.shape[1]), "softmax") if one_label else (1.0, "sigmoid")
     V, offset = centred_frame(frame(C, rng)) if one_label else votes(problem, H)
     V, offset = V.to(pool.U), offset.to(pool.U)
     if pool.n >= 500:  # of fewer rows too few could be held out
@@ -76,19 +80,40 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
         with problem.stage("posterior"):
             start = regress(pool, seen, rng, share=0.6)
         with problem.stage("frame"):
-            scored = [pool.scored(part, *start) for part in (held, seen[:n_held])]
+            sharper = (sharp * start[0], sharp * start[1])
+            scored = [pool.scored(part, *sharper) for part in (held, seen[:n_held])]
             if one_label:
                 V, offset = centred_frame(turn_frame(V, scored[0], scored[1], rng))
             else:
                 random = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0)
                 sums = [(frame(signs, rng).to(V), torch.zeros_like(offset)) for signs in (random, C)]
-                V, offset = max(
-                    [*sums, (V, offset)], key=lambda f: held_out_map(pool, f[0], f[1], scored[0], scored[1])
-                )
+                link_name, V, offset = best_of_several(pool, [*sums, (V, offset)], scored[0], scored[1])
     with problem.stage("posterior"):
         W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
-    B = (T @ W.double()).to(problem.K.dtype)
-    return Posterior(B, b.to(B), V.to(B), offset.to(B), "softmax" if one_label else "sigmoid")
+    B = (T @ (sharp * W).double()).to(problem.K.dtype)
+    return Posterior(B, (sharp * b).to(B), V.to(B), offset.to(B), link_name)
+
+
+def whitening(problem: Problem) -> Tensor:
+    """T (m, m): K T has unit second moments, and less where n rows cannot tell a feature from noise."""
+    ridge = max(problem.ridge, min(NOISE / problem.n, MOST_NOISE))
+    return Whitening.of(problem.white.gram(), ridge).inverse_factor().T * problem.n**0.5
+
+
+def weight_decay(n: int, l: int, one_label: bool = True) -> float:  # noqa: E741
+    """Weight decay per row for n rows and l labels.
+
+    PRIOR / n is a Gaussian prior that does not depend on n. Few rows of few classes need more of it; too much of it
+    buries rare classes, of which there are some where there are many.
+    """
+    if not one_label:
+        return min(PRIOR / n, 0.01)
+    return min(PRIOR / n * (1 + FEW_ROWS / (n * l)), MOST / l, MOST_EVER)
+
+
+def sharpness(r: int) -> float:
+    """What the logits are multiplied by for codes of r bits: a ball of radius 2 is narrow among long ones."""
+    return SHARP * max(1.0, r / 64) ** 0.25
 
 
 @dataclass
@@ -164,11 +189,11 @@ class Pool:
         return (sizes.double() / sizes.sum() if self.one_label else sizes / self.n).to(self.U)
 
     def scored(self, numbers: NDArray[np.intp], W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """pᵃ (rows, l) and the group of labels (rows,) of some rows, gathered from all processes."""
+        """p (rows, l) and the group of labels (rows,) of some rows, gathered from all processes."""
         picked, places = self.local(numbers)
         p = torch.zeros(len(numbers), W.shape[1], dtype=W.dtype, device=W.device)
         group = torch.zeros(len(numbers), dtype=torch.float64, device=W.device)
-        p[places] = powered(link(self.U[picked] @ W + b, self.one_label), self.one_label)
+        p[places] = link(self.U[picked] @ W + b, self.one_label)
         group[places] = self.S.row_group[picked].double()
         p, group = self.ranks.sum(p, group)
         return p.to(W), group.long()
@@ -195,7 +220,8 @@ def regress(
         W, b = start[0].clone(), start[1].clone()
     n = len(numbers)
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
-    decay, rate = min(PRIOR / n, MOST), RATE if one_label else 2 * RATE  # a sigmoid is half as steep
+    decay = weight_decay(n, W.shape[1], one_label)
+    rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
     move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
     with _threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
         for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
@@ -256,6 +282,20 @@ def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
     gram[np.diag_indices(len(gram))] += 1e-3 * np.trace(gram) / len(gram)
     solved = np.linalg.solve(gram, Y.T @ sums)
     return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
+
+
+def best_of_several(
+    pool: Pool, frames: list[tuple[Tensor, Tensor]], held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
+) -> tuple[str, Tensor, Tensor]:
+    """The power of p (by the name of its link), the frame and the offset that rank held-out rows best."""
+    best, best_map = ("sigmoid", *frames[0]), -1.0
+    for name in ("sigmoid", "sigmoid_1"):
+        scored = [(powered(p, name), group) for p, group in (held, seen)]
+        for V, offset in frames:
+            found = held_out_map(pool, V, offset, scored[0], scored[1])
+            if found > best_map:
+                best, best_map = (name, V, offset), found
+    return best
 
 
 def held_out_map(
