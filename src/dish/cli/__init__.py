@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, fit, search, serve
+from dish.cli import encode, experiments, features, fit, search, serve
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 store_app = typer.Typer(help="Codes in PostgreSQL with pgvector.", no_args_is_help=True)
 
 COMMANDS: dict[str, Command] = {
+    "features": features.features,
     "fit": fit.fit,
     "encode": encode.encode,
     "eval": encode.evaluate,

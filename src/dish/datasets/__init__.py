@@ -13,6 +13,7 @@ from dish.datasets.cifar import cifar10_gist, load_cifar10
 from dish.datasets.dataset import Dataset, Split, load_features, make_split
 from dish.datasets.nuswide import load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
+from dish.datasets.tinyimagenet import load_tinyimagenet
 from dish.io.cache import DownloadError, cache_folder
 from dish.io.errors import DataFileError
 from dish.io.shards import Shards
@@ -31,6 +32,7 @@ __all__ = [
     "load_cifar10",
     "load_features",
     "load_nuswide",
+    "load_tinyimagenet",
     "make_split",
     "synthetic_imagenet",
     "synthetic_nuswide",
@@ -49,6 +51,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "cifar10": load_cifar10,
     "cifar10_gist": cifar10_gist,
     "nuswide": load_nuswide,
+    "tinyimagenet": load_tinyimagenet,
     "features": load_features,
     "digits": digits,
     "synthetic_nuswide": synthetic_nuswide,

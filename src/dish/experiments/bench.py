@@ -32,7 +32,8 @@ from dish.io.shards import is_map
 OURS = ("dish", "dish_k")
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
-NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in ("features", "nuswide")]  # they need a path
+PATHS = ("features", "nuswide", "tinyimagenet")  # they need one
+NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in PATHS]
 
 
 def method_names(images: bool = False) -> list[str]:
