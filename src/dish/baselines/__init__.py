@@ -28,6 +28,7 @@ from dish.baselines.sfhc import SFHC
 from dish.baselines.sh import SH
 from dish.baselines.sign import CentredSign
 from dish.baselines.tsh import TSH
+from dish.baselines.whitened_itq import WhitenedITQ
 from dish.hasher import Hasher
 
 REGISTRY: dict[str, type[Hasher]] = {
@@ -39,6 +40,7 @@ REGISTRY: dict[str, type[Hasher]] = {
     "pca_rr": PCARR,
     "pca_itq": PCAITQ,
     "cca_itq": CCAITQ,
+    "whitened_itq": WhitenedITQ,
     "agh": AGH,
     "dgh": DGH,
     "bre": BRE,
