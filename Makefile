@@ -7,7 +7,7 @@ FLOORS ?= .venv-floors
 FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
 .PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
-.PHONY: bench-rivals bench-scale
+.PHONY: bench-rivals bench-scale bench-gpu bench-busy
 .PHONY: bench-multilabel bench-real clean
 .DELETE_ON_ERROR:
 
@@ -75,6 +75,9 @@ bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real
 
 bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
 	$(BIN)/python benchmarks/load.py
+
+bench-gpu: $(VENV)/.ready       ## on a machine with a GPU: a million rows of two shapes, few rows, several labels
+	$(BIN)/python benchmarks/gpu.py
 
 bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two processes, kills, the plot
 	$(BIN)/python benchmarks/scale.py cpu

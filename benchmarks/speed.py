@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dish import DISH, machine
+from dish.experiments import bench
 
 N, D, M, R, N_ITER, N_CLASSES, SEED = 59_000, 512, 1000, 64, 5, 10, 0
 RESULTS = Path(__file__).parent / "results" / "speed.json"
@@ -91,7 +92,7 @@ def main() -> None:
         "seed": SEED,
         "synthetic": True,
     }
-    runs.write_json(
+    bench.write_json(
         RESULTS,
         {
             "what": "fit time over the time of its own matrix products",

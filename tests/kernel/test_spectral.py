@@ -116,3 +116,10 @@ def test_every_similarity_kind_gives_a_start():
         W, _ = spectral.spectral_start(Problem.of(S, K), 9)
         assert W.shape == (4, 9)
         assert torch.isfinite(W).all()
+
+
+def test_codes_of_groups_are_the_same_by_torch_as_by_numpy():
+    M, x = torch.from_numpy(RNG.standard_normal((20, 7))), RNG.standard_normal(7)
+    h, v = spectral._group_codes_on_device(M, x)
+    np.testing.assert_array_equal(h, M.numpy() @ x >= 0)
+    np.testing.assert_allclose(v, np.where(h, 1, -1) @ M.numpy(), rtol=1e-12, atol=1e-12)

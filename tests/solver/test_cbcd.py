@@ -232,3 +232,26 @@ def test_integers_of_the_similarity_part_stay_exact():
     rows = y == 0
     assert np.ptp(sim.numpy()[rows]) > 1e-6  # q does tell the rows of a class apart …
     assert np.ptp((sim + q[0]).numpy()[rows]) < 1e-8  # … and is all that does
+
+
+def test_few_rows_of_a_gpu_are_swept_on_the_cpu(monkeypatch):
+    """The form is chosen by where the codes are, and by how many; all forms give the same codes."""
+    seen = {n: type(cbcd.columns_for(torch.zeros(n, 1, dtype=torch.uint8), 8)) for n in (10, 1 << 15, 1 << 16)}
+    assert seen == {10: cbcd.DenseColumns, 1 << 15: cbcd.DenseColumns, 1 << 16: cbcd.PackedColumns}
+
+    class OnGpu:
+        device = torch.device("cuda")
+
+        def __init__(self, n):
+            self.packed = torch.zeros(n, 1, dtype=torch.uint8)
+
+        def __len__(self):
+            return len(self.packed)
+
+        def cpu(self):
+            return self.packed
+
+    monkeypatch.setattr(cbcd, "DeviceColumns", lambda packed, r: "on the GPU")
+    assert isinstance(cbcd.columns_for(OnGpu(10), 8), cbcd.DenseColumns)
+    assert isinstance(cbcd.columns_for(OnGpu(1 << 17), 8), cbcd.PackedColumns)
+    assert cbcd.columns_for(OnGpu((1 << 18) + 1), 8) == "on the GPU"

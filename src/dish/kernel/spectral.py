@@ -27,7 +27,7 @@ class Relaxation:
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
     in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
     basis B of that span (of its leading part if l is large: r bits use no more) and solve a problem of its size,
-    always on the CPU: it is small.
+    always on the CPU: it is small. (Products with all groups of rows stay on a GPU.)
     """
 
     def __init__(self, problem: Problem, r: int) -> None:
@@ -36,7 +36,7 @@ class Relaxation:
         self.L_inv = white.inverse_factor()
         A = S.group_totals(feature_blocks(K), ranks) if isinstance(S, Classes) else None  # Eᵀ K
         PtK, RtK = S.project(feature_blocks(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
-        self.M = None if A is None else (A @ self.L_inv.T).cpu().numpy()  # (g, m): EᵀK L⁻ᵀ
+        self.M = None if A is None else A @ self.L_inv.T  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
         most = max(LEADING, 2 * r)
         B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
@@ -50,6 +50,15 @@ class Relaxation:
         x = leading_eigenvector(self.T[: self.p, : self.p], tolerance=1e-5) @ self.Bt[: self.p]
         x *= np.sign(x[abs(x).argmax()])  # of the two signs, one that does not depend on the basis
         return np.asarray(self.n**0.5 * x)
+
+    def group_codes(self, x: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """h (g,), the signs of the mean F of every group, and v = L⁻¹Kᵀh (m,)."""
+        assert self.M is not None
+        if self.M.device.type == "cpu":
+            M = self.M.numpy()
+            h = M @ x >= 0
+            return h, np.where(h, 1.0, -1.0) @ M
+        return _group_codes_on_device(self.M, x)
 
     def weights(self, x: NDArray[np.float64]) -> Tensor:
         """w = L⁻ᵀ x: (m,) → (m,), or (r, m) → (r, m)."""
@@ -72,6 +81,12 @@ class Relaxation:
         self.T[: self.p, : self.p] -= np.outer(t, t)
 
 
+def _group_codes_on_device(M: Tensor, x: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    h = M @ torch.from_numpy(x).to(M) >= 0
+    v = torch.where(h, 1.0, -1.0).to(M) @ M
+    return h.cpu().numpy(), v.cpu().numpy()
+
+
 def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
     """W (m, r) of the relaxed problem, bit by bit, and the first codes, packed.
 
@@ -91,8 +106,8 @@ def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
     with progress("spectral start", r, worth=relaxed.n >= LONG) as step:
         for k in range(r):
             X[k] = relaxed.best()
-            H[:, k] = relaxed.M @ X[k] >= 0
-            relaxed.deflate(np.where(H[:, k], 1.0, -1.0) @ relaxed.M)
+            H[:, k], v = relaxed.group_codes(X[k])
+            relaxed.deflate(v)
             step(1)
     codes_of_classes = torch.from_numpy(np.packbits(H, axis=1)).to(K.device)
     return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.row_group.long()]

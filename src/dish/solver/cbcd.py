@@ -49,6 +49,8 @@ __all__ = [
     "update_column",
 ]
 
+FEW_FOR_GPU = 1 << 21  # bits; a step over fewer takes the CPU less time than a GPU needs to be told what to do
+
 
 @dataclass
 class Sweep:
@@ -66,6 +68,7 @@ def sweep(
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
+    S, q = S.to(H.device), q.to(H.device)
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
     with torch_threads(S.product_size() >> 20), progress("H-step", H.r, worth=n >= LONG) as step:
@@ -141,8 +144,8 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 
 
 def columns_for(packed: Tensor, n_bits: int) -> Columns:
-    """Packed codes in the form that suits their device."""
-    if packed.device.type != "cpu":
+    """Packed codes in the form that suits their device and their number."""
+    bits = len(packed) * n_bits
+    if packed.device.type != "cpu" and (bits > FEW_FOR_GPU or parallel.current().world > 1):
         return DeviceColumns(packed, n_bits)
-    few = len(packed) * n_bits <= DenseColumns.FEW
-    return (DenseColumns if few else PackedColumns)(packed.numpy(), n_bits)
+    return (DenseColumns if bits <= DenseColumns.FEW else PackedColumns)(packed.cpu().numpy(), n_bits)

@@ -21,6 +21,10 @@ class Columns(Protocol):
     n: int
     r: int
 
+    @property
+    def device(self) -> torch.device:
+        """Where a sweep has its tensors."""
+
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,), column k summed by group, and Hᵀb (r,), column k against every column."""
 
@@ -74,6 +78,11 @@ class DenseColumns:
     def _exact(self, n: int) -> Any:
         """A type that holds sums over r numbers of at most n rows each."""
         return np.float32 if n * self.r < 1 << 24 else np.float64
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
 
     @property
     def H(self) -> Tensor:

@@ -36,6 +36,11 @@ class DeviceColumns:
         self._all_ties = False
         self._diag: tuple[Tensor, float, Tensor] | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """That of the codes."""
+        return self.Ht.device
+
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,) and Hᵀb (r,)."""
         if self._order is None or self._order[0] is not row_group:

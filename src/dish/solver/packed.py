@@ -29,6 +29,11 @@ class PackedColumns:
         self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
         self.threads = team.size(self.chunks // 2)  # waking a thread for less costs as much as it saves
 
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,) and Hᵀb (r,), the latter n − 2·(bits that differ)."""
         groups, lanes = row_group.numpy(), min(self.threads, max(1, 4 * self.n // n_groups))
