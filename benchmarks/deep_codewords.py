@@ -131,12 +131,12 @@ def change(constants: dict[str, Any]) -> None:
 
 
 def hadamard_codes(S: Any, n_bits: int, seed: int) -> NDArray[np.uint8]:
-    """Rows of a Hadamard matrix as codewords: orthogonal, and balanced if the first row is left out."""
-    from scipy.linalg import hadamard
+    """Codes whose codewords are rows of a Hadamard matrix, of which n_bits columns are kept."""
+    from dish.baselines._centres import centres
 
     side = 1 << max(n_bits - 1, S.n_groups).bit_length()
     columns = np.random.RandomState(seed).permutation(side)[:n_bits]
-    table = hadamard(side)[1 : S.n_groups + 1, columns] > 0
+    table = centres(S.n_groups, side, seed)[:, columns] > 0
     return np.packbits(table[S.row_group.cpu().numpy()], axis=1)
 
 
@@ -171,6 +171,8 @@ def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None,
     seconds = time.perf_counter() - start
     y = [data.y[rows] for rows in (query, base)]
     found: dict[str, Any] = {"encode_s": seconds, "map": mean_ap(codes, y)}
+    if run.method == "adsh":
+        found |= learned_codes(hasher, data, query, base, codes)
     top = hasher.model_.top
     if not hasattr(top, "V"):
         return found
@@ -181,11 +183,23 @@ def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None,
     found["beta"] = float(top.beta)
     if f[0].shape[1] == hasher.n_bits:
         found["map_signs_of_outputs"] = mean_ap([np.packbits((each >= 0).cpu().numpy(), axis=1) for each in f], y)
-    if keep is not None and run.trial == 0:
+    if keep is not None and run.trial == 0 and run.group == "main":
         cosine = [(each @ top.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
         arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": top.beta.cpu()}
         np.savez_compressed(keep / f"{run.group}_{run.bits}.npz", **arrays, V=top.V.cpu(), offset=top.offset.cpu())
     return found
+
+
+def learned_codes(hasher: Any, data: Dataset, query: Any, base: Any, codes: list[Any]) -> dict[str, float]:
+    """MAP against the learned codes of the training images alone, and with the other images hashed by the network."""
+    train = data.split(hasher.random_state, 5000).train
+    place, y = np.searchsorted(base, train), data.y
+    mixed = codes[1].copy()
+    mixed[place] = hasher.codes_
+    return {
+        "map_learned": mean_ap([codes[0], hasher.codes_], [y[query], y[train]]),
+        "map_mixed": mean_ap([codes[0], mixed], [y[query], y[base]]),
+    }
 
 
 def outputs(hasher: Any, X: NDArray[np.uint8]) -> Any:

@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from dish import metrics
 from dish.baselines import CNNH, FTDE, REGISTRY, SFHC
+from dish.baselines._centres import centres, nearest
+from dish.baselines.adsh import GAMMA, Asymmetric
 from dish.baselines.cnnh import _newton_column, factorise
+from dish.baselines.csq import central_loss
 from dish.baselines.dhn import pair_loss
+from dish.baselines.dtsh import triplet_likelihood
 from dish.baselines.ftde import infer_codes, sample_triplets
+from dish.baselines.greedyhash import sign
+from dish.baselines.hashnet import weighted_pair_loss
 from dish.baselines.sfhc import triplet_loss
+from dish.deep.data import Problem
+from dish.parallel import Ranks
 from dish.similarity import from_labels
 from helpers.deep import patches, rival, score
 
@@ -143,3 +152,96 @@ def test_two_stage_rivals_keep_their_codes_through_a_checkpoint(kind, tmp_path):
     assert "round 0" not in second.timings_
     np.testing.assert_array_equal(first.codes_, second.codes_)
     np.testing.assert_array_equal(first.transform(X), second.transform(X))
+
+
+@pytest.mark.parametrize("name", ["hashnet", "dtsh", "greedyhash", "csq", "dpn", "orthohash"])
+def test_modern_rivals_retrieve(name, data):
+    X, y, Xq, yq = data
+    assert score(rival(REGISTRY[name], epochs=8).fit(X, y), X, y, Xq, yq) > 0.8
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_hashnets_loss_is_that_of_a_loop_over_pairs(multilabel):
+    F, share, target = batch(multilabel)
+    z = np.tanh(3 * F.numpy())
+    parts = {True: [], False: []}
+    for i, j in itertools.permutations(range(7), 2):
+        p = 1 / (1 + np.exp(-10 * z[i] @ z[j] / 6))
+        parts[bool(share[i, j])].append(-np.log(p if share[i, j] else 1 - p))
+    assert float(weighted_pair_loss(F, target, 3.0)) == pytest.approx(np.mean(parts[True]) + np.mean(parts[False]))
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_dtshs_loss_is_that_of_a_loop_over_triplets(multilabel):
+    F, share, target = batch(multilabel)
+    f = F.numpy()
+    terms = [
+        -np.log(1 / (1 + np.exp(-(f[i] @ f[j] / 2 - f[i] @ f[k] / 2 - 0.25 * 3))))
+        for i, j, k in itertools.permutations(range(7), 3)
+        if share[i, j] and not share[i, k]
+    ]
+    quantisation = 0.1 * ((f - np.sign(f)) ** 2).mean()
+    assert float(triplet_likelihood(F, target)) == pytest.approx(np.mean(terms) + quantisation)
+
+
+def test_greedyhashs_sign_has_slope_one():
+    F = torch.tensor([-2.0, 0.0, 0.3], requires_grad=True)
+    h = sign(F)
+    assert h.tolist() == pytest.approx([-1, 1, 1])
+    h.sum().backward()
+    assert F.grad.tolist() == [1, 1, 1]
+
+
+def test_csqs_loss_is_the_cross_entropy_of_bits():
+    F, c = torch.tensor([[0.3, -1.0]]), torch.tensor([[1.0, 1.0]])
+    z = np.tanh([0.3, -1.0])
+    expected = -np.log((1 + z) / 2).mean() + 1e-4 * ((np.abs(z) - 1) ** 2).mean()
+    assert float(central_loss(F, c)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("n_labels", "n_bits", "apart"), [(10, 16, 8), (20, 16, 8), (10, 12, 3)])
+def test_centres_are_far_from_each_other(n_labels, n_bits, apart):
+    C = centres(n_labels, n_bits, 0)
+    assert C.shape == (n_labels, n_bits)
+    assert set(np.unique(C)) == {-1, 1}
+    assert nearest(C) >= apart
+
+
+def adsh_state(n=12, r=4, seed=0):
+    y = np.arange(n) % 3
+    problem = Problem(torch.zeros(n, 2), torch.from_numpy(y), from_labels(y), seed, torch.device("cpu"), Ranks())
+    state = Asymmetric(problem, r, 1)
+    state.U = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (n, r))).float()
+    return state, problem.S.dense()
+
+
+def adsh_objective(U, V, S):
+    return ((U @ V.T - U.shape[1] * S) ** 2).sum() + GAMMA * ((V - U) ** 2).sum()
+
+
+def test_adshs_loss_is_that_of_a_loop():
+    state, S = adsh_state()
+    U, V = state.U.double().numpy(), state.V.double().numpy()
+    found = state.loss(state.U, torch.arange(12)) * 12 * 16 * 12  # a mean over rows, a share of the others
+    assert float(found) == pytest.approx(adsh_objective(U, V, S), rel=1e-5)
+
+
+def test_adshs_columns_are_each_the_best_given_the_others():
+    state, S = adsh_state()
+    U, values = state.U.double().numpy(), []
+    for _ in range(3):
+        values.append(adsh_objective(U, state.V.double().numpy(), S))
+        state.solve()
+    assert values[0] > values[1] >= values[2]
+    state, S = adsh_state(6, 1)
+    state.solve()
+    U, V = state.U.double().numpy(), state.V.double().numpy()
+    best = min(adsh_objective(U, np.array(v)[:, None], S) for v in itertools.product([-1.0, 1.0], repeat=6))
+    assert adsh_objective(U, V, S) == pytest.approx(best)
+
+
+def test_adsh_keeps_the_codes_it_learned(data):
+    X, y, Xq, yq = data
+    hasher = rival(REGISTRY["adsh"]).fit(X, y)
+    assert score(hasher, X, y, Xq, yq) > 0.8
+    assert metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.codes_, y) > 0.8

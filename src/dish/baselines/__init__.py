@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dish.baselines.adsh import ADSH
 from dish.baselines.agh import AGH
 from dish.baselines.bre import BRE
 from dish.baselines.cnnbh import CNNBH
 from dish.baselines.cnnh import CNNH
 from dish.baselines.cosdish import COSDISH
+from dish.baselines.csq import CSQ
 from dish.baselines.dgh import DGH
 from dish.baselines.dhn import DHN
+from dish.baselines.dpn import DPN
+from dish.baselines.dtsh import DTSH
 from dish.baselines.fasth import FastH
 from dish.baselines.fssh import FSSH
 from dish.baselines.ftde import FTDE
+from dish.baselines.greedyhash import GreedyHash
+from dish.baselines.hashnet import HashNet
 from dish.baselines.hc_sdh import HCSDH
 from dish.baselines.isoh import IsoH
 from dish.baselines.itq import CCAITQ, PCAITQ
@@ -22,6 +28,7 @@ from dish.baselines.logistic_lsh import LogisticLSH
 from dish.baselines.lsh import LSH
 from dish.baselines.minhash import MinHash
 from dish.baselines.mlh import MLH
+from dish.baselines.orthohash import OrthoHash
 from dish.baselines.pca_rr import PCARR
 from dish.baselines.sdh import SDH
 from dish.baselines.sfhc import SFHC
@@ -60,4 +67,11 @@ REGISTRY: dict[str, type[Hasher]] = {
     "cnnbh": CNNBH,
     "dhn": DHN,
     "ftde": FTDE,
+    "dtsh": DTSH,
+    "hashnet": HashNet,
+    "greedyhash": GreedyHash,
+    "adsh": ADSH,
+    "csq": CSQ,
+    "dpn": DPN,
+    "orthohash": OrthoHash,
 }

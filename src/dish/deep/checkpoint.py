@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dish.deep.data import Problem
-from dish.deep.model import HashNet, load_state, state_arrays
+from dish.deep.model import HashingNet, load_state, state_arrays
 from dish.io import modelfile
 from dish.parallel import RankError
 
@@ -56,7 +56,7 @@ class Checkpoint:
                 "but those of these processes differ"
             )
 
-    def write(self, state: State, model: HashNet) -> None:
+    def write(self, state: State, model: HashingNet) -> None:
         """Keep a state."""
         if not self.wanted:
             return
@@ -75,7 +75,7 @@ class Checkpoint:
                 arrays |= {f"top.{name}": a for name, a in state.top.items()}
                 modelfile.save(self.path, "checkpoint", content, arrays)
 
-    def read(self, model: HashNet) -> State | None:
+    def read(self, model: HashingNet) -> State | None:
         """The state of a former fit, its network put into ``model``; None if there is none."""
         if not self.wanted:
             return None
@@ -85,7 +85,7 @@ class Checkpoint:
                 state = self._read(self.path, model)
         return self._share(state, model)
 
-    def _read(self, path: Path, model: HashNet) -> State:
+    def _read(self, path: Path, model: HashingNet) -> State:
         kind, content, arrays = modelfile.read(path)
         if kind != "checkpoint" or content.get("fingerprint") != self.fingerprint:
             raise ValueError(
@@ -103,7 +103,7 @@ class Checkpoint:
             top={k.removeprefix("top."): a for k, a in arrays.items() if k.startswith("top.")},
         )
 
-    def _share(self, state: State | None, model: HashNet) -> State | None:
+    def _share(self, state: State | None, model: HashingNet) -> State | None:
         """The first process's state, on all of them: whether one sees the file does not matter."""
         if self.ranks.world == 1:
             return state

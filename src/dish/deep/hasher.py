@@ -23,7 +23,7 @@ from dish import codes, nets, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, targets_of
-from dish.deep.model import Encoder, HashNet, encode, load_state, make_model, state_arrays
+from dish.deep.model import Encoder, HashingNet, encode, load_state, make_model, state_arrays
 from dish.deep.top import PosteriorTop
 from dish.deep.training import Settings, Training, reporter, seeded
 from dish.hasher import Hasher, to_json_value
@@ -68,7 +68,7 @@ class DeepHasher(Hasher):
     _needs_y = True
     vectors_: bool  # learned from vectors (n, d), not from images
     image_shape_: tuple[int, int]  # of the training images, if there were any
-    model_: HashNet
+    model_: HashingNet
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class DeepHasher(Hasher):
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
         n_outputs = len(arrays["model.hash.bias"])
-        hasher.model_ = HashNet(body, fitted["width"], n_outputs, size, spec.normal, hasher._norm)
+        hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, hasher._norm)
         if "model.top.V" in arrays:
             hasher.model_.top = PosteriorTop.blank(n_outputs, *arrays["model.top.V"].shape)
         load_state(hasher.model_, arrays, "model.")

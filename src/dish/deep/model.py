@@ -13,7 +13,7 @@ from dish import nets
 from dish.io import modelfile
 
 
-class HashNet(nn.Module):
+class HashingNet(nn.Module):
     """Φ by any network, then r outputs; uint8 images (n, H, W, 3) or vectors (n, d) in."""
 
     mean: Tensor
@@ -59,7 +59,7 @@ class HashNet(nn.Module):
 class Encoder(nn.Module):
     """Raw rows → F, of images as the mean over both mirror images."""
 
-    def __init__(self, model: HashNet, mirror: bool) -> None:
+    def __init__(self, model: HashingNet, mirror: bool) -> None:
         super().__init__()
         self.model, self.mirror = model, mirror
 
@@ -72,7 +72,7 @@ class Encoder(nn.Module):
         return F.float()
 
 
-def encode(model: HashNet, x: Tensor, mirror: bool) -> Tensor:
+def encode(model: HashingNet, x: Tensor, mirror: bool) -> Tensor:
     """F (n, r) of raw rows, outside of training."""
     model.eval()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def encode(model: HashNet, x: Tensor, mirror: bool) -> Tensor:
 
 def make_model(
     net: Any, weights: Any, image_size: int | None, n_outputs: int, some: Tensor, norm: bool = False
-) -> tuple[HashNet, frozenset[str]]:
+) -> tuple[HashingNet, frozenset[str]]:
     """The network for rows like ``some``, and the parameters of its body that came without weights.
 
     A module is copied, so that the caller's stays as it is; vectors get a perceptron in place of a named network.
@@ -93,7 +93,7 @@ def make_model(
         body, size, normal = spec.make(None), image_size or spec.size, spec.normal
     if some.ndim == 2:
         size = 0
-    probe = HashNet(nn.Identity(), 1, 1, size, normal)
+    probe = HashingNet(nn.Identity(), 1, 1, size, normal)
     with torch.no_grad():
         phi = body.cpu().eval()(probe.prepare(some.cpu()))
     if phi.ndim != 2:
@@ -101,7 +101,7 @@ def make_model(
     fresh: list[str] = []
     if weights is not None:  # after the first pass: lazy layers have their widths
         fresh = nets.load_weights(body, weights, net if isinstance(net, str) else "")
-    return HashNet(body, phi.shape[1], n_outputs, size, normal, norm), frozenset(fresh)
+    return HashingNet(body, phi.shape[1], n_outputs, size, normal, norm), frozenset(fresh)
 
 
 def _middle_square(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from dish import codes
 from dish.deep.augment import augment
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem
-from dish.deep.model import HashNet, encode
+from dish.deep.model import HashingNet, encode
 from dish.progress import Stopwatch, progress
 
 
@@ -107,7 +107,7 @@ class Training(Stopwatch):
     """The network of one fit on its way. It exists only while ``fit`` runs."""
 
     def __init__(
-        self, problem: Problem, model: HashNet, fresh: frozenset[str], settings: Settings, checkpoint: Checkpoint
+        self, problem: Problem, model: HashingNet, fresh: frozenset[str], settings: Settings, checkpoint: Checkpoint
     ) -> None:
         """``fresh``: parameters of the network's body that start without weights although others have them."""
         self.problem, self.model, self.fresh, self.settings = problem, model, fresh, settings
