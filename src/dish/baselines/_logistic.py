@@ -13,10 +13,12 @@ from dish.io.rows import RowSource
 from dish.kernel.defaults import chosen_kernel
 from dish.kernel.functions import Posterior
 from dish.kernel.hasher import KernelHasher
-from dish.kernel.posterior import Pool, regress
+from dish.kernel.posterior import Pool, regress, whitening
 from dish.kernel.problem import Problem
 from dish.parallel import ALONE, Ranks
 from dish.similarity import Classes, Similarity
+
+STEPS = 1.4  # as many as DISH takes in its two rounds
 
 
 class LogisticHasher(KernelHasher):
@@ -48,10 +50,10 @@ class LogisticHasher(KernelHasher):
         problem = self._problem(X, y)
         labelled(problem.S)
         with self._stage("posterior"):
-            T = problem.white.inverse_factor().T * problem.n**0.5  # K T has unit second moments
+            T = whitening(problem)
             pool = Pool.of(problem, T, problem.rng)  # overwrites K
-            W, b = regress(pool, np.arange(pool.n), problem.rng)
-        link = "softmax" if isinstance(problem.S, Classes) else "sigmoid"
+            W, b = regress(pool, np.arange(pool.n), problem.rng, share=STEPS)
+        link = "softmax" if isinstance(problem.S, Classes) else "sigmoid_1"
         V, offset = self._codes(pool, W, b, problem.rng)
         B = (T @ W.double()).to(W)
         self._keep(problem, self._function_of(B, b, V.to(B), offset.to(B), link))

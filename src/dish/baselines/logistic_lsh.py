@@ -13,8 +13,7 @@ from dish.kernel.posterior import MOST_HELD_OUT, Pool
 class LogisticLSH(LogisticHasher):
     """h(x) = sgn(Gᵀ(p(x) − mean)), G (l, r) standard normal, p by logistic regression on the features of ``DISH``.
 
-    With several labels per row p² takes the place of p, as in ``DISH``: the posterior hash function with random
-    vectors for its frame.
+    The posterior hash function of ``DISH`` with random vectors for its frame.
 
     Parameters
     ----------
