@@ -86,6 +86,7 @@ def recipe_runs(trials: int) -> list[Run]:
     """Constants by held-out training images; the first half of a fit is all that is scored by ``top``."""
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
+        "as it is, graphs": {"constants": {"training.GRAPHS": True}},
         "smoothing 0.1": {"constants": {"codewords.SMOOTHING": 0.1}},
         "mixup 0.3": {"constants": {"codewords.MIXUP": 0.3}},
         "mixup 0.5": {"constants": {"codewords.MIXUP": 0.5}},
@@ -109,14 +110,18 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself: a short one first, that warms up."""
-    short = ours("alone", "warm-up", epochs=8)
-    return [short, ours("alone", "one run alone")]
+    """For the seconds of one run with the GPU to itself, also with recorded steps; a short one first warms up."""
+    graphs = {"training.GRAPHS": True}
+    return [
+        ours("alone", "warm-up", epochs=8),
+        ours("alone", "one run alone"),
+        ours("alone", "one run alone, graphs", constants=graphs),
+    ]
 
 
 def change(constants: dict[str, Any]) -> None:
     """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
-    from dish.deep import augment, codewords, cycles, dish
+    from dish.deep import augment, codewords, cycles, dish, training
 
     for name, value in constants.items():
         if name == "hadamard":
@@ -127,7 +132,7 @@ def change(constants: dict[str, Any]) -> None:
             dish.DeepDISH._norm = value  # type: ignore[assignment, method-assign]
         else:
             module, constant = name.split(".")
-            setattr({"augment": augment, "codewords": codewords}[module], constant, value)
+            setattr({"augment": augment, "codewords": codewords, "training": training}[module], constant, value)
 
 
 def hadamard_codes(S: Any, n_bits: int, seed: int) -> NDArray[np.uint8]:

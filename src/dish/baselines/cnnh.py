@@ -42,7 +42,7 @@ class CNNH(DeepHasher):
             distance = (torch.tanh(F) - target[batch.rows]).square().mean()
             return problem.classification_loss(head(phi), batch.rows) + distance
 
-        training.run(loss, 0, training.optimiser(head))
+        training.run(loss, 0, training.optimiser(head), same=True)
         training.save(0, packed)
         return {"codes_": packed}
 

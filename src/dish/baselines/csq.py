@@ -27,7 +27,7 @@ class CSQ(DeepHasher):
             return central_loss(F, centre[batch.rows])
 
         if done is None:
-            training.run(loss, 0, training.optimiser())
+            training.run(loss, 0, training.optimiser(), same=True)
             training.save(0, training.codes())
         return {}
 

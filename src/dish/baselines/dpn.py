@@ -26,6 +26,6 @@ class DPN(DeepHasher):
             return (MARGIN - centre[batch.rows] * F).clamp(min=0).mean()
 
         if done is None:
-            training.run(loss, 0, training.optimiser())
+            training.run(loss, 0, training.optimiser(), same=True)
             training.save(0, training.codes())
         return {}

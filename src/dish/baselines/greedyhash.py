@@ -27,7 +27,7 @@ class GreedyHash(DeepHasher):
             return problem.classification_loss(head(h), batch.rows) + PENALTY * (F - h.detach()).abs().pow(3).mean()
 
         if done is None:
-            training.run(loss, 0, training.optimiser(head))
+            training.run(loss, 0, training.optimiser(head), same=True)
             training.save(0, training.codes())
         return {}
 

@@ -35,6 +35,6 @@ class OrthoHash(DeepHasher):
             return codeword_loss(F, C, t[batch.rows])
 
         if done is None:
-            training.run(loss, 0, training.optimiser())
+            training.run(loss, 0, training.optimiser(), same=True)
             training.save(0, training.codes())
         return {}

@@ -71,7 +71,7 @@ class CodewordFit:
                 return codeword_loss(f, C, batch.blend(self.t[batch.rows]))
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
-            training.run(loss, round_, optimiser, rows, codewords.MIXUP)
+            training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
             fitted = rows is not None and round_ == rounds[-1]
             top = state_arrays(self.fit_top(C)) if fitted else state.top
             state = training.save(round_, packed, state.agreement, optimiser, top)

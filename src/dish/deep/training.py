@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ from dish import codes
 from dish.deep.augment import augment
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem
+from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
 from dish.progress import Stopwatch, progress
+
+GRAPHS = False  # whether steps are recorded as CUDA graphs where they can be (experimental)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Optimiser:
     def resume(self, rates: list[float], momentum: list[NDArray[np.float32]], steps: int) -> None:
         """Go on as an optimiser that took so many steps left off."""
         for group, rate in zip(self.sgd.param_groups, rates, strict=True):
-            group["lr"] = rate
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
         for p, m in zip(self.params, momentum, strict=True):
             self.sgd.state[p]["momentum_buffer"] = torch.tensor(m, device=p.device)
         taken = {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": rates}
@@ -145,22 +149,38 @@ class Training(Stopwatch):
         old: list[nn.Parameter] = []
         for name, p in self.model.body.named_parameters():
             (new if s.fine_tuning and name in self.fresh else old).append(p)
-        groups = [{"params": old, "lr": 0.1 * lr if s.fine_tuning else lr}, {"params": new, "lr": lr}]
-        sgd = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay)
+        rates = [0.1 * lr if s.fine_tuning else lr, lr]
+        graphs = self.graphs()  # they need rates that lie on the device
+        groups = [
+            {"params": params, "lr": torch.tensor(rate, device=self.problem.device) if graphs else rate}
+            for params, rate in zip((old, new), rates, strict=True)
+        ]
+        sgd = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay, fused=True if graphs else None)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             sgd,
-            max_lr=[g["lr"] for g in sgd.param_groups],
+            max_lr=rates,
             total_steps=rounds * self.steps_of(n or self.problem.n) + 1,
             pct_start=0.1,
             cycle_momentum=False,
         )
         return Optimiser(sgd, schedule)
 
+    def graphs(self) -> bool:
+        """Whether steps may be recorded: on a GPU that one process has."""
+        return GRAPHS and self.problem.device.type == "cuda" and self.problem.ranks.world == 1
+
     def run(
-        self, loss: BatchLoss, round_: int, optimiser: Optimiser, rows: Tensor | None = None, mixup: float = 0.0
+        self,
+        loss: BatchLoss,
+        round_: int,
+        optimiser: Optimiser,
+        rows: Tensor | None = None,
+        mixup: float = 0.0,
+        same: bool = False,
     ) -> None:
         """``epochs`` passes over all rows or some; up to a share ``mixup`` of another row is mixed into each.
 
+        ``same``: the loss does the same in every step, so that a GPU may record it.
         Seeded by round: a fit that resumes takes the same steps as one that was never stopped.
         """
         ranks, seed = self.problem.ranks, self.problem.seed + 1000 * round_
@@ -171,13 +191,18 @@ class Training(Stopwatch):
         ranks.broadcast([*optimiser.params, *self.model.buffers()])
         epochs = self.settings.epochs
         rows = torch.arange(self.problem.n) if rows is None else rows
+        one_step: Callable[[Batch], Tensor]
+        one_step = partial(self._step, loss=loss, noise=noise, optimiser=optimiser, mixup=mixup)
+        if same and self.graphs():
+            one_step = GraphedStep(one_step, noise)
         with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
             for epoch in range(epochs):
                 self.model.train()
                 total = torch.zeros((), device=self.problem.device)
                 steps = 0
                 for batch in self._batches(rows, order):
-                    total += self._step(batch, loss, noise, optimiser, mixup)
+                    total += one_step(batch)
+                    optimiser.schedule.step()
                     steps += 1
                 self._epoch_done(round_, epoch, float(ranks.total(total)) / steps)
                 step(1)
@@ -209,7 +234,6 @@ class Training(Stopwatch):
         value.backward()
         self._sum_gradients(optimiser.params)
         optimiser.sgd.step()
-        optimiser.schedule.step()
         return value.detach()
 
     def _sum_gradients(self, params: list[nn.Parameter]) -> None:
