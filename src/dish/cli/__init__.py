@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, features, fit, search, serve
+from dish.cli import encode, experiments, features, fit, search, serve, tune
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -31,6 +31,7 @@ store_app = typer.Typer(help="Codes in PostgreSQL with pgvector.", no_args_is_he
 COMMANDS: dict[str, Command] = {
     "features": features.features,
     "fit": fit.fit,
+    "tune": tune.tune,
     "encode": encode.encode,
     "eval": encode.evaluate,
     "info": encode.info,

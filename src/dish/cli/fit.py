@@ -204,8 +204,19 @@ def _fit_rows(
 
 def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks) -> tuple[Any, Any]:
     """This process's rows, read a block at a time where the files allow it, and their labels."""
-    from dish.io.features import read_features
     from dish.io.rows import RowSource
+
+    X, y = rows_and_labels(path, labels, columns)
+    n = X.shape[0]
+    mine = ranks.my_rows(n)
+    if mine.start == mine.stop:
+        raise ValueError(f"{path} has {n} rows, too few for {ranks.world} processes")
+    return RowSource(X, mine), y[mine]
+
+
+def rows_and_labels(path: Path, labels: Path | None, columns: Columns) -> tuple[Any, Any]:
+    """Rows of a file or of shards and their labels, as many of each."""
+    from dish.io.features import read_features
     from dish.io.tables import read_labels
     from dish.labels import is_tags, tag_matrix
 
@@ -225,10 +236,7 @@ def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks
         header = labels is not None and labels.suffix == ".csv" and abs(y.shape[0] - n) == 1
         hint = f" (is the first line of {labels} a header? --header and --no-header tell)" if header else ""
         raise ValueError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
-    mine = ranks.my_rows(n)
-    if mine.start == mine.stop:
-        raise ValueError(f"{path} has {n} rows, too few for {ranks.world} processes")
-    return RowSource(X, mine), y[mine]
+    return X, y
 
 
 def _save(hasher: Any, output: Path, n: int, what: str) -> str:

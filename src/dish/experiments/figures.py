@@ -14,6 +14,7 @@ from dish.experiments import paper
 from dish.experiments.compare import Line
 from dish.experiments.definition import Results, Run
 from dish.experiments.tables import title, values
+from dish.experiments.tune import Recommendation
 from dish.io.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -114,6 +115,28 @@ def comparison_figure(lines: Sequence[Line]) -> Figure:
         size.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05), title=which)
         top.set(xlabel="places", ylabel="precision", xscale="log", ylim=(0, 1.05), title=which)
         top.legend(fontsize="small")
+    return figure
+
+
+def tuning_figure(found: Recommendation) -> Figure:
+    """MAP and precision@10 against every knob that was turned, the defaults among its values; fit times below."""
+    first = found.trials[0]
+    knobs = [knob for knob in first.params if any(t.knob == knob for t in found.trials)]
+    figure, axes = _figure(max(1, len(knobs)), f"DISH on {found.n_rows:,} rows, judged by held-out ones", 6.0, 2)
+    for knob, top, below in zip(knobs, axes, axes[len(knobs) :], strict=False):
+        trials = [t for t in found.trials if t.knob in (knob, "defaults")]
+        trials.sort(key=lambda t: (isinstance(t.params[knob], str), t.params[knob]))
+        values = [str(t.params[knob]) for t in trials]
+        top.plot(values, [t.map for t in trials], "o-", color="#c1121f", label="MAP")
+        top.plot(values, [t.precision_at_10 for t in trials], "s--", color=_COLOURS[0], label="precision@10")
+        scores = [score for t in trials for score in (t.map, t.precision_at_10)]
+        top.set(
+            title=knob, ylabel="held-out rows", ylim=(min(scores) - 0.05, max(scores) + 0.08)
+        )  # a hundredth is to look like one
+        top.axvline(str(first.params[knob]), color="#9c9c9c", linewidth=1, linestyle=":", label="default")  # type: ignore[arg-type]
+        below.bar(values, [t.seconds for t in trials], color=_COLOURS[5])
+        below.set(ylabel="fit, s")
+    axes[0].legend(fontsize="small")
     return figure
 
 

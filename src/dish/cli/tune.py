@@ -1,0 +1,78 @@
+"""`dish tune`: which parameters suit one's rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from dish.cli.fit import SETTINGS, rows_and_labels
+from dish.cli.options import (
+    Header,
+    IdColumn,
+    RowsPath,
+    XColumn,
+    YColumn,
+    check_writable,
+    columns_of,
+    console,
+    example,
+)
+
+
+@example(
+    "dish tune X.npy y.npy --minutes 5 --picture tune.png",
+    "dish tune docs.parquet --x-column embedding --y-column topic --json",
+)
+def tune(
+    rows: RowsPath,
+    labels: Annotated[
+        Path | None, typer.Argument(metavar="[Y]", help="Labels, as for `dish fit`. Without: those that come with X.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Time to spend, about.")] = 2.0,
+    max_rows: Annotated[int, typer.Option(min=100, help="Rows to judge by, at most.")] = 20_000,
+    picture: Annotated[Path | None, typer.Option(help="Draw what each parameter does: a .png or .svg file.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    x_column: XColumn = None,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
+) -> None:
+    """Try bits, anchors, weights and losses on held-out rows within a given time; recommend what to fit with."""
+    if picture is not None:
+        check_writable(picture, rows, labels)
+    from dish.experiments.tune import recommend
+
+    X, y = rows_and_labels(rows, labels, columns_of(x_column, y_column, id_column, header))
+    found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
+    if picture is not None:
+        from dish.experiments import figures
+
+        figures.write(figures.tuning_figure(found), picture)
+    if json:
+        import json as js
+
+        print(js.dumps(found.to_dict()))
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("parameter", "value", "bytes", "MAP", "precision@10", "fit, s"):
+        table.add_column(name, justify="left" if name == "parameter" else "right")
+    for t in found.trials:
+        scores = f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}"
+        table.add_row(t.knob, str(t.value), str(t.bytes), *scores)
+    console.print(table)
+    for note in found.notes:
+        print(note)
+    option = {s.rows: s.name.replace("_", "-") for s in SETTINGS if s.rows}
+    words = " ".join(f"--{option[name]} {value}" for name, value in found.params.items())
+    print(f"recommended: dish fit {rows}{f' {labels}' if labels else ''} -o model.dish {words}")
+
+
+def _status(line: str) -> None:
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
