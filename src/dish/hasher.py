@@ -191,15 +191,16 @@ def as_rows(X: Any) -> Any:
         if len(widths) != 1:
             raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
         return np.concatenate(blocks)
-    if len(getattr(X, "shape", ())) == 1 and hasattr(X, "__array__"):
+    shape = getattr(X, "shape", (0,))  # Arrow's columns have none
+    if hasattr(X, "__array__") and (len(shape) == 1 or tuple(shape[1:]) == (1,)):
         vectors = np.asarray(X)
-        if vectors.dtype == object and len(vectors) and np.ndim(vectors[0]) == 1:
-            return _stacked(vectors)
+        if vectors.dtype == object and len(vectors) and np.ndim(vectors.flat[0]) == 1:
+            return _stacked(vectors.ravel())
     return X
 
 
 def _stacked(vectors: NDArray[Any]) -> NDArray[Any]:
-    """A column of vectors, as data frames hold them, as one matrix."""
+    """A column of vectors, as data frames and Arrow hold them, as one matrix."""
     d = len(vectors[0])
     for row, vector in enumerate(vectors):
         if np.shape(vector) != (d,):

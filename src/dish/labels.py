@@ -24,7 +24,13 @@ def as_array(values: Any) -> NDArray[Any]:
     """
     if hasattr(values, "detach"):  # a tensor, on whatever device
         values = values.detach().cpu()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            "labels are lists of several lengths, and their items are no strings: give tags as strings "
+            '(["red", "round"]), or (n, l) labels of 0 and 1'
+        ) from None
     if not isinstance(values, list | tuple) or array.ndim != 1:
         return array
     if len({type(v) for v in values}) <= 1 and array.tolist() == list(values):
@@ -55,6 +61,17 @@ def _is_none(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
+def without_label(y: Any) -> NDArray[np.bool_]:
+    """(n,): the rows without a label: missing ones, and −1 where that is scikit-learn's mark beside labels ≥ 0."""
+    y = as_array(y)
+    if y.ndim != 1:
+        return np.zeros(len(y), bool)
+    missing = is_missing(y)
+    if y.dtype.kind in "if" and (y[~missing] >= UNLABELLED).all():
+        missing |= y == UNLABELLED
+    return missing
+
+
 def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[Any]]:
     """Labels (n,) of one kind → class numbers 0 … c−1 (n,) and the sorted classes (c,).
 
@@ -68,7 +85,7 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
         raise ValueError(
             f"{name} has no label (None, NaN or NaT) in row {int(missing.argmax())} and {int(missing.sum())} rows in "
             f"all; learning and scoring need one for every row. Drop them: keep = ~dish.labels.is_missing({name}); "
-            f"X[keep], {name}[keep]"
+            f"X[keep], {name}[keep] (dish fit --drop-unlabelled)"
         )
     y = _one_kind(y, name)
     if y.dtype.kind == "f":
@@ -194,17 +211,28 @@ def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
 
 def is_tags(y: Any) -> bool:
     """Whether the rows of y are collections of tags, such as ["red", "round"], of any length."""
-    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) != "object":
+    if not isinstance(y, list | tuple) and not _holds_objects(y):
         return False
     if getattr(y, "ndim", 1) != 1:
         return False
-    rows = (row for row in y if isinstance(row, list | tuple | set | frozenset | np.ndarray))
+    rows = (row for row in _as_rows(y) if isinstance(row, list | tuple | set | frozenset | np.ndarray))
     return isinstance(next((tag for row in rows for tag in row), None), str)
+
+
+def _holds_objects(y: Any) -> bool:
+    """Whether a column is one of objects, or of lists as polars and Arrow have them, by the name of its type."""
+    kind = str(getattr(y, "dtype", getattr(y, "type", ""))).lower()
+    return kind == "object" or kind.startswith(("list", "large_list"))
+
+
+def _as_rows(y: Any) -> Any:
+    """The rows of a column as Python's or NumPy's values, not Arrow's."""
+    return y if isinstance(y, list | tuple) else np.asarray(y)
 
 
 def tag_matrix(*tags: Any) -> list[sp.csr_array]:
     """Rows of tags → (n, l) of 0 and 1 each, one column per tag; several sets of rows share their columns."""
-    rows = [[() if row is None else row for row in one] for one in tags]
+    rows = [[() if row is None else row for row in _as_rows(one)] for one in tags]
     names = sorted({tag for one in rows for row in one for tag in row})
     column = {name: j for j, name in enumerate(names)}
     found = []
@@ -218,6 +246,11 @@ def tag_matrix(*tags: Any) -> list[sp.csr_array]:
 
 def label_matrix(y: Any) -> sp.csr_array:
     """(n, l) labels of 0 and 1, dense or sparse → CSR float64, each row's labels in ascending order, no zeros."""
+    if not sp.issparse(y) and np.asarray(y).dtype.kind not in "biuf":
+        raise ValueError(
+            f"a 2-D y must hold only 0 and 1, one column per label; it holds {np.asarray(y).dtype}. Give tags as one "
+            'list per row (["red", "round"]), or a matrix made by sklearn.preprocessing.MultiLabelBinarizer'
+        )
     Y = sp.csr_array(y).astype(np.float64)  # a copy
     if Y.shape[0] == 0:
         raise ValueError("y is empty; at least one labelled row is needed")

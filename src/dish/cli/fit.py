@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dish.cli.options import Header, IdColumn, RowsPath, XColumn, YColumn, check_writable, columns_of, example
+from dish.cli.options import (
+    DropUnlabelled,
+    Header,
+    IdColumn,
+    RowsPath,
+    XColumn,
+    YColumn,
+    check_writable,
+    columns_of,
+    example,
+)
 
 if TYPE_CHECKING:
     from dish.io.columns import Columns
@@ -69,7 +79,13 @@ SETTINGS = (
     Setting("rounds", None, "n_iter", 3, "Rounds of H-step and training."),
     Setting("image_size", None, "image_size", None, "Side of the network's input.", int | None),
 )
-ONLY_ROWS = ("resume", "x_column", "y_column", "id_column")  # options of rows that are no parameters
+ONLY_ROWS = (
+    "resume",
+    "drop_unlabelled",
+    "x_column",
+    "y_column",
+    "id_column",
+)  # options of rows that are no parameters
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -113,6 +129,7 @@ def fit(
             help="Resume from the checkpoint, if there is one of the same data and options.",
         ),
     ] = False,
+    drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
@@ -132,7 +149,8 @@ def fit(
         said = _fit_images(rows, labels, columns, output, checkpoint, parameters)
     else:
         checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
-        said = _fit_rows(rows, labels, columns, output, checkpoint, resume, parameters)
+        source = _Source(rows, labels, columns, drop_unlabelled)
+        said = _fit_rows(source, output, checkpoint, resume, parameters)
     if said and not quiet:
         print(said)
 
@@ -179,9 +197,17 @@ def _fit_images(
         return _save(deep, output, len(deep.codes_), "images") if ranks.first else ""
 
 
-def _fit_rows(
-    rows: Path, labels: Path | None, columns: Columns, output: Path, checkpoint: Path, resume: bool, parameters: Any
-) -> str:
+@dataclass(frozen=True)
+class _Source:
+    """Where rows and labels come from."""
+
+    rows: Path
+    labels: Path | None
+    columns: Columns
+    drop_unlabelled: bool
+
+
+def _fit_rows(source: _Source, output: Path, checkpoint: Path, resume: bool, parameters: Any) -> str:
     import numpy as np
 
     from dish import parallel
@@ -191,7 +217,7 @@ def _fit_rows(
     hasher: Any = DISH(checkpoint=checkpoint, **parameters)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
-            X, y = _rows_to_fit(rows, labels, columns, ranks)
+            X, y = _rows_to_fit(source, ranks)
         hasher.fit(X, y, resume=resume)
         codes = ranks.gather_arrays(hasher.codes_)  # the model holds those of all rows
         if not ranks.first:
@@ -202,11 +228,12 @@ def _fit_rows(
         return said
 
 
-def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks) -> tuple[Any, Any]:
+def _rows_to_fit(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
     """This process's rows, read a block at a time where the files allow it, and their labels."""
     from dish.io.rows import RowSource
 
-    X, y = rows_and_labels(path, labels, columns)
+    path = source.rows
+    X, y = rows_and_labels(path, source.labels, source.columns, source.drop_unlabelled)
     n = X.shape[0]
     mine = ranks.my_rows(n)
     if mine.start == mine.stop:
@@ -214,11 +241,11 @@ def _rows_to_fit(path: Path, labels: Path | None, columns: Columns, ranks: Ranks
     return RowSource(X, mine), y[mine]
 
 
-def rows_and_labels(path: Path, labels: Path | None, columns: Columns) -> tuple[Any, Any]:
-    """Rows of a file or of shards and their labels, as many of each."""
+def rows_and_labels(path: Path, labels: Path | None, columns: Columns, drop: bool = False) -> tuple[Any, Any]:
+    """Rows of a file or of shards and their labels, as many of each; with ``drop`` only the rows that have one."""
     from dish.io.features import read_features
     from dish.io.tables import read_labels
-    from dish.labels import is_tags, tag_matrix
+    from dish.labels import is_tags, tag_matrix, without_label
 
     X, y = read_features(path, columns=columns.without_labels() if labels else columns)
     if labels:
@@ -229,6 +256,11 @@ def rows_and_labels(path: Path, labels: Path | None, columns: Columns) -> tuple[
             "(y.npy or y-*.npy in a folder of shards, X_labels.npy beside X.npy, y in a .npz or .parquet). Images "
             "have one sub-folder per label"
         )
+    if drop and len(y) == X.shape[0]:
+        keep = ~without_label(y)
+        if not keep.all():
+            print(f"dish: note: {int((~keep).sum()):,} of {len(keep):,} rows have no label", file=sys.stderr)
+            X, y = X[keep], y[keep]
     if is_tags(y):
         (y,) = tag_matrix(y)
     n = X.shape[0]

@@ -37,6 +37,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per q
 Host = Annotated[str, typer.Option(help="Address to listen on; others than loopback are open to the network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 
+DropUnlabelled = Annotated[
+    bool,
+    typer.Option(
+        "--drop-unlabelled",
+        help="Leave out rows without a label (an empty field, None, NaN, or -1) and say how many.",
+    ),
+]
 TABLES = "Tables (.csv, .parquet)"
 XColumn = Annotated[
     list[str] | None,

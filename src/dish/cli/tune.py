@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dish.cli.fit import SETTINGS, rows_and_labels
 from dish.cli.options import (
+    DropUnlabelled,
     Header,
     IdColumn,
     RowsPath,
@@ -38,6 +39,7 @@ def tune(
     picture: Annotated[Path | None, typer.Option(help="Draw what each parameter does: a .png or .svg file.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
@@ -48,7 +50,8 @@ def tune(
         check_writable(picture, rows, labels)
     from dish.experiments.tune import recommend
 
-    X, y = rows_and_labels(rows, labels, columns_of(x_column, y_column, id_column, header))
+    columns = columns_of(x_column, y_column, id_column, header)
+    X, y = rows_and_labels(rows, labels, columns, drop_unlabelled)
     found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
     if picture is not None:
         from dish.experiments import figures

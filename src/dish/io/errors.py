@@ -35,6 +35,11 @@ def reading(path: StrPath, kind: str, also: tuple[type[Exception], ...] = ()) ->
         raise FileNotFoundError(f"no file at {path}") from None
     except (*DAMAGE, *also) as error:
         reason = str(error)
-        if "allow_pickle" in reason or "Python objects" in reason:
-            reason = "it holds no array, or one of Python objects; save text as text: np.save(path, y.astype(str))"
+        if "Python objects" in reason or "Object arrays" in reason:
+            raise DataFileError(
+                f"{path} holds Python objects, which are not read: they could run code. Save text as text: "
+                "np.save(path, y.astype(str))"
+            ) from error
+        if "allow_pickle" in reason:
+            reason = "it holds no array"
         raise DataFileError(f"{path} is not a {kind}, or is damaged ({reason})") from error

@@ -210,7 +210,7 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
     else:  # images without labels, to encode
         paths, labels = image_files(folder), []
         if not paths:
-            raise ValueError(f"the folder {folder} has no images")
+            raise ValueError(f"the folder {folder} has no images, nor shards (.npy, .npz, .parquet)")
     if y is not None and np.shape(y)[0] != len(paths):
         raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
