@@ -109,7 +109,7 @@ def test_a_parquet_shard_of_another_width_is_refused(tmp_path):
     [
         ("f.npy", X7[0], r"f\.npy must hold a matrix of numbers.*\(5,\)"),
         ("f.npy", np.array([["a", "b"]]), "matrix of numbers"),
-        ("f.npy", np.array([[{}]], dtype=object), "f.npy is not a .npy file of numbers"),
+        ("f.npy", np.array([[{}]], dtype=object), "f.npy holds Python objects"),
         ("f.npy", b"\x93NUMPY", "f.npy is not a .npy file"),
         ("f.npy", b"", "f.npy is not a .npy file"),
         ("f.npz", b"PK\x03\x04 broken", "f.npz is not a .npz file"),
