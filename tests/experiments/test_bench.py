@@ -171,6 +171,24 @@ def test_l2_and_unknown_names(data):
         bench.load_data("nothing-here")
 
 
+def test_the_float_ceiling_is_above_the_codes_of_the_same_posterior(data):
+    params = (("n_anchors", 60),)
+    ceiling, codes = (
+        bench.execute(Run("digits", m, 16, 600, 0, params), data["digits"]) for m in ("ceiling", "dish")
+    )
+    assert codes["map"] - 0.005 < ceiling["map"] <= 1
+    assert ceiling["fit_s"] > 0
+
+
+def test_floats_beside_runs_are_one_of_each_a_trial_on_the_most_rows():
+    runs = [Run("digits", m, r, n, t) for m in ("lsh", "sdh") for r in (8, 16) for n in (100, 500) for t in (0, 1)]
+    floats = bench.float_runs(runs)
+    assert [(run.method, run.n_train, run.trial) for run in floats] == [
+        *(("l2", 500, 0), ("l2", 500, 1), ("ceiling", 500, 0), ("ceiling", 500, 1))
+    ]
+    assert bench.float_runs([*runs, floats[0]]) == []
+
+
 def test_unit_rows():
     np.testing.assert_allclose(bench.unit_rows(np.array([[3.0, 4.0], [0, 0]])), [[0.6, 0.8], [0, 0]])
 

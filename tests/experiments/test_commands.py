@@ -55,6 +55,9 @@ def test_tables_and_a_class_of_ones_own(cli, tmp_path, monkeypatch):
     assert f" {shown} |" in (tmp_path / "t.md").read_text()
     assert f"& {shown} &" in (tmp_path / "t.tex").read_text()
     assert shown in out
+    for name in ("cosine of the floats", "float ceiling"):  # in every table, asked for or not
+        assert name in out
+        assert name in (tmp_path / "t.md").read_text()
     code, _, errors = cli(*common, "--table", tmp_path / "t.xls")
     assert (code != 0, ".md, .tex, .csv" in errors) == (True, True)
     code, _, errors = cli("bench", "--methods", "my_module:Nothing")

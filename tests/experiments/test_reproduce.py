@@ -132,11 +132,37 @@ def test_a_plan_says_what_a_table_would_take(small, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_rivals_are_drawn_in_different_ways(small, monkeypatch):
-    """As many rivals as the first table has: no two share colour and marker."""
-    lines = tuple(paper.Line(f"R{i}", "lsh", None, params=(("i", i),)) for i in range(21))
+def drawn(table, results):
+    return figures.method_figure(table, results, 1).axes
+
+
+def looks(axis):
+    """Colour and dashes of every line, by what matplotlib draws."""
+    return [(line.get_color(), str(line._unscaled_dash_pattern)) for line in axis.lines]
+
+
+def test_lines_are_drawn_in_different_ways(small):
+    """More rivals and more of our own than any table has: in every panel no two look the same, markers left aside."""
+    count = {"R": 32, "DISH": 12}
+    lines = tuple(paper.Line(f"{k}{i}", "lsh", None, params=((k, i),)) for k, n in count.items() for i in range(n))
     table = dataclasses.replace(small, lines=lines)
-    one = {"precision_within_2": 0.5, "curve_recall": [0, 1], "curve_precision": [1, 0], "precision_at": {"1": 1.0}}
-    results = {run: {**one, "definition": {"synthetic": False}} for run in table.runs(["lsh"], 1)}
-    radius = figures.method_figure(table, results, 1).axes[0]
-    assert len({(line.get_color(), line.get_marker()) for line in radius.lines}) == 21
+    one = {"map": 0.4, "precision_within_2": 0.5, "curve_recall": [0, 1], "curve_precision": [1, 0]}
+    one |= {"precision_at": {"1": 1.0}, "definition": {"synthetic": False}}
+    for axis in drawn(table, dict.fromkeys(table.runs(["lsh"], 1), one)):
+        assert len(axis.lines) == 44
+        assert len(set(looks(axis))) == 44
+
+
+def test_rankings_by_real_numbers_are_level_lines_and_fill_their_row(small):
+    lines = (*small.lines, paper.Line("Cosine", "l2", None, bits=(8,)), paper.Line("Ceiling", "ceiling", bits=(8,)))
+    table = dataclasses.replace(small, lines=lines)
+    found = {"l2": 0.6, "ceiling": 0.9}
+    runs = table.runs(["l2", "ceiling"], 1)
+    assert len(runs) == 2
+    results = {run: {"map": found[run.method], "definition": {"synthetic": False}} for run in runs}
+    level = drawn(table, results)[0].lines
+    assert [(line.get_label(), list(line.get_ydata())) for line in level] == [
+        ("Cosine", [0.6, 0.6]),
+        ("Ceiling", [0.9, 0.9]),
+    ]
+    assert "| Ceiling | all | 0.900 | 0.900 | – |" in tables.markdown(table, results, 1)

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 Results = dict["Run", dict[str, Any]]
+FLOATS = {  # rankings by real numbers, which have no code length: lines to compare codes with
+    "l2": "cosine of the floats",  # rows have length one: the order of l2 distances is that of cosines
+    "ceiling": "float ceiling (product of posteriors)",
+}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dish.experiments import paper
 from dish.experiments.compare import Line
-from dish.experiments.definition import Results, Run
+from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.tables import title, values
 from dish.experiments.tune import Recommendation
 from dish.io.atomic import write_atomically
@@ -25,6 +25,8 @@ _COLOURS = (
     *("#1d4e89", "#00818a", "#4f7942", "#7b5ea7", "#8d6e63"),
     *("#607d8b", "#b08900", "#3aa6dd", "#9c9c9c", "#d16ba5"),
 )
+_OURS = ("#c1121f", "#f77f00", "#6a040f")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
 def _figure(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tuple[Figure, list[Axes]]:
@@ -40,42 +42,72 @@ def _figure(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> t
     return figure, axes
 
 
+def styles(colours: Sequence[str], width: float) -> Iterator[dict[str, Any]]:
+    """Ways to draw a line: colour and dashes tell them apart, and markers once more where there are few points."""
+    both = itertools.product(_DASHES, colours)
+    for (dashes, colour), marker in zip(both, itertools.cycle("osv^DPX"), strict=False):
+        yield {"color": colour, "linestyle": dashes, "marker": marker, "linewidth": width}
+
+
 def method_figure(table: paper.Table, results: Results, trials: int, data: str | None = None) -> Figure:
-    """Precision within radius 2 against bits, precision–recall, and precision@k, for every method there is.
+    """MAP and precision within radius 2 against bits, precision–recall, and precision@k, for every method there is.
 
     Where a table has several training sizes only the largest is drawn (and methods that have no other); DISH is
-    drawn thick, rivals thin, told apart by colour and marker.
+    drawn thick, rivals thin, told apart by colour, dashes and marker; rankings by real numbers are level lines.
     """
-    figure, (radius, curve, top) = _figure(3, title(table, results), height=5.4)
-    largest = {line.method for line in table.lines if line.n_train is None}
-    rivals = zip(itertools.cycle(_COLOURS), itertools.cycle("osv^DPX"), strict=True)  # 70 pairs before one repeats
-    ours = itertools.cycle(("#c1121f", "#f77f00", "#6a040f"))
+    figure, axes = _figure(4, title(table, results), height=5.4)
+    largest = {line.label for line in table.lines if line.n_train is None}
+    rivals, ours = styles(_COLOURS, 1.1), styles(_OURS, 2.6)
     for line in table.lines:
-        if line.n_train is not None and line.method in largest:
+        if line.n_train is not None and line.label in largest:
             continue
         label = f"{line.label} ({line.n_train:,})" if line.n_train and largest else line.label
-        dish = line.label.startswith("DISH")
-        color, marker = (next(ours), "o") if dish else next(rivals)
-        style = {"color": color, "linewidth": 2.6 if dish else 1.1, "zorder": 3 if dish else 2}
-
-        def runs(r: int, line: paper.Line = line) -> list[Run]:
-            return [table.run(line, r, t, data) for t in range(trials)]
-
-        wanted = line.bits or table.bits
-        means = [np.mean(values(results, runs(r), "precision_within_2") or [np.nan]) for r in wanted]
-        if not np.isfinite(means).any():
-            continue
-        radius.plot(wanted, means, marker=marker, label=label, **style)  # type: ignore[arg-type]
-        at = [results[run] for run in runs(table.time_bits) if "curve_recall" in results.get(run, {})]
-        recall, precision = (np.mean([x[f"curve_{k}"] for x in at], 0) for k in ("recall", "precision"))
-        curve.plot(recall, precision, **style)  # type: ignore[arg-type]
-        k = [int(name) for name in at[0]["precision_at"]]
-        top.plot(k, np.mean([list(x["precision_at"].values()) for x in at], 0), **style)  # type: ignore[arg-type]
-    radius.set(xlabel="bits", ylabel="precision within radius 2", xticks=table.bits)
-    curve.set(xlabel="recall", ylabel="precision", title=f"{table.time_bits} bits")
-    top.set(xlabel="places", ylabel="precision", xscale="log", title=f"{table.time_bits} bits")
-    figure.legend(loc="outside lower center", ncols=5, fontsize="small")
+        runs = {r: [table.run(line, r, t, data) for t in range(trials)] for r in line.bits or table.bits}
+        if line.method in FLOATS:
+            _draw_level(axes[0], label, values(results, next(iter(runs.values())), "map"), line.method)
+        else:
+            dish = line.label.startswith("DISH")
+            _draw_method(axes, label, runs, results, table.time_bits, next(ours if dish else rivals))
+    heads = (("bits", "MAP"), ("bits", "precision within radius 2"), ("recall", "precision"), ("places", "precision"))
+    for axis, (x, y) in zip(axes, heads, strict=True):
+        axis.set(xlabel=x, ylabel=y)
+    for axis in axes[:2]:
+        axis.set(xticks=table.bits)
+    for axis in axes[2:]:
+        axis.set(title=f"{table.time_bits} bits")
+    axes[3].set(xscale="log")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small")
     return figure
+
+
+def _draw_level(axis: Axes, label: str, found: list[float], method: str) -> None:
+    """A ranking without a code length."""
+    if found:
+        dashes = dict(zip(FLOATS, (":", (0, (6, 2))), strict=True))
+        axis.axhline(float(np.mean(found)), color="black", linewidth=1.6, linestyle=dashes[method], label=label)
+
+
+def _draw_method(
+    axes: list[Axes],
+    label: str,
+    runs: dict[int, list[Run]],
+    results: Results,
+    bits: int,
+    style: dict[str, Any],
+) -> None:
+    """One method's lines, as far as it has runs; the curves are those of one code length."""
+    for axis, key in zip(axes, ("map", "precision_within_2"), strict=False):
+        means = [np.mean(values(results, of, key) or [np.nan]) for of in runs.values()]
+        if np.isfinite(means).any():
+            axis.plot(list(runs), means, label=label, **style)
+    at = [results[run] for run in runs.get(bits, ()) if "curve_recall" in results.get(run, {})]
+    if not at:
+        return
+    plain = {**style, "marker": ""}
+    recall, precision = (np.mean([x[f"curve_{k}"] for x in at], 0) for k in ("recall", "precision"))
+    axes[2].plot(recall, precision, **plain)
+    places = [int(name) for name in at[0]["precision_at"]]
+    axes[3].plot(places, np.mean([list(x["precision_at"].values()) for x in at], 0), **plain)
 
 
 def sensitivity_figure(results: Results, trials: int) -> Figure:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dish.experiments.definition import Results, Run
+from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.paper import Table
 from dish.io.atomic import write_atomically
 
@@ -37,7 +37,7 @@ def table_rows(table: Table, results: Results, trials: int, data: str | None) ->
         cells = [line.label, f"{line.n_train:,}" if line.n_train else "all"]
         for i, r in enumerate(table.bits):
             runs = [table.run(line, r, t, data) for t in range(trials)]
-            ours = cell(values(results, runs, "map")) if r in wanted else ""
+            ours = cell(values(results, runs, "map")) if r in wanted or line.method in FLOATS else ""
             theirs = line.map[i] if line.map else None
             cells.append(f"{ours} ({theirs:.3f})" if theirs is not None else ours)
         runs = [table.run(line, table.time_bits, t, data) for t in range(trials)]
@@ -103,9 +103,10 @@ def bench_grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[
     rows = []
     for method, n_train in dict.fromkeys((run.method, run.n_train) for run in runs):
         of = [run for run in runs if (run.method, run.n_train) == (method, n_train)]
-        maps = [_cell_or_failed(results, [run for run in of if run.bits == r], "map", 3) for r in lengths]
-        seconds = _cell_or_failed(results, [run for run in of if run.bits == lengths[-1]], "fit_s", 2)
-        rows.append([method, f"{n_train:,}" if n_train else "all", *maps, seconds])
+        at = {r: of if method in FLOATS else [run for run in of if run.bits == r] for r in lengths}
+        maps = [_cell_or_failed(results, at[r], "map", 3) for r in lengths]
+        seconds = _cell_or_failed(results, at[lengths[-1]], "fit_s", 2)
+        rows.append([FLOATS.get(method, method), f"{n_train:,}" if n_train else "all", *maps, seconds])
     return ["method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"], rows
 
 
