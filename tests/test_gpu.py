@@ -119,11 +119,16 @@ def test_a_sweep_over_many_label_sets_gives_the_same_codes():
 
 
 def test_fits_over_many_label_sets_agree():
+    """Two fits differ by rounding, which every sweep carries on: by no more than if X had been rounded once more."""
     X, Y = many_label_sets()
-    fits = [DISH(n_bits=16, n_anchors=200, loss="ridge", device=device).fit(X, Y) for device in ("cpu", "cuda")]
-    same = np.unpackbits(fits[0].codes_) == np.unpackbits(fits[1].codes_)
-    assert same.mean() >= 0.99
-    assert fits[0].objective_[-1] == pytest.approx(fits[1].objective_[-1], rel=1e-3)
+    noise = 1e-7 * np.random.default_rng(1).standard_normal(X.shape)  # about the last bit of a float32
+    on_cpu, rounded, on_gpu = (
+        DISH(n_bits=16, n_anchors=200, loss="ridge", device=device).fit(rows, Y)
+        for device, rows in (("cpu", X), ("cpu", (X * (1 + noise)).astype(np.float32)), ("cuda", X))
+    )
+    moved = [np.mean(np.unpackbits(on_cpu.codes_) != np.unpackbits(other.codes_)) for other in (rounded, on_gpu)]
+    assert moved[1] < 1.5 * moved[0]
+    assert on_gpu.objective_[-1] == pytest.approx(on_cpu.objective_[-1], rel=1e-3)
 
 
 @pytest.mark.parametrize("n_groups", [10, 5000])
