@@ -134,6 +134,11 @@ def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> Split 
 # --- one run ---
 
 
+def cut_of(parts: Split) -> int | None:
+    """Places of a ranking that count; None is all."""
+    return min(CUT, len(parts.base.X)) if parts.base.y.ndim == 2 else None
+
+
 def make(name: str, bits: int, trial: int, device: str) -> Any:
     """A method as it is measured: its defaults, the trial as its seed."""
     known, params = VARIANTS.get(name, (name, registry.PRESETS.get(name, {})))
@@ -145,7 +150,7 @@ def make(name: str, bits: int, trial: int, device: str) -> Any:
 
 def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, Any]:
     """A ranking by real numbers."""
-    cut = CUT if parts.base.y.ndim == 2 else None
+    cut = cut_of(parts)
     q, b = parts.queries, parts.base
     sorts_on = str(machine.resolve_device(device))
     if name == "cosine":
@@ -168,7 +173,7 @@ def score(name: str, bits: int, trial: int, parts: Split, device: str, limit: fl
         start = time.perf_counter()
         q, b = hasher.transform(parts.queries.X), hasher.transform(parts.base.X)
         encode_s = time.perf_counter() - start
-    cut = CUT if parts.base.y.ndim == 2 else None
+    cut = cut_of(parts)
     found = metrics.evaluate(q, parts.queries.y, b, parts.base.y, n_bits=bits, k=cut)
     scores = {"map": found.map, "precision_within_2": found.precision_within_2}
     if cut:

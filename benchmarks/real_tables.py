@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dish.experiments import figures
 from dish.experiments.tables import cell, markdown_grid
 from dish.io.atomic import write_atomically
 
@@ -26,7 +27,9 @@ LABELS = {
     "dish_k_auto": "DISH-K, w = auto",
     "cosdish_1000": "`cosdish`, 1,000 columns",
 }
-FIRST = ("cosine", "ceiling", "dish", "dish_k", "dish_k_auto")
+FLOATS = ("cosine", "ceiling")
+FIRST = (*FLOATS, "dish", "dish_k", "dish_k_auto")
+DRAWN = 6  # rivals with a line of their own
 INTRO = """# Real data
 
 Features of real images, videos and texts, three protocols: the database was **trained on** (the usual protocol, which
@@ -121,6 +124,7 @@ def section(content: dict[str, Any]) -> str:
     cut = f", MAP@{content['cut']}" if content["cut"] else ""
     repeated = f"up to {trials} trials" if trials > 1 else "one trial"
     lines = [f"## {content['data']}", f"{about}{cut}, {repeated}. {machines(content)}"]
+    lines.append(f"![{content['data']}](figures/real_{content['data']}.png)")
     for protocol in dict.fromkeys(run["protocol"] for run in runs):
         of = [run for run in runs if run["protocol"] == protocol]
         lines += [f"### {content['data']}, {protocol}", protocol_table(of).rstrip()]
@@ -129,10 +133,53 @@ def section(content: dict[str, Any]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
+def picture(content: dict[str, Any]) -> Any:
+    """MAP against bits, a panel per protocol."""
+    runs = [run for run in content["runs"] if "map" in run]
+    protocols = list(dict.fromkeys(run["protocol"] for run in runs))
+    figure, axes = figures.panels(len(protocols), content["data"], height=5.0)
+    looks = _looks(runs)
+    for axis, protocol in zip(axes, protocols, strict=True):
+        of = [run for run in runs if run["protocol"] == protocol]
+        for name, style in looks.items():
+            mine = [run for run in of if run["method"] == name]
+            lengths = sorted({run["bits"] for run in mine} - {None})
+            if name in FLOATS and mine:
+                axis.axhline(np.mean(values(mine, "map")), **style)
+            elif lengths:
+                found = [values([run for run in mine if run["bits"] == r], "map") for r in lengths]
+                axis.errorbar(lengths, [np.mean(m) for m in found], [np.std(m) for m in found], **style)
+        axis.set(xlabel="bits", ylabel="MAP", title=protocol, xticks=sorted({run["bits"] for run in of} - {None}))
+    named = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=5, fontsize="small")
+    return figure
+
+
+def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """How each method is drawn: rivals are ranked by their mean MAP over all of their runs."""
+    names = dict.fromkeys(run["method"] for run in runs)
+    mean = {name: np.mean(values([run for run in runs if run["method"] == name], "map")) for name in names}
+    rivals = sorted((name for name in names if name not in FIRST), key=lambda name: -mean[name])
+    ours, others = figures.styles(figures.OURS, 2.4), figures.styles(figures.COLOURS, 1.3)
+    looks = {name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals[DRAWN:]}
+    looks |= {name: {**next(others), "label": name} for name in rivals[:DRAWN]}
+    looks |= {
+        name: {**next(ours), "label": LABELS[name].strip("*"), "zorder": 3} for name in FIRST[2:] if name in names
+    }
+    for name, dashes in zip(FLOATS, (":", "--"), strict=True):
+        looks[name] = {"color": "black", "linestyle": dashes, "linewidth": 1.5, "label": LABELS[name]}
+    return looks
+
+
 def page(paths: list[Path]) -> str:
     """The whole page."""
+    return "\n".join([INTRO, *(section(content) for content in contents_of(paths))])
+
+
+def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
+    """Results in the form that real.py writes now."""
     contents = [json.loads(path.read_text()) for path in paths]
-    return "\n".join([INTRO, *(section(content) for content in contents if content.get("environments"))])
+    return [content for content in contents if content.get("environments")]
 
 
 def main() -> None:
@@ -141,6 +188,10 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")))
     parser.add_argument("--output", type=Path, default=PAGE)
     given = parser.parse_args()
+    for content in contents_of(given.files):
+        folder = given.output.parent / "figures"
+        folder.mkdir(exist_ok=True)
+        figures.write(picture(content), folder / f"real_{content['data']}.png")
     write_atomically(given.output, page(given.files).encode())
     print(f"written: {given.output}")
 

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = (
+COLOURS = (
     *("#1d4e89", "#00818a", "#4f7942", "#7b5ea7", "#8d6e63"),
     *("#607d8b", "#b08900", "#3aa6dd", "#9c9c9c", "#d16ba5"),
 )
-_OURS = ("#c1121f", "#f77f00", "#6a040f")
+OURS = ("#c1121f", "#f77f00", "#6a040f")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
-def _figure(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tuple[Figure, list[Axes]]:
+def panels(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, and their axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -55,9 +56,9 @@ def method_figure(table: paper.Table, results: Results, trials: int, data: str |
     Where a table has several training sizes only the largest is drawn (and methods that have no other); DISH is
     drawn thick, rivals thin, told apart by colour, dashes and marker; rankings by real numbers are level lines.
     """
-    figure, axes = _figure(4, title(table, results), height=5.4)
+    figure, axes = panels(4, title(table, results), height=5.4)
     largest = {line.label for line in table.lines if line.n_train is None}
-    rivals, ours = styles(_COLOURS, 1.1), styles(_OURS, 2.6)
+    rivals, ours = styles(COLOURS, 1.1), styles(OURS, 2.6)
     for line in table.lines:
         if line.n_train is not None and line.label in largest:
             continue
@@ -112,7 +113,7 @@ def _draw_method(
 
 def sensitivity_figure(results: Results, trials: int) -> Figure:
     """MAP and precision within radius 2 against ν, and against iterations from both starts."""
-    figure, (left, middle, right) = _figure(3, "DISH-K on CIFAR-10, 5,000 training rows, 64 bits")
+    figure, (left, middle, right) = panels(3, "DISH-K on CIFAR-10, 5,000 training rows, 64 bits")
 
     def mean(key: str, **params: object) -> float:
         found = values(results, [paper.sensitivity_run(t, **params) for t in range(trials)], key)
@@ -134,10 +135,10 @@ def sensitivity_figure(results: Results, trials: int) -> Figure:
 def comparison_figure(lines: Sequence[Line]) -> Figure:
     """MAP against bytes per row, and precision by places, of the rankings of ``compare``; a row per kind of query."""
     groups = list(dict.fromkeys(line.queries for line in lines))
-    figure, axes = _figure(2, "the same rows, ranked by …", 3.4 * len(groups), len(groups))
+    figure, axes = panels(2, "the same rows, ranked by …", 3.4 * len(groups), len(groups))
     for queries, size, top in zip(groups, axes[::2], axes[1::2], strict=True):
         part = [line for line in lines if line.queries == queries]
-        for colour, line in zip(itertools.cycle(_COLOURS), part, strict=False):
+        for colour, line in zip(itertools.cycle(COLOURS), part, strict=False):
             ours = line is part[-1]
             style: dict[str, Any] = {"color": "#c1121f" if ours else colour, "zorder": 3 if ours else 2}
             size.plot(line.bytes, line.map, "o", markersize=11 if ours else 7, **style)
@@ -154,19 +155,19 @@ def tuning_figure(found: Recommendation) -> Figure:
     """MAP and precision@10 against every knob that was turned, the defaults among its values; fit times below."""
     first = found.trials[0]
     knobs = [knob for knob in first.params if any(t.knob == knob for t in found.trials)]
-    figure, axes = _figure(max(1, len(knobs)), f"DISH on {found.n_rows:,} rows, judged by held-out ones", 6.0, 2)
+    figure, axes = panels(max(1, len(knobs)), f"DISH on {found.n_rows:,} rows, judged by held-out ones", 6.0, 2)
     for knob, top, below in zip(knobs, axes, axes[len(knobs) :], strict=False):
         trials = [t for t in found.trials if t.knob in (knob, "defaults")]
         trials.sort(key=lambda t: (isinstance(t.params[knob], str), t.params[knob]))
         values = [str(t.params[knob]) for t in trials]
         top.plot(values, [t.map for t in trials], "o-", color="#c1121f", label="MAP")
-        top.plot(values, [t.precision_at_10 for t in trials], "s--", color=_COLOURS[0], label="precision@10")
+        top.plot(values, [t.precision_at_10 for t in trials], "s--", color=COLOURS[0], label="precision@10")
         scores = [score for t in trials for score in (t.map, t.precision_at_10)]
         top.set(
             title=knob, ylabel="held-out rows", ylim=(min(scores) - 0.05, max(scores) + 0.08)
         )  # a hundredth is to look like one
         top.axvline(str(first.params[knob]), color="#9c9c9c", linewidth=1, linestyle=":", label="default")  # type: ignore[arg-type]
-        below.bar(values, [t.seconds for t in trials], color=_COLOURS[5])
+        below.bar(values, [t.seconds for t in trials], color=COLOURS[5])
         below.set(ylabel="fit, s")
     axes[0].legend(fontsize="small")
     return figure
