@@ -27,9 +27,18 @@ LABELS = {
     "dish_k_auto": "DISH-K, w = auto",
     "cosdish_1000": "`cosdish`, 1,000 columns",
 }
+SETS = {
+    "cifar10_gist_int8": "CIFAR-10, 512-d GIST (rounded to int8)",
+    "clinc150_use": "CLINC150, sentence embeddings",
+    "corel16k001": "Corel16k, bags of words",
+    "mediamill": "MediaMill, video features",
+    "mirflickr20k_vgg16": "MIRFlickr, VGG-16 features",
+    "tinyimagenet_lite0": "Tiny ImageNet, EfficientNet-Lite0 features",
+}
+PROTOCOLS = ("trained on", "disjoint", "unseen classes")
 FLOATS = ("cosine", "ceiling")
 FIRST = (*FLOATS, "dish", "dish_k", "dish_k_auto")
-DRAWN = 6  # rivals with a line of their own
+DRAWN = 3  # rivals of a protocol with a line of their own
 INTRO = """# Real data
 
 Features of real images, videos and texts, three protocols: the database was **trained on** (the usual protocol, which
@@ -123,11 +132,12 @@ def section(content: dict[str, Any]) -> str:
     trials = 1 + max(run["trial"] for run in runs)
     cut = f", MAP@{content['cut']}" if content["cut"] else ""
     repeated = f"up to {trials} trials" if trials > 1 else "one trial"
-    lines = [f"## {content['data']}", f"{about}{cut}, {repeated}. {machines(content)}"]
-    lines.append(f"![{content['data']}](figures/real_{content['data']}.png)")
+    name = SETS.get(content["data"], content["data"])
+    lines = [f"## {name}", f"`{content['data']}`: {about}{cut}, {repeated}. {machines(content)}"]
+    lines.append(f"![{name}](figures/real_{content['data']}.png)")
     for protocol in dict.fromkeys(run["protocol"] for run in runs):
         of = [run for run in runs if run["protocol"] == protocol]
-        lines += [f"### {content['data']}, {protocol}", protocol_table(of).rstrip()]
+        lines += [f"### {name}: {protocol}", protocol_table(of).rstrip()]
         if any("map_seen_to_all" in run for run in of):
             lines.append(seen_table(of).rstrip())
     return "\n\n".join(lines) + "\n"
@@ -137,7 +147,7 @@ def picture(content: dict[str, Any]) -> Any:
     """MAP against bits, a panel per protocol."""
     runs = [run for run in content["runs"] if "map" in run]
     protocols = list(dict.fromkeys(run["protocol"] for run in runs))
-    figure, axes = figures.panels(len(protocols), content["data"], height=5.0)
+    figure, axes = figures.panels(len(protocols), SETS.get(content["data"], content["data"]), height=5.0)
     looks = _looks(runs)
     for axis, protocol in zip(axes, protocols, strict=True):
         of = [run for run in runs if run["protocol"] == protocol]
@@ -156,19 +166,30 @@ def picture(content: dict[str, Any]) -> Any:
 
 
 def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How each method is drawn: rivals are ranked by their mean MAP over all of their runs."""
+    """How each method is drawn."""
     names = dict.fromkeys(run["method"] for run in runs)
-    mean = {name: np.mean(values([run for run in runs if run["method"] == name], "map")) for name in names}
-    rivals = sorted((name for name in names if name not in FIRST), key=lambda name: -mean[name])
+    rivals = [name for name in names if name not in FIRST]
+    best = list(dict.fromkeys(name for protocol in PROTOCOLS for name in _best_rivals(runs, protocol)))
     ours, others = figures.styles(figures.OURS, 2.4), figures.styles(figures.COLOURS, 1.3)
-    looks = {name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals[DRAWN:]}
-    looks |= {name: {**next(others), "label": name} for name in rivals[:DRAWN]}
+    looks: dict[str, dict[str, Any]] = {
+        name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals if name not in best
+    }
+    looks |= {name: {**next(others), "label": name} for name in best}
     looks |= {
         name: {**next(ours), "label": LABELS[name].strip("*"), "zorder": 3} for name in FIRST[2:] if name in names
     }
     for name, dashes in zip(FLOATS, (":", "--"), strict=True):
         looks[name] = {"color": "black", "linestyle": dashes, "linewidth": 1.5, "label": LABELS[name]}
     return looks
+
+
+def _best_rivals(runs: list[dict[str, Any]], protocol: str) -> list[str]:
+    """Those with the highest MAP at the middle code length."""
+    of = [run for run in runs if run["protocol"] == protocol and run["method"] not in FIRST]
+    lengths = sorted({run["bits"] for run in of})
+    at = [run for run in of if run["bits"] == lengths[len(lengths) // 2]]
+    maps = {name: values([run for run in at if run["method"] == name], "map") for name in {r["method"] for r in at}}
+    return sorted(maps, key=lambda name: (-np.mean(maps[name]), name))[:DRAWN]
 
 
 def page(paths: list[Path]) -> str:
