@@ -76,6 +76,9 @@ bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real
 bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
 	$(BIN)/python benchmarks/load.py
 
+bench-busy: $(VENV)/.ready      ## fits beside busy neighbours, first use, imports: ratios in one run
+	$(BIN)/python benchmarks/busy.py
+
 bench-gpu: $(VENV)/.ready       ## on a machine with a GPU: a million rows of two shapes, few rows, several labels
 	$(BIN)/python benchmarks/gpu.py
 

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import threadpoolctl
 import torch
 
 from dish import machine
@@ -122,3 +123,18 @@ def test_threads_nest(four_threads):
     with pytest.raises(KeyError), machine.one_thread():
         raise KeyError
     assert torch.get_num_threads() == 4
+
+
+def test_blas_threads_come_back_when_the_last_one_has_left():
+    def now():
+        return {lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"}
+
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        first, second = machine.one_blas_thread(), machine.one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        assert now() == {1}
+        first.__exit__(None, None, None)
+        assert now() == {1}
+        second.__exit__(None, None, None)
+        assert now() == {2}

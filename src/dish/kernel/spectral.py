@@ -13,7 +13,7 @@ from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem
 from dish.lazy import Tensor, torch
-from dish.machine import lost_threads
+from dish.machine import lost_threads, one_blas_thread
 from dish.progress import LONG, progress
 from dish.similarity import Classes
 
@@ -103,7 +103,7 @@ def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
         return W, pack_F(K, W)
     X = np.empty((r, K.shape[1]))
     H = np.empty((S.n_groups, r), bool)
-    with progress("spectral start", r, worth=relaxed.n >= LONG) as step:
+    with one_blas_thread(), progress("spectral start", r, worth=relaxed.n >= LONG) as step:
         for k in range(r):
             X[k] = relaxed.best()
             H[:, k], v = relaxed.group_codes(X[k])
@@ -117,10 +117,11 @@ def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
     """W (m, r), with the codes of rows in place of those of groups."""
     some, weight = _sample_rows(problem)
     W = []
-    for _ in range(r):
-        w = relaxed.weights(relaxed.best()).to(some.dtype)
-        W.append(w)
-        relaxed.subtract(signs_product(some, w), weight)
+    with one_blas_thread():
+        for _ in range(r):
+            w = relaxed.weights(relaxed.best()).to(some.dtype)
+            W.append(w)
+            relaxed.subtract(signs_product(some, w), weight)
     return torch.stack(W, 1)
 
 

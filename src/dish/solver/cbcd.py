@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dish import parallel
 from dish.lazy import Tensor, torch
-from dish.machine import torch_threads
+from dish.machine import one_blas_thread, torch_threads
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity import Similarity
@@ -71,7 +71,8 @@ def sweep(
     S, q = S.to(H.device), q.to(H.device)
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
-    with torch_threads(S.product_size() >> 20), progress("H-step", H.r, worth=n >= LONG) as step:
+    threads = torch_threads(S.product_size() >> 20)
+    with one_blas_thread(), threads, progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)

@@ -27,7 +27,8 @@ class PackedColumns:
         self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
         self.chunks = -(-self.n // CHUNK)
         self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
-        self.threads = team.size(self.chunks // 2)  # waking a thread for less costs as much as it saves
+        # waking a thread costs as much as it saves on fewer chunks; scores are most of the work
+        self.threads, self.threads_of_scores = team.size(self.chunks // 8), team.size(self.chunks // 4)
 
     @property
     def device(self) -> torch.device:
@@ -55,10 +56,10 @@ class PackedColumns:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
         table = byte_table(u.numpy(), self.rows.shape[1])
         arrays = row_group.numpy(), value.numpy(), diag.numpy(), table, q.numpy()
-        linear, ends = np.empty(self.chunks), self._ends(self.threads)
+        linear, ends = np.empty(self.chunks), self._ends(self.threads_of_scores)
         team.run(
             lambda t: _scores(ends[t], ends[t + 1], self.rows, self.cols[k], *arrays, lam, self._sim, linear),
-            self.threads,
+            self.threads_of_scores,
         )
         return torch.from_numpy(self._sim), torch.tensor(linear.sum(), dtype=torch.float64)
 
