@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from playwright.sync_api import sync_playwright
 
 from dish import DISH
+from helpers.page import BROWSER, FLAGS
 from helpers.web import make_client, make_index
 
 
@@ -29,3 +31,11 @@ def files(learned, tmp_path):
     learned[0].save(tmp_path / "m.dish")
     make_index(learned).save(tmp_path / "ix.dish")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield chromium
+        chromium.close()

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from dish import DISH, codes
 from dish.index.hamming import HammingIndex
 from dish.web import guard
-from dish.web.app import create_app
+from dish.web.app import STATIC, create_app
 from dish.web.collection import Collection
 from dish.web.journal import Journal
 from helpers.web import JSON, ink, make_client, make_index, png, upload
@@ -66,6 +66,20 @@ def test_search_by_id_and_by_picture_give_the_code_of_the_row(client, learned):
     assert len(by_picture.json()["ids"]) == 3
     assert upload(client, png(255 - ink(X[7]))).json()["code"] == code  # light on dark
     assert upload(client, png(ink(X[7])), "/encode").json()["codes"] == [code]
+
+
+def test_search_by_a_code_is_the_search_that_gave_it(client, learned):
+    by_id = client.post("/search", json={"id": 1003, "k": 5}).json()
+    by_code = client.post("/search", json={"code": by_id["code"], "k": 5}).json()
+    assert (by_code["ids"], by_code["code"]) == (by_id["ids"], by_id["code"])
+
+
+def test_ids_are_suggested_those_that_begin_so_first(client):
+    found = client.get("/ids?like=150&n=12").json()
+    assert found[:10] == list(range(1500, 1510))
+    assert found[10:] == [1150]
+    assert client.get("/ids?like=nothing").json() == []
+    assert client.get("/ids").status_code == 422
 
 
 def test_encode_gives_the_codes_of_the_hasher(client, learned):
@@ -191,8 +205,10 @@ def test_a_hasher_of_pictures_gets_the_picture(learned):
         ({"vector": [1e300] * 64}, 422, "float32"),
         ({"vector": ["1"] * 64}, 422, "vector"),
         ({"vector": [[1.0]] * 64}, 422, "vector"),
-        ({"vector": [0.0] * 64, "id": 1000}, 422, "either vector or id"),
-        ({}, 422, "either vector or id"),
+        ({"vector": [0.0] * 64, "id": 1000}, 422, "one of vector, id and code"),
+        ({}, 422, "one of vector, id and code"),
+        ({"code": "00"}, 422, "the 8 hexadecimal digits of 32 bits"),
+        ({"code": "GG000000"}, 422, "hexadecimal"),
         ({"id": 1000, "k": 0}, 422, "k"),
         ({"id": 1000, "k": 1001}, 422, "from 1 to 1000"),
         ({"id": 1000, "k": 2.5}, 422, "k"),
@@ -239,7 +255,7 @@ def test_other_kinds_of_requests_are_refused(client):
 
 
 def test_the_page_needs_nothing_from_elsewhere(client):
-    for path in ("/", "/docs", "/static/app.js", "/static/docs.js", "/static/theme.js", "/static/style.css"):
+    for path in ("/", "/docs", *(f"/static/{file.name}" for file in STATIC.iterdir())):
         answer = client.get(path)
         assert answer.status_code == 200
         text = answer.text.replace("http://www.w3.org/2000/svg", "")
@@ -282,7 +298,7 @@ def api_schema(learned, tmp_path_factory):
 FITTING, UNFIT = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 MADE_UP = [
     (path, mode)
-    for path in ("/search", "/search/image", "/encode", "/encode/image", "/items", "/samples")
+    for path in ("/search", "/search/image", "/encode", "/encode/image", "/items", "/items/image", "/samples", "/ids")
     for mode in (FITTING, UNFIT)
 ]
 MADE_UP += [("/images/{key}", FITTING)]  # any text fits

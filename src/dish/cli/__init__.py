@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, features, fit, search, serve, tune
+from dish.cli import encode, experiments, features, fit, photos, search, serve, tune
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "info": encode.info,
     "index": search.index,
     "search": search.search,
+    "photos": photos.photos,
     "demo": serve.demo,
     "serve": serve.serve,
     "bench": experiments.bench,

@@ -18,9 +18,14 @@ def serve(
     images: Annotated[Path | None, typer.Option(help="Folder of pictures, named by the ids of the items.")] = None,
     takes: Annotated[
         str | None,
-        typer.Option("--input", help="What becomes of an uploaded picture: vector, gist32, digits8, image."),
+        typer.Option(
+            "--input", help="What becomes of an uploaded picture: vector, gist32, digits8, efficientnet_lite0, image."
+        ),
     ] = None,
-    writable: Annotated[bool, typer.Option("--writable", help="Take new items (POST /items).")] = False,
+    writable: Annotated[
+        bool, typer.Option("--writable", help="Take new items (POST /items) and remove them (DELETE /items/ID).")
+    ] = False,
+    title: Annotated[str | None, typer.Option(help="Heading of the page; default: the name of the folder.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Annotated[
@@ -42,7 +47,7 @@ def serve(
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     server.start_log()
-    found = server.open_collection(model, index, images=images, takes=takes, writable=writable)
+    found = server.open_collection(model, index, images=images, takes=takes, writable=writable, title=title)
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
 
 

@@ -24,6 +24,7 @@ from dish.progress import progress
 
 NET = "efficientnet_lite0"
 BATCH = 16
+MOST_PIXELS = 150_000_000  # phones go that far; what is decoded at a fraction of its size needs little memory
 
 Features = NDArray[np.float32]
 
@@ -97,6 +98,6 @@ def _read_ahead(files: Mapping[str, Path], side: int) -> Iterator[tuple[list[str
 
 def _read(path: Path, side: int) -> images.Pixels | str:
     try:
-        return images.read_image(path, side)
+        return images.decode(path, side, max_pixels=MOST_PIXELS)
     except images.ImageError as error:
         return str(error)

@@ -95,6 +95,35 @@ def decode(
         raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
 
 
+def shrunk(source: bytes, side: int, max_pixels: int = MAX_PIXELS) -> bytes:
+    """An image file made no larger than ``side`` × ``side``, as JPEG; its shape stays."""
+    Image, ImageOps = _pillow()
+    try:
+        with Image.open(io.BytesIO(source)) as image:
+            if image.width * image.height > max_pixels:
+                raise TooManyPixels(f"{image.width}×{image.height} is more than {max_pixels:,} pixels")
+            image.draft(None, (side, side))
+            small = _rgb(ImageOps.exif_transpose(image))
+            small.thumbnail((side, side))
+            file = io.BytesIO()
+            small.save(file, "JPEG", quality=82, optimize=True)
+            return file.getvalue()
+    except ImageError:
+        raise
+    except Exception as error:  # as in decode
+        raise ImageError(f"not a readable image ({type(error).__name__}: {error})") from None
+
+
+def kind_of(source: bytes) -> str:
+    """Pillow's name of a file's format, such as "JPEG"."""
+    Image, _ = _pillow()
+    try:
+        with Image.open(io.BytesIO(source)) as image:
+            return str(image.format)
+    except Exception as error:  # as in decode
+        raise ImageError(f"not a readable image ({type(error).__name__}: {error})") from None
+
+
 def _rgb(image: Any) -> Any:
     """Any mode as RGB; what is transparent becomes white."""
     Image, _ = _pillow()
@@ -133,11 +162,19 @@ def _pillow() -> tuple[Any, Any]:
     return Image, ImageOps
 
 
-def suffixes() -> set[str]:
+@cache
+def suffixes() -> frozenset[str]:
     """Suffixes of the image files that can be read here."""
     Image, _ = _pillow()
     Image.init()
-    return SUFFIXES | {s for s in PLUGGED if Image.EXTENSION.get(s) in Image.OPEN}
+    return frozenset(SUFFIXES | {s for s in PLUGGED if Image.EXTENSION.get(s) in Image.OPEN})
+
+
+def can_read(kind: str) -> bool:
+    """Whether Pillow, as it is here, reads a format of that name."""
+    Image, _ = _pillow()
+    Image.init()
+    return kind in Image.OPEN
 
 
 def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:

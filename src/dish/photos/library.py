@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.baselines.itq import PCAITQ
-from dish.deep.features import NET, file_features
+from dish.deep.features import MOST_PIXELS, NET, file_features
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.io import images, modelfile
@@ -229,7 +229,8 @@ class _Work:
 
     def _pixels(self, names: list[str], side: int) -> Iterator[images.Pixels]:
         for i in range(0, len(names), AT_ONCE):
-            yield np.stack([images.read_image(self.files[name], side) for name in names[i : i + AT_ONCE]])
+            some = [self.files[name] for name in names[i : i + AT_ONCE]]
+            yield np.stack([images.decode(path, side, max_pixels=MOST_PIXELS) for path in some])
 
 
 def _taken_out(before: State | None, index: HammingIndex | None, sound: list[str], changed: list[str]) -> set[str]:

@@ -1,43 +1,34 @@
-"""The routes: search, encode, items, pictures, health, metrics, and the page."""
+"""The routes: search, encode, health, metrics, and the page; those of the items are in ``items``."""
 
-import asyncio
 import io
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
-import orjson
-from fastapi import Body, Depends, FastAPI, Form, Query, Request
+from fastapi import Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 from dish import __version__
 from dish.codes import n_bytes
 from dish.web import bodies
-from dish.web.batches import Batches, Stages, search_all, to_json
+from dish.web.batches import Batches, Stages, search_all
 from dish.web.batches import Query as SearchQuery
 from dish.web.bodies import DEFAULT_K, Bodies, Problem
 from dish.web.collection import Codes, Collection, Extent, hexes
 from dish.web.errors import Refused
 from dish.web.guard import Guard, Limits
+from dish.web.items import add_content, add_items, check_rows
 from dish.web.meters import Meters
+from dish.web.routing import CORES, FORM, ONLY_JSON, JsonRoute, PictureRoute, Threads, json_answer, only
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 TYPES |= {".js": "text/javascript; charset=utf-8"}
-CORES = max(2, os.cpu_count() or 2)
-SAMPLES = 100  # at most, at a time
 MAX_HITS = 1_000_000  # of one request for many
 BINARY = "application/octet-stream"
-
-T = TypeVar("T")
 
 
 def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
@@ -57,73 +48,12 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
     threads = Threads()
     _add_search(app, collection, limits, threads)
     _add_search_by_codes(app, collection, limits, threads)
-    _add_items(app, collection, limits, threads)
-    _add_content(app, collection, limits, threads)
+    add_items(app, collection, limits, threads)
+    add_content(app, collection, limits, threads)
     _add_state(app, collection, meters)
     _add_error_handlers(app)
     _add_page(app)
     return app
-
-
-class Threads:
-    """Heavy work, away from the event loop: /health answers meanwhile."""
-
-    def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(CORES, "dish")
-
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """The function's result."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, function, *args)
-
-
-class JsonRequest(Request):
-    """A request whose JSON is read strictly (no NaN, no bottomless nesting), and fast."""
-
-    async def json(self) -> Any:
-        """The body."""
-        return orjson.loads(await self.body())
-
-
-class JsonRoute(APIRoute):
-    """A route whose JSON is read by ``JsonRequest``."""
-
-    def get_route_handler(self) -> Callable[..., Any]:
-        """FastAPI's handler."""
-        handle = super().get_route_handler()
-
-        async def handle_json(request: Request) -> Response:
-            return await handle(JsonRequest(request.scope, request.receive))
-
-        return handle_json
-
-
-class PictureRoute(APIRoute):
-    """A route for forms, beside one for JSON of the same path."""
-
-    def matches(self, scope: Any) -> tuple[Match, Any]:
-        """Only what comes as a form."""
-        match, child = super().matches(scope)
-        kind = dict(scope.get("headers", ())).get(b"content-type", b"")
-        return (match, child) if kind.lower().startswith(b"multipart/form-data") else (Match.NONE, {})
-
-
-def _only(*kinds: str) -> Any:
-    """A dependency that refuses other kinds of bodies."""
-
-    async def check(request: Request) -> None:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in kinds:
-            raise Refused(415, f"send {' or '.join(kinds)}; a picture is sent to /search or /encode as a form")
-
-    return Depends(check)
-
-
-ONLY_JSON = _only("application/json")
-FORM = Form(media_type="multipart/form-data")
-
-
-def _json(content: Any) -> Response:
-    return Response(content if isinstance(content, bytes) else to_json(content), media_type="application/json")
 
 
 # --- searching and encoding ---
@@ -136,14 +66,15 @@ def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: T
 
     @app.post("/search", response_model=bodies.SearchAnswer, responses=missing, dependencies=[ONLY_JSON])
     async def search(body: Annotated[models.search, Body()]) -> Response:  # type: ignore[name-defined]
-        """Nearest items of a vector or of an item; of a picture, where a form is sent instead of JSON."""
-        return _json(await searches.ask(SearchQuery(_extent(body), vector=body.vector, id=body.id)))
+        """Nearest items of a vector, an item or a code; of a picture, where a form is sent instead of JSON."""
+        code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
+        return json_answer(await searches.ask(SearchQuery(_extent(body), vector=body.vector, id=body.id, code=code)))
 
     @app.post("/search/image", response_model=bodies.SearchAnswer)
     async def search_picture(form: Annotated[models.picture_search, FORM]) -> Response:  # type: ignore[name-defined]
         """Nearest items of an uploaded picture."""
         code, stages = await _encode_upload(collection, limits, threads, form)
-        return _json(await searches.ask(SearchQuery(_extent(form), code=code, encode_ms=stages.ms["encode"])))
+        return json_answer(await searches.ask(SearchQuery(_extent(form), code=code, encode_ms=stages.ms["encode"])))
 
     @app.post("/encode/image", response_model=bodies.EncodeAnswer)
     async def encode_picture(form: Annotated[models.picture, FORM]) -> Response:  # type: ignore[name-defined]
@@ -153,7 +84,7 @@ def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: T
     @app.post("/encode", response_model=bodies.EncodeAnswer, dependencies=[ONLY_JSON])
     async def encode(body: Annotated[models.encode, Body()]) -> Response:  # type: ignore[name-defined]
         """Codes of vectors; of a picture, where a form is sent instead of JSON."""
-        _check_rows(len(body.vectors), limits)
+        check_rows(len(body.vectors), limits)
         stages = Stages()
         with stages.stage("encode"):
             codes = await threads.run(collection.encode, body.vectors)
@@ -179,12 +110,7 @@ async def _encode_upload(
 
 
 def _encoded(collection: Collection, codes: Codes, stages: Stages) -> Response:
-    return _json({"codes": hexes(codes), "n_bits": collection.n_bits, "time_ms": stages.ms})
-
-
-def _check_rows(n: int, limits: Limits) -> None:
-    if n > limits.max_rows:
-        raise Refused(413, f"at most {limits.max_rows:,} rows are taken at a time, got {n:,}")
+    return json_answer({"codes": hexes(codes), "n_bits": collection.n_bits, "time_ms": stages.ms})
 
 
 def _add_search_by_codes(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> None:
@@ -208,7 +134,7 @@ def _add_search_by_codes(app: FastAPI, collection: Collection, limits: Limits, t
         "/search/codes",
         responses={200: raw},
         openapi_extra={"requestBody": raw},
-        dependencies=[_only(BINARY)],
+        dependencies=[only(BINARY)],
     )
     async def search_codes(
         request: Request,
@@ -220,63 +146,13 @@ def _add_search_by_codes(app: FastAPI, collection: Collection, limits: Limits, t
             raise Refused(
                 422, f"the body must hold codes of {width} bytes one after another, got {len(body):,} bytes"
             )
-        _check_rows(len(body) // width, limits)
+        check_rows(len(body) // width, limits)
         if len(body) // width * k > MAX_HITS:
             raise Refused(413, f"at most {MAX_HITS:,} hits are given at a time: send fewer codes or a smaller k")
         return Response(await threads.run(search, body, k), media_type=BINARY)
 
 
-# --- writing and reading ---
-
-
-def _add_items(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> None:
-    models = Bodies.of(collection, limits)
-
-    def save(body: Any) -> dict[str, int]:
-        size = collection.upsert(body.ids, collection.encode(body.vectors), body.labels)
-        return {"saved": len(body.ids), "size": size}
-
-    @app.post("/items", response_model=bodies.ItemsAnswer, dependencies=[ONLY_JSON])
-    async def items(body: Annotated[models.items, Body()]) -> Response:  # type: ignore[name-defined]
-        """Add or replace items; answered when they are safe on the disk. Needs --writable."""
-        _check_rows(len(body.ids), limits)
-        if collection.journal is None:
-            raise Refused(403, "this server does not take items: start it with --writable")
-        return _json(await threads.run(save, body))
-
-
-def _add_content(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> None:
-    @app.get("/samples", response_model=list[bodies.SampleAnswer])
-    async def samples(n: Annotated[int, Query(ge=1, le=SAMPLES)] = 24) -> Response:
-        """A few things to search with, drawn at random."""
-        return _json([vars(sample) for sample in await threads.run(collection.draw, n)])
-
-    @app.get("/images/{key:path}", responses={200: {"content": {"image/*": {}}}, 404: {"model": Problem}})
-    async def image(key: str) -> Response:
-        """The picture of an item."""
-        found = None if collection.pictures is None else await threads.run(collection.pictures.read, key)
-        if found is None:
-            raise Refused(404, "no picture has that id")
-        content, kind = found
-        return Response(content, media_type=kind, headers={"cache-control": "private, max-age=3600"})
-
-    @app.get("/info", response_model=bodies.InfoAnswer)
-    async def info() -> Response:
-        """What is served: the model, the size of the index, what it takes."""
-        answer = bodies.InfoAnswer(
-            title=collection.title,
-            model=type(collection.hasher).__name__,
-            n_bits=collection.n_bits,
-            size=len(collection),
-            ids=collection.kind_of_ids(),
-            takes=collection.takes,
-            n_features=collection.n_features,
-            pictures=collection.pictures is not None,
-            writable=collection.journal is not None,
-            max_k=limits.max_k,
-            version=__version__,
-        )
-        return _json(answer.model_dump())
+# --- how it is ---
 
 
 def _add_state(app: FastAPI, collection: Collection, meters: Meters) -> None:
@@ -302,7 +178,7 @@ def _add_state(app: FastAPI, collection: Collection, meters: Meters) -> None:
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refuse(_: Request, error: HTTPException) -> Response:
-        answer = _json({"error": str(error.detail)})
+        answer = json_answer({"error": str(error.detail)})
         answer.status_code = error.status_code
         answer.headers.update(error.headers or {})
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -10,6 +11,7 @@ import numpy as np
 from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
+from dish.codes import n_bytes
 from dish.web.collection import Collection
 from dish.web.guard import Limits
 
@@ -28,24 +30,25 @@ class Strict(BaseModel):
 
 
 class SearchBody(Strict):
-    """One query: a vector or the id of an item; the k nearest or all within a radius."""
+    """One query: a vector, the id of an item or a code; the k nearest or all within a radius."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [{"required": ["vector"]}, {"required": ["id"]}],
+            "oneOf": [{"required": ["vector"]}, {"required": ["id"]}, {"required": ["code"]}],
             "not": {"required": ["k", "radius"]},
         }
     )
 
     vector: list[float] | None = Field(None, description="As many numbers as the model has features.")
     id: AnyId | None = Field(None, description="An item of the index.")
+    code: str | None = Field(None, description="A packed code in hex, as answers give it.")
     k: int | None = Field(None, description=f"How many of the nearest ({DEFAULT_K} if no radius is given).")
     radius: int | None = Field(None, description="All at this Hamming distance or nearer.")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
-        if (self.vector is None) == (self.id is None):
-            raise ValueError("give either vector or id")
+        if sum(given is not None for given in (self.vector, self.id, self.code)) != 1:
+            raise ValueError("give one of vector, id and code")
         if self.k is not None and self.radius is not None:
             raise ValueError("give either k or radius")
         return self
@@ -94,6 +97,13 @@ class PictureSearchForm(PictureForm):
         return self
 
 
+class PictureItemForm(PictureForm):
+    """A picture to add. ``id`` names it (by default the name of its file); a label may go with it."""
+
+    id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    label: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+
+
 class SearchAnswer(BaseModel):
     """The hits, nearest first, as columns."""
 
@@ -122,6 +132,19 @@ class ItemsAnswer(BaseModel):
     size: int
 
 
+class PictureItemAnswer(ItemsAnswer):
+    """Sent once the picture is on the disk."""
+
+    id: int | str = Field(description="What it is called; a name that was taken got a number.")
+
+
+class RemovedAnswer(BaseModel):
+    """Sent once the removal is on the disk."""
+
+    removed: int
+    size: int
+
+
 class SampleAnswer(BaseModel):
     """Something to search with: an ``id`` of the index, or a ``picture`` to fetch and upload."""
 
@@ -142,7 +165,10 @@ class InfoAnswer(BaseModel):
     n_features: int | None
     pictures: bool
     writable: bool
+    duplicates: bool = Field(description="Whether /duplicates finds copies of pictures.")
+    close_distance: float = Field(description="Of all pairs of items, one in twenty is at this distance or nearer.")
     max_k: int
+    max_body: int = Field(description="Bytes of a request, at most.")
     version: str
 
 
@@ -175,7 +201,7 @@ class Bodies:
         rows = Annotated[list[row], Field(min_length=1)]
         extent = {"k": (k | None, None), "radius": (radius | None, None)}
         return cls(
-            search=_narrowed(SearchBody, vector=(row | None, None), **extent),
+            search=_narrowed(SearchBody, vector=(row | None, None), code=(_code_of(bits) | None, None), **extent),
             encode=_narrowed(EncodeBody, vectors=(rows, ...)),
             items=_narrowed(ItemsBody, vectors=(rows, ...)),
             picture=PictureForm,
@@ -196,6 +222,19 @@ def _whole(low: int, high: int, says: str) -> Any:
         return value
 
     return Annotated[int, Field(json_schema_extra={"minimum": low, "maximum": high}), AfterValidator(check)]
+
+
+def _code_of(bits: int) -> Any:
+    """A code of that many bits in hex: whole bytes, and no bit beyond the last."""
+    digits, spare = 2 * n_bytes(bits), -bits % 8
+
+    def check(code: str) -> str:
+        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", code) or int(code[-2:], 16) % (1 << spare):
+            raise ValueError(f"code must be the {digits} hexadecimal digits of {bits} bits")
+        return code
+
+    pattern = f"^[0-9a-f]{{{digits}}}$"
+    return Annotated[str, Field(json_schema_extra={"pattern": pattern}), AfterValidator(check)]
 
 
 def _row_of(d: int | None) -> Callable[[list[float]], list[float]]:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.codes import n_bytes
+from dish.codes import hamming, n_bytes
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
 from dish.web.errors import Refused
 from dish.web.journal import Journal, JournalError, sync_folder
-from dish.web.pictures import PREPARE, Pictures, decode
+from dish.web.pictures import KINDS, PREPARE, FolderPictures, Pictures, decode
 
 Id = int | str
 Label = int | str
@@ -30,6 +31,7 @@ Codes = NDArray[np.uint8]
 log = logging.getLogger("dish.web")
 
 TOGETHER = 16  # searches within a small radius that go into one call of the index
+SAMPLE, CLOSE = 200, 0.05  # items whose distances tell what is close, and the share of pairs that is
 JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index itself is written again
 
 
@@ -73,6 +75,7 @@ class Collection:
         pictures: Pictures | None = None,
         samples: Sequence[Sample] = (),
         title: str = "dish",
+        duplicates: Callable[[], list[list[Any]]] | None = None,
         journal: Journal | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -87,11 +90,12 @@ class Collection:
             raise ValueError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
         index.check_model(getattr(hasher, "fingerprint_", None))
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
-        self.pictures, self.samples = pictures, list(samples)
+        self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.journal, self.path = journal, None if path is None else Path(path)
         self._kind_of_ids: str | None = None
+        self._close: float | None = None
         self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
         self._compacting: threading.Thread | None = None
         if journal is not None:
@@ -106,6 +110,38 @@ class Collection:
         if self._kind_of_ids is None and len(self.index):
             self._kind_of_ids = "string" if isinstance(self.index.snapshot().ids[0], str) else "integer"
         return self._kind_of_ids or "integer"
+
+    def as_id(self, text: str) -> Id:
+        """An id as it stands in an address."""
+        whole = self.kind_of_ids() == "integer" and re.fullmatch(r"-?\d{1,18}", text)
+        return int(text) if whole else text
+
+    def ids_like(self, text: str, n: int) -> list[Id]:
+        """At most n ids that contain a text, in whatever case; those that begin with it first."""
+        wanted = text.casefold()
+        found = list(islice((id for id in self.index.snapshot().ids if wanted in str(id).casefold()), 8 * n))
+        nearest = sorted(found, key=lambda id: not str(id).casefold().startswith(wanted))[:n]
+        return np.array(nearest).tolist()
+
+    def close_distance(self) -> float:
+        """What "close" means here: nearer than all but a twentieth of the pairs of items, told from a sample."""
+        if self._close is None:
+            now = self.index.snapshot()
+            if len(now) < 2:
+                return self.n_bits / 4
+            sample = now.get(now.sample_ids(min(SAMPLE, len(now)), np.random.default_rng(0)))
+            pairs = hamming(sample, sample)[np.triu_indices(len(sample), 1)]
+            self._close = float(np.quantile(pairs, CLOSE))
+        return self._close
+
+    def find_duplicates(self) -> list[list[Any]]:
+        """Groups of copies, without what was removed since."""
+        now = self.index.snapshot()
+        try:
+            groups = [[id for id in group if id in now] for group in (self.duplicates or list)()]
+        except ValueError as error:
+            raise Refused(422, str(error)) from None
+        return [group for group in groups if len(group) > 1]
 
     # --- rows → codes ---
 
@@ -170,17 +206,57 @@ class Collection:
 
     # --- writes ---
 
-    def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
-        """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
+    def check_writable(self) -> None:
+        """Refuse where nothing may be written."""
         if self.journal is None:
             raise Refused(403, "this server does not take items: start it with --writable")
+
+    def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
+        """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
         record = {
             "ids": list(ids),
             "codes": codes.tobytes().hex(),
             "labels": None if labels is None else list(labels),
         }
+        return self._write(record)
+
+    def remove(self, id: Id) -> int:
+        """Remove an item. On return that is on the disk. The new size."""
+        if id not in self.index:
+            raise Refused(404, f"the index has no item {id!r}")
+        return self._write({"ids": [id], "codes": "", "labels": None, "removed": True})
+
+    def add_picture(self, data: bytes, id: str | None, file_name: str, label: str | None, max_pixels: int) -> Id:
+        """Add a picture under an id, by default the name of its file; in a folder of pictures its file is kept.
+
+        There the id is the path of the new file, which gets a number if the name is taken.
+        """
+        code = self.encode_picture(data, max_pixels)
+        if not isinstance(self.pictures, FolderPictures) or self.kind_of_ids() == "integer":
+            if id is None:
+                raise Refused(422, "give the picture an id")
+            given = self.as_id(id)
+            if given in self.index:
+                raise Refused(409, f"there is an item {given!r} already: remove it first")
+            self.upsert([given], code, [label])
+            return given
+        key = self.pictures.add(id or file_name or "photo", data, label)
+        there = self.index.snapshot()
+        bare = len(there) > 0 and Path(str(there.ids[0])).suffix.lower() not in KINDS  # ids without endings
+        name = str(Path(key).with_suffix("").as_posix()) if bare else key
+        try:
+            self.upsert([name], code, [label])
+        except BaseException:
+            self.pictures.discard(key)
+            raise
+        return name
+
+    def _write(self, record: dict[str, Any]) -> int:
+        """Into the journal, then into the index."""
+        self.check_writable()
+        assert self.journal is not None
         with self._writing:
-            self._check_ids(ids)
+            self._check_ids(record["ids"])
             try:
                 n = self.journal.append(record)
             except (OSError, JournalError) as error:
@@ -234,11 +310,18 @@ class Collection:
         """Put records into the index, the last of an id winning, in as few upserts as the kinds of labels allow."""
         width = n_bytes(self.n_bits)
         last: dict[Id, tuple[bytes, Label | None]] = {}
+        removed: set[Id] = set()
         for record in records:
             codes = bytes.fromhex(record["codes"])
             for i, id in enumerate(record["ids"]):
                 last.pop(id, None)  # an item replaced counts as new: it goes to the end
+                if record.get("removed"):
+                    removed.add(id)
+                    continue
+                removed.discard(id)
                 last[id] = codes[i * width : (i + 1) * width], record["labels"] and record["labels"][i]
+        if removed:
+            self.index.remove(list(removed))
         for kind, group in groupby(last.items(), key=lambda item: type(item[1][1])):  # 1 must not become "1"
             items = list(group)
             codes_of = np.frombuffer(b"".join(code for _, (code, _) in items), np.uint8).reshape(-1, width)

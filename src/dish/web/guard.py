@@ -27,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = ("/", "/health", "/docs", "/openapi.json")  # no data in them: they need no token
 WATCHING = (*OPEN, "/info", "/metrics")  # answered from memory, also when all slots are taken
-ROUTES = (*OPEN, "/search", "/encode", "/items", "/samples", "/info", "/metrics")
+ROUTES = (*OPEN, "/search", "/encode", "/items", "/samples", "/ids", "/duplicates", "/info", "/metrics")
 DISCARD = 64 << 20  # bytes of a refused body that are read and thrown away, so that the client sees the answer
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 HEADERS = (
@@ -115,6 +115,8 @@ class Guard:
         page = path.startswith("/static/")
         if self.tokens is not None and path not in OPEN and not page:
             self.tokens.check(headers.get(b"authorization", b""), network_of(_client(scope)))
+        if scope["method"] in ("POST", "DELETE"):
+            self._check_origin(headers)
         if scope["method"] == "POST":
             receive = _replay(await self._read(headers, receive), receive)
         elif path in WATCHING or page:
@@ -139,6 +141,18 @@ class Guard:
         name = (found[1] or found[2]) if found else ""
         if name not in self.limits.hosts and not (self.limits.any_address and _is_address(name)):
             raise Refused(403, "this server does not answer to that host name: --allowed-host adds one")
+
+    def _check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """A page of another site can have its visitor's browser send a form here; the browser says where it is from.
+
+        A proxy may have changed the host: names that were allowed by hand count as this site.
+        """
+        origin = headers.get(b"origin", b"").partition(b"://")[2].lower()
+        found = HOST.fullmatch(origin.decode("latin1"))
+        name = (found[1] or found[2]) if found else ""
+        ours = origin == headers.get(b"host", b"").lower() or name in set(self.limits.hosts) - set(LOOPBACK)
+        if headers.get(b"origin") and not ours:
+            raise Refused(403, "this request comes from a page of another site: --allowed-host adds a name")
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, or a refusal."""
@@ -228,8 +242,14 @@ async def _collect(receive: Receive, most: int, announced: int) -> bytes:
             parts.clear()
         more = message.get("more_body", False) and size <= most + DISCARD
     if max(size, announced) > most:
-        raise Refused(413, f"the body is larger than {most:,} bytes", {"connection": "close"})
+        came = "" if announced <= most else f" of {_bytes(announced)}"
+        said = f"the body{came} is too large: at most {_bytes(most)} are taken (--max-body)"
+        raise Refused(413, said, {"connection": "close"})
     return b"".join(parts)
+
+
+def _bytes(n: int) -> str:
+    return f"{n / 1e6:.1f} MB" if n >= 1e6 else f"{n:,} bytes"
 
 
 class _Gone(Exception):

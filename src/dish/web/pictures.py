@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
+import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,11 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.io import images
+from dish.io.atomic import write_atomically
 from dish.web.errors import Refused
 
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
-KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
-MAX_FILE = 32 << 20  # of a served picture
+PHONES = {"HEIF": "image/heic", "AVIF": "image/avif"}  # taken where Pillow reads them here
+SHOWN = frozenset(FORMATS.values())  # every browser shows them
+KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
+KINDS |= {".heic": "image/heic", ".heif": "image/heif", ".avif": "image/avif", ".bmp": "image/bmp"}
+KINDS |= {".tif": "image/tiff", ".tiff": "image/tiff"}
+ENDING = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "HEIF": ".heic", "AVIF": ".avif"}
+MAX_FILE = 64 << 20  # of a served picture
 
 Image = NDArray[np.uint8]
 Picture = tuple[bytes, str]  # content and media type
@@ -28,12 +37,18 @@ Picture = tuple[bytes, str]  # content and media type
 
 def decode(data: bytes, max_pixels: int, size: int | None = None) -> Image:
     """An uploaded file as RGB, uint8 (H, W, 3), by the decoder of training and encoding; else a refusal."""
+    formats = taken_formats()
     try:
-        return images.decode(data, size, max_pixels=max_pixels, formats=tuple(FORMATS), name="the picture")
+        return images.decode(data, size, max_pixels=max_pixels, formats=formats, name="the picture")
     except images.TooManyPixels as error:
         raise Refused(413, f"{error}") from None
     except images.ImageError as error:
-        raise Refused(422, f"not a readable picture ({', '.join(FORMATS)}): {_short(error)}") from None
+        raise Refused(422, f"not a readable picture ({', '.join(formats)}): {_short(error)}") from None
+
+
+def taken_formats() -> tuple[str, ...]:
+    """Pillow's names of the formats that may be uploaded: few, since each decoder is one more thing to attack."""
+    return (*FORMATS, *(kind for kind in PHONES if images.can_read(kind)))
 
 
 def _short(error: Exception) -> str:
@@ -56,6 +71,13 @@ def _digits8(image: Image) -> NDArray[Any]:
     return np.rint(ink * 16 / 255).reshape(1, 64)
 
 
+def _lite0(image: Image) -> NDArray[Any]:
+    """The last hidden layer of EfficientNet-Lite0: as the rows of ``dish photos`` are made."""
+    from dish.deep.features import extractor
+
+    return extractor()(image[None])  # (1, 1280)
+
+
 def _image(image: Image) -> NDArray[Any]:
     return image[None]  # (1, H, W, 3)
 
@@ -72,6 +94,7 @@ PREPARE: dict[str, Preparation | None] = {
     "vector": None,
     "gist32": Preparation(32, _gist32),
     "digits8": Preparation(8, _digits8),
+    "efficientnet_lite0": Preparation(224, _lite0),
     "image": Preparation(None, _image),
 }
 
@@ -117,16 +140,17 @@ class FolderPictures:
     """Pictures in a folder, by their path within it, with or without its ending.
 
     The table is made once: a key from a client is looked up in it, and never becomes part of a path. Links that
-    lead out of the folder are left out (``refused`` counts them).
+    lead out of the folder are left out (``refused`` counts them). ``add`` gives a new file a name of its own making.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         root = Path(folder)
         if not root.is_dir():
             raise NotADirectoryError(f"--images: {folder} is not a folder")
-        root = root.resolve()
+        self.root = root = root.resolve()
         self.table: dict[str, Path] = {}
         self.refused = 0
+        self._adding = threading.Lock()
         for parent, _, names in os.walk(root):  # does not follow linked folders
             for name in sorted(names):
                 file = Path(parent, name)
@@ -156,4 +180,31 @@ class FolderPictures:
             about = os.fstat(content.fileno())
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
                 return None
-            return content.read(), FORMATS[KINDS[path.suffix.lower()]]
+            return content.read(), KINDS[path.suffix.lower()]
+
+    def add(self, name: str, content: bytes, label: str | None) -> str:
+        """Write a new picture into the folder, or into the sub-folder of its label if there is one; its key.
+
+        The ending is that of the content. A name that is taken gets a number; nothing is ever replaced.
+        """
+        ending = ENDING[images.kind_of(content)]
+        stem = re.sub(r"[^\w ()-]+", "_", Path(name).stem).strip(" _")[:80] or "photo"
+        tops = {key.partition("/")[0] for key in self.table if "/" in key}
+        folder = self.root / label if label in tops else self.root
+        with self._adding:
+            path = folder / f"{stem}{ending}"
+            for number in count(2):
+                if not path.exists():
+                    break
+                path = folder / f"{stem}-{number}{ending}"
+            write_atomically(path, content)
+            key = path.relative_to(self.root)
+            self.table[key.as_posix()] = path
+            self.table.setdefault(key.with_suffix("").as_posix(), path)
+        return key.as_posix()
+
+    def discard(self, key: str) -> None:
+        """Delete a picture that ``add`` wrote, and that could not be used after all."""
+        path = self.table.pop(key)
+        self.table = {other: target for other, target in self.table.items() if target != path}
+        path.unlink(missing_ok=True)

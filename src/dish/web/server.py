@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+import webbrowser
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -44,7 +46,14 @@ log = logging.getLogger("dish.web")
 
 
 def open_collection(
-    model: Path, index: Path, *, images: Path | None = None, takes: str | None = None, writable: bool = False
+    model: Path,
+    index: Path,
+    *,
+    images: Path | None = None,
+    takes: str | None = None,
+    writable: bool = False,
+    title: str | None = None,
+    duplicates: Callable[[], list[list[str]]] | None = None,
 ) -> Collection:
     """Load a model and an index from their files, and replay what the journal holds beyond the index.
 
@@ -63,7 +72,16 @@ def open_collection(
     journal = _open_journal(path, index, writable)
     try:
         found = HammingIndex.load(path)
-        return Collection(hasher, found, takes=takes, pictures=pictures, title=index.stem, journal=journal, path=path)
+        return Collection(
+            hasher,
+            found,
+            takes=takes,
+            pictures=pictures,
+            title=title or (index.stem if images is None else images.resolve().name),
+            duplicates=duplicates,
+            journal=journal,
+            path=path,
+        )
     except BaseException:
         if journal is not None:
             journal.close()
@@ -90,8 +108,12 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     allowed_hosts: Sequence[str] = (),
+    show: bool = False,
 ) -> None:
-    """Serve until told to stop. Prints the address on standard output once connections are taken."""
+    """Serve until told to stop. Prints the address on standard output once connections are taken.
+
+    ``show`` opens it in the browser of this machine.
+    """
     start_log()
     _warm_up(collection)
     loopback = host in LOOPBACK or host.startswith("127.")
@@ -114,6 +136,8 @@ def serve(
     signal.signal(signal.SIGTERM, _end)  # uvicorn finishes first, then passes the signal on to this
     try:
         print(f"dish: serving {len(collection):,} items on http://{shown}:{port}/  (Control-C stops)", flush=True)
+        if show:
+            threading.Thread(target=webbrowser.open, args=(f"http://{shown}:{port}/",), daemon=True).start()
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         collection.close()

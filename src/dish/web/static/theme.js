@@ -6,20 +6,19 @@
     try { return localStorage.getItem("dish-theme"); } catch { return null; }
   };
   const dark = () => (chosen() ? chosen() === "dark" : system.matches);
-  const apply = () => {
-    document.documentElement.dataset.theme = dark() ? "dark" : "light";
+  const apply = (now) => {
+    document.documentElement.dataset.theme = now ? "dark" : "light";
     const button = document.getElementById("theme");
-    if (button) button.setAttribute("aria-pressed", String(dark()));
+    if (button) button.textContent = now ? "Light theme" : "Dark theme"; // what a click does
   };
-  apply();
-  system.addEventListener("change", apply);
+  apply(dark());
+  system.addEventListener("change", () => apply(dark()));
   addEventListener("DOMContentLoaded", () => {
-    apply();
+    apply(dark());
     document.getElementById("theme").addEventListener("click", () => {
-      const next = dark() ? "light" : "dark";
-      try { localStorage.setItem("dish-theme", next); } catch { /* private window: only for now */ }
-      document.documentElement.dataset.theme = next;
-      document.getElementById("theme").setAttribute("aria-pressed", String(next === "dark"));
+      const next = document.documentElement.dataset.theme !== "dark";
+      try { localStorage.setItem("dish-theme", next ? "dark" : "light"); } catch { /* private window: only for now */ }
+      apply(next);
     });
   });
 })();

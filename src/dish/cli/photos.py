@@ -1,0 +1,90 @@
+"""`dish photos`: search in a folder of photos, on a page in the browser."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dish.cli.options import Host, Port, example
+
+if TYPE_CHECKING:
+    from dish.photos import Library
+
+MAX_BODY = 64 << 20  # whole photos are added
+MAX_PIXELS = 200_000_000
+CONNECTIONS = 64  # each may hold a body in memory
+
+
+@example(
+    "dish photos ~/Pictures",
+    "dish photos ~/Pictures --writable --port 8080",
+    "dish photos ~/Pictures/by-kind --train",
+)
+def photos(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Photos, in sub-folders or not.")],
+    bits: Annotated[
+        int | None, typer.Option(min=8, help="Code length; default 256 without labels, 64 with them.")
+    ] = None,
+    labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--labels/--no-labels",
+            help="Whether sub-folders are labels to learn from. Default: if every photo lies in one.",
+        ),
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Fine-tune the network on the labels; says first how long it takes.")
+    ] = False,
+    epochs: Annotated[int, typer.Option(min=1, help="With --train: passes over the photos in each round.")] = 5,
+    again: Annotated[bool, typer.Option("--again", help="Learn the codes anew; features are kept.")] = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for features, codes and index; default: in the user's cache.")
+    ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="Add and remove photos on the page.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Serve the page, or only bring all up to date.")
+    ] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
+    ] = None,
+) -> None:
+    """Search in a folder of photos: similar ones, copies, and what an uploaded picture resembles.
+
+    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens at
+    once, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
+    Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
+    """
+    if token is not None and not token.strip():
+        raise ValueError("--token must not be empty")
+    from dish.photos import Wishes, open_library
+
+    wishes = Wishes(bits, labels, epochs if train else None, again)
+    if not page:
+        _report(open_library(folder, wishes, cache, _say))
+        return
+    from dish.web import server
+    from dish.web.guard import Limits
+    from dish.web.photos import open_photos
+
+    server.start_log()
+    found, library = open_photos(folder, wishes, cache, writable=writable, say=_say)
+    _report(library)
+    limits = Limits(max_body=MAX_BODY, max_pixels=MAX_PIXELS, connections=CONNECTIONS, token=token)
+    server.serve(found, limits, host=host, port=port, show=browser and sys.stdout.isatty())
+
+
+def _say(line: str) -> None:
+    print(f"dish: {line}", flush=True)
+
+
+def _report(library: Library) -> None:
+    _say(f"{len(library.index):,} photos ({library.new:,} new, {library.gone:,} gone)")
+    if library.problems:
+        first = next(iter(library.problems.values()))
+        _say(f"{len(library.problems):,} cannot be read and are left out, the first: {first}")
