@@ -103,11 +103,13 @@ def update_factors(U: Tensor, S: Similarity, columns: Tensor, beta: float) -> No
         rows = block.start + torch.nonzero(~drawn[block]).ravel()
         s = similar[S.row_group[rows].long()].to(U)
         U[rows] += newton_step(U[rows], U_c, s, beta)
+    V = U[columns].cpu()  # steps so small would wait for a GPU to begin each
+    s = similar[S.row_group[columns].long()].cpu().to(V)
     with threads_for(1):
-        for k, row in enumerate(columns.tolist()):
-            others = torch.arange(len(columns), device=U.device) != k  # a row is no pair with itself
-            s = similar[S.row_group[row].long()][others].to(U)
-            U[row] += newton_step(U[row][None], U[columns[others]], s[None], beta)[0]
+        for k in range(len(V)):
+            others = torch.arange(len(V)) != k  # a row is no pair with itself
+            V[k] += newton_step(V[k][None], V[others], s[k, others][None], beta)[0]
+    U[columns] = V.to(U)
 
 
 def newton_step(U: Tensor, V: Tensor, s: Tensor, beta: float) -> Tensor:
