@@ -185,7 +185,7 @@ def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None,
     p = [top.posterior(each) for each in f]
     found["accuracy"] = float((p[0].argmax(1).cpu().numpy() == y[0]).mean())
     found["map_floats"] = float_map(p, y)
-    found["beta"] = float(top.beta)
+    found["beta"] = float(top.beta.mean())
     if f[0].shape[1] == hasher.n_bits:
         found["map_signs_of_outputs"] = mean_ap([np.packbits((each >= 0).cpu().numpy(), axis=1) for each in f], y)
     if keep is not None and run.trial == 0 and run.group == "main":

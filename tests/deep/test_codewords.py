@@ -7,7 +7,7 @@ import torch
 import dish
 from dish import DeepDISH, codes, metrics
 from dish.deep.checkpoint import Checkpoint
-from dish.deep.codewords import MARGIN, codeword_loss, codewords, one_hot, start_codes
+from dish.deep.codewords import MARGIN, codeword_loss, codewords, label_loss, one_hot, start_codes
 from dish.similarity import from_labels
 from helpers.deep import patches, score, tiny
 
@@ -24,6 +24,18 @@ def test_the_loss_is_that_of_a_loop_over_rows():
         total -= (labels / max(labels.sum(), 1) * log_p).sum()
     found = codeword_loss(*(torch.from_numpy(a) for a in (F, C, t)))
     assert float(found) == pytest.approx(total / 6)
+
+
+def test_the_loss_of_labels_is_that_of_a_loop():
+    rng = np.random.default_rng(0)
+    F, C = rng.standard_normal((3, 4)), np.sign(rng.standard_normal((2, 4)))
+    t, share, total = np.array([[1, 0], [1, 1], [0, 1]], float), np.array([0.6, 0.3]), 0.0
+    for f, labels in zip(F, t, strict=True):
+        for c, wanted, s in zip(C, labels, share, strict=True):
+            p = 1 / (1 + np.exp(-(1.5 * 2 * (c @ f / np.linalg.norm(f) / 2) + np.log(s / (1 - s)))))
+            total -= np.log(p if wanted else 1 - p)
+    found = label_loss(*(torch.from_numpy(a) for a in (F, C, t, share)))
+    assert float(found) == pytest.approx(total / 3 / 0.9)
 
 
 def test_codewords_are_votes():

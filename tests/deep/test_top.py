@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from dish import DeepDISH
 from dish.deep.codewords import hold_out
-from dish.deep.top import PosteriorTop, Rows, calibrate, cosines, fit_top, held_out_map, plain_top
+from dish.deep.top import PosteriorTop, Rows, calibrate, calibrate_each, cosines, fit_top, held_out_map, plain_top
 from dish.deep.training import Training
 
 
@@ -27,13 +28,25 @@ def test_it_is_its_formula():
     f = rows.f.double().numpy()
     z = 3 * (f / np.linalg.norm(f, axis=1, keepdims=True)) @ C.numpy().T / 4
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    top = PosteriorTop(C, torch.from_numpy(V), torch.from_numpy(offset), 3.0, 0.5)
+    top = PosteriorTop(C, torch.from_numpy(V), torch.from_numpy(offset), torch.tensor(3.0), power=0.5)
     np.testing.assert_allclose(top(rows.f).numpy(), np.sqrt(p) @ V + offset, atol=1e-5)
 
 
 def test_it_is_as_sure_as_it_is_right():
     C, rows = some(20_000)
     assert calibrate(C, rows) == pytest.approx(6, rel=0.1)
+
+
+def test_each_label_is_as_likely_as_it_says():
+    """By scikit-learn's logistic regression, one label at a time."""
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((500, 3))
+    t = (rng.random((500, 3)) < 1 / (1 + np.exp(-(2 * scores - 1)))).astype(np.float32)
+    beta, b = calibrate_each(torch.from_numpy(scores), torch.from_numpy(t))
+    for j in range(3):
+        model = LogisticRegression(C=1e6).fit(scores[:, [j]], t[:, j])
+        assert float(beta[j]) == pytest.approx(model.coef_.item(), rel=0.01)
+        assert float(b[j]) == pytest.approx(model.intercept_.item(), rel=0.01)
 
 
 @pytest.mark.parametrize("one_label", [True, False])

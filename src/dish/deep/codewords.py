@@ -4,7 +4,8 @@ With t (n, l) the labels of the rows, C_l = sgn(Σ_i t_il h_i) is the vote of th
 
     loss_i = −Σ_l t̄_il log softmax_l( √R (cos(f_i, C_l) − m t_il) ) ,   t̄_i = t_i / Σ_l t_il .
 
-The margin m asks f to be nearer to its own codewords than to others by that much; several labels share one softmax.
+The margin m asks f to be nearer to its own codewords than to others by that much; several labels share one softmax,
+or have a logistic loss each (``SEVERAL``).
 Training has two cycles of the learning rate: the first leaves some rows out, by which ``top`` is fitted, the second
 has all of them.
 """
@@ -23,6 +24,7 @@ from dish.similarity import Similarity
 from dish.solver import cbcd
 
 MARGIN = 0.2
+SEVERAL = "softmax"  # the loss of rows with several labels: "softmax" over all, or "sigmoid", one per label
 SMOOTHING = 0.0  # the share of a row's labels that is spread over all
 MIXUP = 0.0  # up to this share of another row is mixed into each
 WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
@@ -58,6 +60,12 @@ def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:
     if SMOOTHING:
         wanted = torch.lerp(wanted, wanted.sum(1, keepdim=True) / len(C), SMOOTHING)
     return functional.cross_entropy(C.shape[1] ** 0.5 * (cosines(f, C) - MARGIN * t), wanted)
+
+
+def label_loss(f: Tensor, C: Tensor, t: Tensor, share: Tensor) -> Tensor:
+    """The logistic losses of all labels, by how many a row has on average; ``share`` (l,) of the rows have each."""
+    z = 1.5 * C.shape[1] ** 0.5 * cosines(f, C) + torch.logit(share, eps=1e-4)
+    return functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / (len(t) * share.sum())
 
 
 def hold_out(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dish import codes
 from dish.deep import codewords
 from dish.deep.checkpoint import State
-from dish.deep.codewords import codeword_loss, hold_out, one_hot, start_codes
+from dish.deep.codewords import codeword_loss, hold_out, label_loss, one_hot, start_codes
 from dish.deep.model import state_arrays
 from dish.deep.top import PosteriorTop, Rows, fit_top, plain_top
 from dish.deep.training import Batch, Training, seed_generators
@@ -34,6 +34,7 @@ class CodewordFit:
     def __post_init__(self) -> None:
         problem = self.training.problem
         self.t = one_hot(problem.targets, problem.n_targets)
+        self.one_label, self.share = problem.targets.ndim == 1, self.t.mean(0)
         self.width = self.training.model.hash.out_features
         self.held, self.seen = hold_out(problem.n, problem.seed + 7)
 
@@ -68,7 +69,7 @@ class CodewordFit:
             C = codewords.codewords(packed, self.width, self.t)
 
             def loss(phi: Tensor, f: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
-                return codeword_loss(f, C, batch.blend(self.t[batch.rows]))
+                return self.loss(f, C, batch.blend(self.t[batch.rows]))
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
             training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
@@ -76,6 +77,12 @@ class CodewordFit:
             top = state_arrays(self.fit_top(C)) if fitted else state.top
             state = training.save(round_, packed, state.agreement, optimiser, top)
         return state
+
+    def loss(self, f: Tensor, C: Tensor, t: Tensor) -> Tensor:
+        """Of outputs towards codewords."""
+        if self.one_label or codewords.SEVERAL == "softmax":
+            return codeword_loss(f, C, t)
+        return label_loss(f, C, t, self.share)
 
     def between_rounds(self, round_: int, state: State) -> Packed:
         """Codes for the next round, given what the network says now."""
@@ -101,15 +108,14 @@ class CodewordFit:
             f = self.training.outputs()
             held, seen = (Rows(f[i], self.t[i]) for i in (self.held.to(f.device), self.seen.to(f.device)))
             rng = np.random.RandomState(problem.seed)
-            return fit_top(C, self.signs, held, seen, problem.targets.ndim == 1, rng)
+            return fit_top(C, self.signs, held, seen, self.one_label, rng)
 
     def top(self, state: State) -> PosteriorTop:
         """The top of the state for its codewords; without held-out rows, one that is as sure as the training was."""
         C = codewords.codewords(state.codes, self.width, self.t)
         if not state.top:
             return plain_top(C, self.signs, self.width**0.5, np.random.RandomState(self.training.problem.seed))
-        V, offset = (torch.tensor(state.top[name], device=C.device) for name in ("V", "offset"))
-        return PosteriorTop(C, V, offset, float(state.top["beta"]), float(state.top["power"]))
+        return PosteriorTop.of({**state.top, "C": C.cpu().numpy()}).to(C.device)
 
 
 def bit_agreement(F: Tensor, packed: Packed) -> float:

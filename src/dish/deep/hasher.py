@@ -313,7 +313,7 @@ class DeepHasher(Hasher):
         n_outputs = len(arrays["model.hash.bias"])
         hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, hasher._norm)
         if "model.top.V" in arrays:
-            hasher.model_.top = PosteriorTop.blank(n_outputs, *arrays["model.top.V"].shape)
+            hasher.model_.top = PosteriorTop.of({k.removeprefix("model.top."): a for k, a in arrays.items()})
         load_state(hasher.model_, arrays, "model.")
         return hasher
 

@@ -1,16 +1,16 @@
 """What comes on top of a trained network: the posterior hash function of the kernel side, on the network's cosines.
 
-    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(β cos(f(x), C))
+    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(β cos(f(x), C)), or sigmoid(β cos(f(x), C) + b) for several labels
 
-f(x) are the network's outputs, C one codeword per label, and β makes p as sure as it is right on rows the network was
-not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two rows share a class; the
-frame V (``kernel.posterior``), turned on those rows, keeps more of it.
+f(x) are the network's outputs, C one codeword per label; β (and b, both per label then) make p as sure as it is right
+on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
+rows share a class; the frame V (``kernel.posterior``), fitted by those rows, keeps more of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish import codes, metrics
+from dish.kernel.functions import link
 from dish.kernel.posterior import centred_frame, frame, turn_frame
 
-POWERS = (0.5, 1.0, 2.0)  # of p that are tried where rows have several labels
+POWERS = {"softmax": (0.5, 1.0), "sigmoid": (1.0, 2.0)}  # of p that are tried where rows have several labels
+NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 
 
@@ -31,27 +33,29 @@ class PosteriorTop(nn.Module):
     C: Tensor  # (l, R) of ±1
     V: Tensor  # (l, r)
     offset: Tensor  # (r,)
-    beta: Tensor
-    power: Tensor
+    beta: Tensor  # (1,) for all labels, or one each (l,)
+    b: Tensor  # (l,) where rows have several labels, else empty
+    power: Tensor  # (1,)
 
-    def __init__(self, C: Tensor, V: Tensor, offset: Tensor, beta: float, power: float = 1.0) -> None:
+    def __init__(
+        self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor, b: Tensor | None = None, power: float = 1.0
+    ) -> None:
         super().__init__()
-        self.register_buffer("C", C.float())
-        self.register_buffer("V", V.float())
-        self.register_buffer("offset", offset.float())
-        self.register_buffer("beta", torch.tensor(float(beta)))
-        self.register_buffer("power", torch.tensor(float(power)))
-        self.to(C.device)
+        none = torch.zeros(0)
+        named = {"C": C, "V": V, "offset": offset, "beta": beta, "b": none if b is None else b}
+        for name, value in {**named, "power": torch.tensor(power)}.items():
+            self.register_buffer(name, torch.atleast_1d(value).to(C.device, torch.float32))
 
     @classmethod
-    def blank(cls, n_outputs: int, n_labels: int, n_bits: int) -> Self:
-        """One of this shape, to be filled from a file."""
-        C, V, offset = torch.zeros(n_labels, n_outputs), torch.zeros(n_labels, n_bits), torch.zeros(n_bits)
-        return cls(C, V, offset, 1.0)
+    def of(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """From the arrays of its state."""
+        C, V, offset, beta, b = (torch.tensor(arrays[name]) for name in ("C", "V", "offset", "beta", "b"))
+        return cls(C, V, offset, beta, b, float(arrays["power"][0]))
 
     def posterior(self, f: Tensor) -> Tensor:
         """p (n, l)."""
-        return torch.softmax(self.beta * cosines(f.float(), self.C), 1)
+        z = self.beta * cosines(f.float(), self.C)
+        return link(z, True) if len(self.b) == 0 else link(z + self.b, False)
 
     def forward(self, f: Tensor) -> Tensor:
         """pᵃ V + offset."""
@@ -74,29 +78,38 @@ class Rows:
 def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random.RandomState) -> PosteriorTop:
     """With a frame that no rows were held out for."""
     V, offset = centred_frame(frame(signs, rng))
-    return PosteriorTop(C, V.to(C), offset.to(C), beta)
+    return PosteriorTop(C, V, offset, torch.tensor(beta))
 
 
 def fit_top(
     C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, one_label: bool, rng: np.random.RandomState
 ) -> PosteriorTop:
-    """β and the frame by rows that the network was not trained on, and as many that it was."""
-    beta = calibrate(C, held)
-    start = plain_top(C, signs, beta, rng)
-    if one_label:
-        scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
-        V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
-        return PosteriorTop(C, V, offset, beta)
+    """β, b and the frame by rows that the network was not trained on, and as many that it was."""
+    if not one_label:
+        return best_top(C, signs, held, seen, rng)
+    start = plain_top(C, signs, calibrate(C, held), rng)
+    scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
+    V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
+    return PosteriorTop(C, V, offset, start.beta)
+
+
+def best_top(
+    C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState
+) -> PosteriorTop:
+    """Rows with several labels: the link, the power of p and the signs of the frame that rank held-out rows best."""
+    links = {
+        "softmax": (torch.tensor(calibrate(C, held)), None),
+        "sigmoid": calibrate_each(cosines(held.f, C), held.t),
+    }
     random = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0)
     frames = [frame(each, rng).to(C) for each in (signs, random)]
-    tops = [PosteriorTop(C, V, centre * 0.75 * mean_power(start, held, a) @ V, beta, a)
-            for V in frames for a in POWERS for centre in (0.0, -1.0)]  # fmt: skip
+    tops = [
+        PosteriorTop(C, V, torch.zeros_like(V[0]), beta, b, a)
+        for name, (beta, b) in links.items()
+        for V in frames
+        for a in POWERS[name]
+    ]
     return max(tops, key=lambda top: held_out_map(top, held, seen))
-
-
-def mean_power(top: PosteriorTop, rows: Rows, power: float) -> Tensor:
-    """The mean of pᵃ over rows, (l,)."""
-    return top.posterior(rows.f).pow(power).mean(0)
 
 
 def calibrate(C: Tensor, held: Rows) -> float:
@@ -105,6 +118,19 @@ def calibrate(C: Tensor, held: Rows) -> float:
     scores = cosines(held.f, C)
     losses = [float(functional.cross_entropy(float(beta) * scores, wanted)) for beta in SHARPNESS]
     return float(SHARPNESS[int(np.argmin(losses))])
+
+
+def calibrate_each(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """β (l,) and b (l,) of a logistic regression of each label on its own cosine, by Newton's steps."""
+    x = torch.stack([scores, torch.ones_like(scores)]).double()  # (2, n, l)
+    theta = torch.zeros(2, scores.shape[1], dtype=torch.float64, device=scores.device)
+    prior = NEWTON_RIDGE * torch.eye(2, dtype=torch.float64, device=scores.device)
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid((theta[:, None] * x).sum(0))
+        slope = (x * (p - t)).sum(1) + NEWTON_RIDGE * theta  # (2, l)
+        curve = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3)) + prior
+        theta = theta - torch.linalg.solve(curve, slope.T[..., None])[..., 0].T
+    return theta[0].float(), theta[1].float()
 
 
 def held_out_map(top: PosteriorTop, held: Rows, seen: Rows) -> float:
