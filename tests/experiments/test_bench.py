@@ -189,6 +189,17 @@ def test_floats_beside_runs_are_one_of_each_a_trial_on_the_most_rows():
     assert bench.float_runs([*runs, floats[0]]) == []
 
 
+def test_floats_open_no_data_and_rank_no_crowd_unasked(data, tmp_path, monkeypatch):
+    runs = [Run("digits", "lsh", 8, 300)]
+    assert bench.float_lines(runs, tmp_path, opened={}) == {}
+    monkeypatch.setattr(bench, "MOST_FLOATS", 1000)
+    assert bench.float_lines(runs, tmp_path, opened=data) == {}
+    monkeypatch.setattr(bench, "MOST_FLOATS", 2000)
+    found = bench.float_lines(runs, tmp_path, opened=data)
+    assert [run.method for run in found] == ["l2", "ceiling"]
+    assert bench.float_lines(runs, tmp_path, opened={}) == found  # finished ones need no data
+
+
 def test_unit_rows():
     np.testing.assert_allclose(bench.unit_rows(np.array([[3.0, 4.0], [0, 0]])), [[0.6, 0.8], [0, 0]])
 

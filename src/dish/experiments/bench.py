@@ -31,6 +31,7 @@ from dish.io.shards import is_map
 from dish.kernel.dish import DISH
 
 OURS = ("dish", "dish_k", "ceiling")  # they read rows that do not fit in memory
+MOST_FLOATS = 200_000  # rows of a set that real numbers rank unasked: each query sorts all of them
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
 PATHS = ("features", "nuswide", "tinyimagenet")  # they need one
@@ -140,15 +141,28 @@ def _warm_up(run: Run, data: Any) -> None:
             make_method(run).fit(prepared(data, some), data.y[some])
 
 
+def float_lines(
+    runs: list[Run], folder: Path, *, opened: dict[str, Any], report: Callable[[str], None] = lambda line: None
+) -> Results:
+    """Results of the rankings by real numbers that belong beside some runs.
+
+    Those that are finished; the others are run where the data are open already, are features, and are not so many
+    that sorting them would take longer than the codes did.
+    """
+    floats, data = float_runs(runs), opened.get(runs[0].data)
+    if data is not None and data.X.ndim == 2 and len(data) <= MOST_FLOATS:
+        return run_all(floats, folder, opened=opened, report=report)
+    return finished(floats, folder, opened)
+
+
 def float_runs(runs: list[Run]) -> list[Run]:
-    """The rankings by real numbers that belong beside some runs: one of each in every trial, on the most rows."""
-    if not runs or any(run.method in FLOATS for run in runs):
+    """One ranking of each kind in every trial, on the most rows; none where any was asked for by name."""
+    if any(run.method in FLOATS for run in runs):
         return []
     sizes = [run.n_train for run in runs]
     most = None if None in sizes else max(size for size in sizes if size is not None)
-    first = runs[0]
     trials = dict.fromkeys(run.trial for run in runs)
-    return [replace(first, method=name, n_train=most, trial=t, params=()) for name in FLOATS for t in trials]
+    return [replace(runs[0], method=name, n_train=most, trial=t, params=()) for name in FLOATS for t in trials]
 
 
 # --- data -------------------------------------------------------------------------------------------------
