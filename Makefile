@@ -8,7 +8,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
 .PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale bench-gpu bench-busy
-.PHONY: bench-multilabel bench-real clean
+.PHONY: bench-multilabel bench-real dist clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -37,6 +37,9 @@ test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and
 
 test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that pyproject.toml allows
 	$(FLOORS)/bin/python -m pytest $(FAST)
+
+dist: $(VENV)/.ready            ## wheel and sdist, checked in fresh environments without the repository
+	$(BIN)/python .ci/check_dist.py --python $(PYTHON)
 
 torture: $(VENV)/.ready         ## fuzzed files, a hammered index, an attacked service: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json

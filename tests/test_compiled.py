@@ -63,6 +63,23 @@ def test_threads_of_kernels_do_not_spin_unless_asked_to():
     assert "GOMP_SPINCOUNT = '0'" not in chosen
 
 
+def test_kernels_are_kept_in_the_cache_folder_and_the_first_compilation_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DISH_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(compiled._Told, "said", False)
+
+    def twice(x):
+        return 2 * x
+
+    twice.__module__ = "dish.some"
+    before = numba.config.CACHE_DIR
+    doubled = njit(cache=True)(twice)
+    assert (doubled(21), doubled(1.5)) == (42, 3.0)
+    assert before == numba.config.CACHE_DIR
+    assert list((tmp_path / "kernels").rglob("*.nbi"))
+    assert capsys.readouterr().err.count("dish: compiling, once") == 1
+
+
 def random_codes(n, n_bits, seed):
     some = np.random.default_rng(seed).integers(0, 2, (n, n_bits)).astype(float) - 0.5
     some[:, n_bits // 2 :] = 0.5  # many at equal distances

@@ -1,12 +1,16 @@
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 import dish
+from dish.cli import app
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,6 +51,18 @@ def test_scoring_and_search_do_not_load_torch():
     program = "import sys, dish.metrics, dish.index, dish.labels, dish.codes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_command_of_the_container_is_understood():
+    words = json.loads(re.search(r"^CMD (.*)$", (ROOT / "Dockerfile").read_text(), re.M)[1])
+    command = typer.main.get_command(app).commands[words[0]]
+    assert command.make_context("dish", words[1:]).params["host"] == "0.0.0.0"
+
+
+def test_the_version_is_one():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert declared == dish.__version__
+    assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_floors_are_what_pyproject_declares():
