@@ -35,7 +35,7 @@ from dish.kernel.functions import Posterior, link, powered
 from dish.kernel.problem import Problem
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
-from dish.machine import threads_for
+from dish.machine import one_blas_thread, threads_for
 from dish.parallel import Ranks
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
@@ -261,9 +261,10 @@ def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
     Alternates between the nearest orthogonal matrix and the nearest one with these signs.
     """
     V = C * np.abs(rng.standard_normal(C.shape))
-    for _ in range(20):
-        left, _, right = np.linalg.svd(V, full_matrices=False)
-        V = C * np.abs(left @ right)
+    with one_blas_thread():
+        for _ in range(20):
+            left, _, right = np.linalg.svd(V, full_matrices=False)
+            V = C * np.abs(left @ right)
     return torch.from_numpy(V)
 
 
