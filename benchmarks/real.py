@@ -1,8 +1,9 @@
 """DISH and its rivals on real features, in three protocols: database trained on, disjoint, classes never seen.
 
 Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), and perhaps ``scale`` (X is X·scale), ``split``
-(2: queries) and ``n_labels`` (Y is packed bits). Rows are l2-normalised unless they are 0/1. Queries are the rows
-that the file marks, or 1,000 random ones. Writes benchmarks/results/real/NAME.json after every run.
+(2: queries) and ``n_labels`` (Y is packed bits); or what ``dish features`` writes, a .npy file with its labels beside
+it. Rows are l2-normalised unless they are 0/1. Queries are the rows that the file marks, the first 2,000 of Tiny
+ImageNet's val, or 1,000 random ones. Writes benchmarks/results/real/NAME.json after every run.
 
 A run that the file has already is not run again (--again NAME for those that should be), so that a call that was cut
 off, or stopped by --minutes, is resumed by the same call. A method whose fit and encoding take longer than --limit
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from dish import DISH, machine, metrics, registry
 from dish.experiments import bench
+from dish.io.features import read_features
 
 RESULTS = Path(__file__).parent / "results" / "real"
 CUT = 5000  # places of a ranking that count, where rows have several labels
@@ -40,6 +42,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # some columns for every class
 }
 FLOATS = ("cosine", "ceiling")  # rankings by real numbers: of the rows, and the product of the posteriors of DISH
+TRAIN, QUERY, LEFT_OUT = 0, 1, 2
 KEY = ("protocol", "trial", "method", "bits")
 
 
@@ -89,21 +92,44 @@ class OverLimit(Exception):
 
 def read(path: Path) -> tuple[Part, Part | None]:
     """All rows that may be trained on, and the file's own queries."""
+    every, query = read_npz(path) if path.suffix == ".npz" else read_npy(path)
+    if not is_sets(every.X):
+        every.X /= np.maximum(np.linalg.norm(every.X, axis=1, keepdims=True), 1e-9)
+    usable = every.y.any(1) if every.y.ndim == 2 else np.ones(len(every.y), bool)
+    if query is None:
+        return every.rows(usable), None
+    train, asked = np.flatnonzero(usable & (query == TRAIN)), np.flatnonzero(usable & (query == QUERY))
+    return every.rows(train), every.rows(asked)
+
+
+def read_npz(path: Path) -> tuple[Part, NDArray[Any] | None]:
+    """Rows, and which of them are for training and which are queries, where the file or its name says so."""
     file = np.load(path)
     X = file["X"].astype(np.float32) * (file["scale"].astype(np.float32) if "scale" in file else np.float32(1))
     y = file["y"] if "y" in file else file["Y"]
     if "n_labels" in file:
         y = np.unpackbits(y, axis=1)[:, : int(file["n_labels"])]
-    if not is_sets(X):
-        X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9)
-    if y.ndim == 2:
-        X, y = X[y.any(1)], y[y.any(1)].astype(np.uint8)
-    every = Part(X, y)
+    every = Part(X, y if y.ndim == 1 else y.astype(np.uint8))
     if "split" in file:
-        return every.rows(file["split"] < 2), every.rows(file["split"] == 2)
+        return every, np.where(file["split"] == 2, QUERY, TRAIN)
     if path.stem.startswith("tinyimagenet"):  # the first 100,000 rows are its training images
-        return every.rows(np.arange(100_000)), every.rows(np.arange(100_000, 102_000))
+        return every, of_val(np.arange(len(y)) >= 100_000)
     return every, None
+
+
+def read_npy(path: Path) -> tuple[Part, NDArray[Any] | None]:
+    """The same of a file of features with labels beside it; names that begin with val/ are those of Tiny ImageNet."""
+    X, y = read_features(path)
+    if y is None:
+        raise ValueError(f"{path} has no labels: {path.stem}_labels.npy must lie beside it")
+    names, every = path.with_suffix(".ids.npy"), Part(np.array(X, np.float32), np.asarray(y))
+    val = np.char.startswith(np.load(names), "val/images/") if names.exists() else np.zeros(len(X), bool)
+    return every, of_val(val) if val.any() else None
+
+
+def of_val(val: NDArray[np.bool_]) -> NDArray[Any]:
+    """Of rows of ``val`` the first 2,000 are queries and the others are left out; the rest is for training."""
+    return np.where(val, np.where(np.cumsum(val) <= 2000, QUERY, LEFT_OUT), TRAIN)
 
 
 def is_sets(X: NDArray[Any]) -> bool:

@@ -87,6 +87,32 @@ def test_no_run_begins_after_the_deadline_and_failures_are_recorded(real, file, 
     assert "n_bits" in runs_of(tmp_path / "some_digits.json")["agh", 10_000]["failed"]
 
 
+def test_features_of_tiny_images_are_split_by_their_names(real, tmp_path):
+    """As `dish features` writes them: rows of val are queries, the first 2,000 of them."""
+    n_val = 2003
+    names = [*(f"train/n1/images/{i}.JPEG" for i in range(5)), *(f"val/images/{i}.JPEG" for i in range(n_val))]
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((len(names), 3)))
+    np.save(tmp_path / "X_labels.npy", np.array(["n1", "n2"])[np.arange(len(names)) % 2])
+    rows, queries = real.read(tmp_path / "X.npy")
+    assert queries is None
+    np.save(tmp_path / "X.ids.npy", names)
+    rows, queries = real.read(tmp_path / "X.npy")
+    assert (len(rows.X), len(queries.X)) == (5, 2000)
+    assert rows.y.tolist() == ["n1", "n2", "n1", "n2", "n1"]
+    (tmp_path / "X_labels.npy").unlink()
+    with pytest.raises(ValueError, match=r"X_labels\.npy must lie beside it"):
+        real.read(tmp_path / "X.npy")
+
+
+def test_several_labels_leave_rows_without_any_out(real, tmp_path):
+    Y = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], np.uint8)
+    np.savez(tmp_path / "sets.npz", X=np.eye(3, 4, dtype=np.int8), Y=np.packbits(Y, axis=1), n_labels=3)
+    rows, queries = real.read(tmp_path / "sets.npz")
+    assert queries is None
+    np.testing.assert_array_equal(rows.y, Y[[0, 2]])
+    np.testing.assert_array_equal(rows.X, np.eye(3, 4)[[0, 2]])
+
+
 def test_the_three_protocols_keep_apart_what_they_should(real, file):
     rows, queries = real.read(file)
     np.testing.assert_allclose(np.linalg.norm(rows.X, axis=1), 1, atol=1e-6)
@@ -116,3 +142,14 @@ def test_tables_have_mean_and_deviation_and_the_best_codes_bold(real, file, tmp_
     assert f"| cosine of the floats | {np.mean(cosine):.3f} ± {np.std(cosine):.3f} | – |" in lines
     assert any(line.startswith(f"| `pca_itq` | **{np.mean(itq):.3f} ± {np.std(itq):.3f}** (") for line in lines)
     assert any(line.startswith(f"| `lsh` | {np.mean(lsh):.3f} ± {np.std(lsh):.3f} (") for line in lines)
+
+
+def test_the_picture_names_ours_the_floats_and_the_best_rivals(real, file, tmp_path):
+    rivals = ["lsh", "sign", "pca_rr", "pca_itq"]
+    real.measure(file, options(real, ["cosine", "dish_k", *rivals], bits=[8, 12]), tmp_path, tmp_path)
+    figure = script("real_tables").picture(json.loads((tmp_path / "some_digits.json").read_text()))
+    maps = {name: runs_of(tmp_path / "some_digits.json")[name, 12]["map"] for name in rivals}
+    worst = min(maps, key=maps.get)
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert named == {"cosine of the floats", "DISH-K (the paper's)", *(set(rivals) - {worst})}
+    assert len(figure.axes[0].containers) == 5  # the worst is drawn, too, without a name
