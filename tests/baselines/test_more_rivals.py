@@ -1,5 +1,7 @@
 """HC-SDH, FSSH, logistic regression, signs and rotated principal components against explicit formulas."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,21 @@ def test_hc_sdh_is_ridge_regression_on_the_codewords(blobs):
     rho = 1e-3 * np.square(K).sum(0).mean()
     P = np.linalg.solve(K.T @ K + rho * np.eye(30), K.T @ B)
     np.testing.assert_allclose(hasher.decision_function(X), K @ P + B.mean(0), atol=1e-4)
+
+
+def test_no_codewords_have_a_lower_sdh_objective_than_hadamard_ones():
+    """Equal classes, ν = 0, against all codewords of four bits for three classes."""
+    y, lam = np.repeat([0, 1, 2], 5), 1.0
+    Y = np.eye(3)[y]
+
+    def objective(C):
+        B = C[y]
+        W = np.linalg.solve(B.T @ B + lam * np.eye(4), B.T @ Y)
+        return np.square(Y - B @ W).sum() + lam * np.square(W).sum()
+
+    every = (np.reshape(bits, (3, 4)) for bits in itertools.product((-1.0, 1.0), repeat=12))
+    found = objective(codewords(3, 4, np.random.RandomState(0)))
+    assert found == pytest.approx(min(map(objective, every)))
 
 
 def test_several_labels_get_the_majority_of_their_codewords(blobs):

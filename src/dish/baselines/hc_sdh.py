@@ -20,8 +20,8 @@ from dish.kernel.posterior import n_labels
 class HCSDH(KernelHasher):
     """Every class has a row of a Hadamard matrix for its code; new rows get a ridge regression on these codes.
 
-    Nothing alternates: with codewords that are orthogonal the objective of SDH has no better codes. A row with
-    several labels gets the majority of their codewords, bit by bit.
+    Nothing alternates: for classes of equal size orthogonal codewords minimise the objective of SDH with ν = 0. A row
+    with several labels gets the majority of their codewords, bit by bit.
 
     Parameters
     ----------
