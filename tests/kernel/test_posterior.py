@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 import dish
 from dish import DISH, codes, metrics
-from dish.kernel import posterior
+from dish.kernel import frames, posterior
 from dish.kernel.functions import Posterior
 from dish.kernel.problem import Problem
 from dish.similarity import from_labels, nystroem
@@ -83,7 +83,7 @@ def test_the_link_says_the_power(link, power):
 @pytest.mark.parametrize(("l", "r"), [(40, 16), (10, 32), (20, 20)])
 def test_a_frame_has_the_signs_of_the_codewords_and_is_nearly_orthogonal(l, r):  # noqa: E741
     C = np.where(np.random.default_rng(0).random((l, r)) < 0.5, -1.0, 1.0)
-    V = posterior.frame(C, np.random.RandomState(0)).numpy()
+    V = frames.frame(C, np.random.RandomState(0)).numpy()
     np.testing.assert_array_equal(np.sign(V), C)
     gram = V.T @ V if r <= l else V @ V.T
     gram /= np.diag(gram).mean()
@@ -92,6 +92,18 @@ def test_a_frame_has_the_signs_of_the_codewords_and_is_nearly_orthogonal(l, r): 
     before = magnitudes.T @ magnitudes if r <= l else magnitudes @ magnitudes.T
     before /= np.diag(before).mean()
     assert np.linalg.norm(gram - np.eye(len(gram))) < 0.6 * np.linalg.norm(before - np.eye(len(gram)))
+
+
+def test_principal_frames_keep_the_scores_that_rows_have():
+    """Of 30 labels 6 occur: with r = 8 bits their frames keep the products of scores, a random one does not."""
+    G = torch.zeros(400, 30)
+    G[:, 10:16] = torch.rand(400, 6, generator=torch.Generator().manual_seed(0))
+    *rotated, spread = frames.principal_frames(G, 8, np.random.RandomState(0))
+    for V in (rotated[0], spread):
+        torch.testing.assert_close(G @ V @ V.T @ G.T, G @ G.T, atol=1e-4, rtol=1e-4)
+    assert all(V.shape == (30, 8) for V in (*rotated, spread))
+    random = frames.frame(np.where(np.random.RandomState(0).rand(30, 8) < 0.5, -1.0, 1.0), np.random.RandomState(0))
+    assert float((G @ random.float()).norm() / G.norm()) < 0.8
 
 
 def test_codewords_are_the_majority_of_a_labels_rows():
@@ -130,7 +142,7 @@ def test_slopes_of_the_ranking_loss_are_those_of_autograd():
         if mine:
             loss = loss - torch.log_softmax(scores[i, others], 0)[mine].mean() / 6
     loss.backward()
-    found, slope_V, slope_beta = posterior.ranking_loss(V.detach(), log_beta.detach(), (G, y), (G_other, y_other))
+    found, slope_V, slope_beta = frames.ranking_loss(V.detach(), log_beta.detach(), (G, y), (G_other, y_other))
     torch.testing.assert_close(found, loss.detach())
     torch.testing.assert_close(slope_V, V.grad)
     torch.testing.assert_close(slope_beta, log_beta.grad)
@@ -140,11 +152,11 @@ def test_turning_the_frame_lowers_the_loss():
     rng = np.random.RandomState(0)
     G, y = torch.rand(300, 12), torch.from_numpy(rng.randint(12, size=300))
     G[torch.arange(300), y] += 1
-    V = posterior.frame(np.where(rng.rand(12, 8) < 0.5, -1.0, 1.0), rng).float()
+    V = frames.frame(np.where(rng.rand(12, 8) < 0.5, -1.0, 1.0), rng).float()
     first = V / (G @ V).square().mean().sqrt()
-    turned = posterior.turn_frame(V, (G[:150], y[:150]), (G[150:], y[150:]), rng)
+    turned = frames.turn_frame(V, (G[:150], y[:150]), (G[150:], y[150:]), rng)
     at = torch.tensor(np.log(10.0), dtype=torch.float32)
-    losses = [posterior.ranking_loss(W, at, (G[:150], y[:150]), (G[150:], y[150:]))[0] for W in (first, turned)]
+    losses = [frames.ranking_loss(W, at, (G[:150], y[:150]), (G[150:], y[150:]))[0] for W in (first, turned)]
     assert losses[1] < losses[0]
 
 

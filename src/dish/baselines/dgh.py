@@ -13,9 +13,9 @@ from sklearn.utils import check_random_state
 from dish import codes
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
-from dish.baselines.itq import rotation
 from dish.checks import check_integer, check_number, check_option
 from dish.compiled import njit, prange
+from dish.kernel.frames import rotation
 
 
 class DGH(AnchorGraphHasher):

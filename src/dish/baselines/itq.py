@@ -15,9 +15,10 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.baselines._pairs import labelled
-from dish.baselines._pca import Matrix, PCAHasher, principal, project
+from dish.baselines._pca import PCAHasher, principal, project
 from dish.checks import check_integer, check_number
 from dish.kernel.features import feature_blocks
+from dish.kernel.frames import rotation
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
 from dish.similarity import Classes, LabelCounts
@@ -134,24 +135,6 @@ class CCAITQ(KernelHasher):
             R, self.objective_ = rotation(V, self.n_bits, self.n_iter, problem.rng)
         self._keep(problem, Linear.of(torch.from_numpy(W.cpu().numpy() @ R).to(K.dtype)))
         return self
-
-
-def rotation(
-    V: Tensor, r: int, n_iter: int, random_state: np.random.RandomState
-) -> tuple[Matrix, NDArray[np.float64]]:
-    """R (p, r) with orthonormal rows that lowers ‖B − VR‖² in turn with B = sgn(VR), and that loss by round."""
-    n, p = V.shape
-    R = torch.from_numpy(np.linalg.qr(random_state.standard_normal((r, r)))[0][:p]).to(V)
-    squared_norm = float(V.square().sum())
-    loss = []
-    for _ in range(n_iter):
-        VtB = V.new_zeros(p, r)
-        for _, v in feature_blocks(V):  # B is never kept
-            VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
-        U, s, Wt = torch.linalg.svd(VtB, full_matrices=False)
-        R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
-        loss.append(n * r + squared_norm - 2 * float(s.sum()))  # ‖B‖² + ‖VR‖² − 2 tr(BᵀVR)
-    return R.cpu().numpy(), np.array(loss)
 
 
 def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from dish.baselines._pca import PCAHasher, principal
-from dish.baselines.itq import rotation
+from dish.kernel.frames import rotation
 
 
 class PCARR(PCAHasher):

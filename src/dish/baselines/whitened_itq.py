@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Self
 
 from dish.baselines._pairs import labelled
-from dish.baselines.itq import label_covariances, rotation
+from dish.baselines.itq import label_covariances
 from dish.checks import check_integer, check_number
 from dish.kernel.features import feature_blocks
+from dish.kernel.frames import rotation
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
 from dish.lazy import Tensor, torch

@@ -4,7 +4,7 @@
 
 f(x) are the network's outputs, C one codeword per label; β (and b, both per label then) make p as sure as it is right
 on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
-rows share a class; the frame V (``kernel.posterior``), fitted by those rows, keeps more of it.
+rows share a class; the frame V (``kernel.frames``), fitted by those rows, keeps more of it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish import codes, metrics
+from dish.kernel.frames import centred_frame, frame, turn_frame
 from dish.kernel.functions import link
-from dish.kernel.posterior import centred_frame, frame, turn_frame
 
 POWERS = {"softmax": (0.5, 1.0), "sigmoid": (1.0, 2.0)}  # of p that are tried where rows have several labels
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2

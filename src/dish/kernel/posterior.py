@@ -8,8 +8,9 @@ the chance that two rows share a class, and the signs of a frame V (l, r) with o
 angle between p(x) and p(x′). V has the signs of the codewords that the H-step found for the labels. The codewords of
 ±1 themselves would lose that angle: sgn(α c₁ + β c₂) is c₁ wherever α > β.
 
-Where rows have several labels, the best code of a set of labels need not be a sum of those codewords: a frame with
-random signs, and the V for which YV is nearest to H, are tried beside it; what ranks held-out rows best is kept.
+Where rows have several labels, the best code of a set of labels need not be a sum of those codewords: frames with
+random signs, along the principal directions of p, and the V for which YV is nearest to H, are tried beside it; what
+ranks held-out rows best is kept.
 
 B is found in the coordinates in which KᵀK + ρI is n times the identity, by stochastic gradient steps with momentum,
 under a Gaussian prior on it. Where rows have one label, p is made a little sharper than that, and V is turned so that
@@ -18,9 +19,7 @@ the codes of rows that B did not see rank rows of their class first; then B is f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,11 +30,11 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
+from dish.kernel.frames import centred_frame, frame, principal_frames, steps_threads, turn_frame
 from dish.kernel.functions import Posterior, link, powered
 from dish.kernel.problem import Problem
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
-from dish.machine import one_blas_thread, threads_for
 from dish.parallel import Ranks
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
@@ -49,7 +48,6 @@ NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n r
 PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
-FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
 
 
 def can_learn_posterior(S: Similarity) -> bool:
@@ -85,9 +83,9 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
             if one_label:
                 V, offset = centred_frame(turn_frame(V, scored[0], scored[1], rng))
             else:
-                random = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0)
-                sums = [(frame(signs, rng).to(V), torch.zeros_like(offset)) for signs in (random, C)]
-                link_name, V, offset = best_of_several(pool, [*sums, (V, offset)], scored[0], scored[1])
+                random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(offset)
+                given = [(frame(random, rng), zero), (frame(C, rng), zero), (V, offset)]
+                link_name, V, offset = best_of_several(pool, given, scored[0], scored[1], rng)
     with problem.stage("posterior"):
         W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
     B = (T @ (sharp * W).double()).to(problem.K.dtype)
@@ -223,7 +221,7 @@ def regress(
     decay = weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
     move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
-    with _threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
+    with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
         for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
             slope_W, slope_b = pool.gradient(picked, W, b)
             e = rate * (1 - t / updates)
@@ -232,11 +230,6 @@ def regress(
             W, b = W + move_W, b + move_b
             step(1)
     return W, b
-
-
-def _threads(products: int) -> AbstractContextManager[None]:
-    """Threads of torch for steps of so many products each: small ones are faster on one."""
-    return threads_for(products // 500)
 
 
 def codewords(problem: Problem, H: Columns) -> NDArray[np.float64]:
@@ -255,24 +248,6 @@ def group_sums(problem: Problem, H: Columns) -> NDArray[np.float64]:
     return sums
 
 
-def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
-    """V (l, r) with the signs of C, and with columns (r ≤ l) or rows that are nearly orthogonal.
-
-    Alternates between the nearest orthogonal matrix and the nearest one with these signs.
-    """
-    V = C * np.abs(rng.standard_normal(C.shape))
-    with one_blas_thread():
-        for _ in range(20):
-            left, _, right = np.linalg.svd(V, full_matrices=False)
-            V = C * np.abs(left @ right)
-    return torch.from_numpy(V)
-
-
-def centred_frame(V: Tensor) -> tuple[Tensor, Tensor]:
-    """V, and the offset −c 1ᵀV that centres p: c = ¾/l, since all of its mean 1/l would leave two classes one bit."""
-    return V, -0.75 / len(V) * V.sum(0)
-
-
 def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
     """V (l, r) and the offset (r,) for which YV + offset is nearest to the codes H of the training rows."""
     S = problem.S
@@ -286,16 +261,26 @@ def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
 
 
 def best_of_several(
-    pool: Pool, frames: list[tuple[Tensor, Tensor]], held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
+    pool: Pool,
+    given: list[tuple[Tensor, Tensor]],
+    held: tuple[Tensor, Tensor],
+    seen: tuple[Tensor, Tensor],
+    rng: np.random.RandomState,
 ) -> tuple[str, Tensor, Tensor]:
-    """The power of p (by the name of its link), the frame and the offset that rank held-out rows best."""
-    best, best_map = ("sigmoid", *frames[0]), -1.0
+    """The power of p (by the name of its link), the frame and the offset that rank held-out rows best.
+
+    Frames are those given, and the principal ones of the scores.
+    """
+    best, best_map = ("sigmoid", *given[0]), -1.0
     for name in ("sigmoid", "sigmoid_1"):
         scored = [(powered(p, name), group) for p, group in (held, seen)]
-        for V, offset in frames:
-            found = held_out_map(pool, V, offset, scored[0], scored[1])
+        r, offset = given[0][0].shape[1], torch.zeros_like(given[0][1])
+        frames = principal_frames(torch.cat([G for G, _ in scored]), r, rng)
+        for V, shift in [*given, *((V, offset) for V in frames)]:
+            V = V.to(pool.U)
+            found = held_out_map(pool, V, shift, scored[0], scored[1])
             if found > best_map:
-                best, best_map = (name, V, offset), found
+                best, best_map = (name, V, shift), found
     return best
 
 
@@ -317,56 +302,3 @@ def codes_of_labels(problem: Problem, function: Posterior) -> NDArray[np.uint8]:
     assert isinstance(S, LabelCounts | LabelSets)
     V, offset = (each.double().cpu().numpy() for each in (function.V, function.offset))
     return np.asarray(codes.pack(S.sets @ V + offset)[S.row_group.cpu().numpy()])
-
-
-def turn_frame(
-    V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], rng: np.random.RandomState
-) -> Tensor:
-    """V after a few of Adam's steps towards codes that rank rows of the same class first.
-
-    A held-out row is the query; held-out rows and rows that B has seen are the database.
-    """
-    (G, y), (G_seen, y_seen) = ((p - 0.75 / p.shape[1], y) for p, y in (held, seen))
-    V = V / (G @ V).square().mean().sqrt()
-    size = min(FRAME_BATCH, len(G), len(G_seen))
-    scale = float(V.square().mean().sqrt())
-    theta, moments = [V, V.new_tensor(math.log(10.0))], [[torch.zeros_like(V), V.new_zeros(())] for _ in range(2)]
-    with _threads(2 * size * size * V.shape[1]):
-        for t in range(1, FRAME_STEPS + 1):
-            i, j = (torch.from_numpy(rng.choice(len(part), size, replace=False)).to(G.device) for part in (G, G_seen))
-            slopes = ranking_loss(theta[0], theta[1], (G[i], y[i]), (G_seen[j], y_seen[j]))[1:]
-            fall = 0.03 ** (t / FRAME_STEPS)
-            for k, (slope, rate) in enumerate(zip(slopes, (FRAME_RATE * scale, FRAME_RATE), strict=True)):
-                moments[0][k] = 0.9 * moments[0][k] + 0.1 * slope
-                moments[1][k] = 0.999 * moments[1][k] + 0.001 * slope.square()
-                size_of = (moments[1][k] / (1 - 0.999**t)).sqrt() + 1e-8
-                theta[k] = theta[k] - fall * rate * (moments[0][k] / (1 - 0.9**t)) / size_of
-    return theta[0]
-
-
-def ranking_loss(
-    V: Tensor, log_beta: Tensor, queries: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, and its slopes in V and log β.
-
-    With Φ = tanh(GV) in place of signs: the cross-entropy, mean over queries, of "another row of my class" under
-    softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows.
-    """
-    (G, y), (G_other, y_other) = queries, others
-    q, beta = len(G), log_beta.exp() / V.shape[1]
-    Phi, Phi_other = torch.tanh(G @ V), torch.tanh(G_other @ V)
-    database, y_database = torch.cat([Phi, Phi_other]), torch.cat([y, y_other])
-    scores = beta * (Phi @ database.T)  # (q, rows)
-    scores[torch.arange(q), torch.arange(q)] = -1e4  # nobody finds itself
-    same = (y[:, None] == y_database[None]).to(V.dtype)
-    same[torch.arange(q), torch.arange(q)] = 0
-    same /= same.sum(1, keepdim=True).clamp(min=1)
-    log_p = torch.log_softmax(scores, 1)
-    loss = -(same * log_p).sum(1).mean()
-    slope = (log_p.exp() * same.sum(1, keepdim=True) - same) / q  # in the scores
-    slope_Phi = beta * (slope @ database)
-    slope_database = beta * (slope.T @ Phi)
-    slope_Phi += slope_database[:q]
-    slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_database[q:] * (1 - Phi_other * Phi_other))
-    scores[torch.arange(q), torch.arange(q)] = 0
-    return loss, slope_V, (slope * scores).sum()
