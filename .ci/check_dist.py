@@ -1,7 +1,8 @@
 """Build the wheel and the sdist, and use the wheel as a stranger would: `make dist`.
 
 In a fresh environment without the repository: install, the README's lines, uninstall; without torch: encode and
-search, also from a read-only installation by a user without rights, where this is run as root. Prints sizes and times.
+search, also from a read-only installation by a user without rights, where this is run as root. Prints sizes and
+times.
 """
 
 from __future__ import annotations
