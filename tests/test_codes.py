@@ -47,3 +47,15 @@ def test_bad_codes_are_named():
         codes.hamming(good, good[:, :4])
     with pytest.raises(ValueError, match="k must be"):
         codes.nearest(good, good, 4)
+
+
+@pytest.mark.parametrize(("r", "keep"), [(12, 12), (12, 5), (64, 32), (20, 1), (24, 17)])
+def test_a_prefix_is_the_code_of_the_first_columns(r, keep):
+    F = np.random.default_rng(0).standard_normal((9, r))
+    np.testing.assert_array_equal(codes.prefix(codes.pack(F), r, keep), codes.pack(F[:, :keep]))
+
+
+@pytest.mark.parametrize("keep", [0, 13])
+def test_a_prefix_cannot_be_longer_than_its_code(keep):
+    with pytest.raises(ValueError, match=f"n_bits must be between 1 and the 12 bits of the codes, got {keep}"):
+        codes.prefix(np.zeros((2, 2), np.uint8), 12, keep)

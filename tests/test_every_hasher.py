@@ -62,6 +62,8 @@ def test_shapes_types_and_packing(name, digits, r):
     assert packed.dtype == np.uint8
     assert packed.shape == (len(Xq), -(-r // 8))
     np.testing.assert_array_equal(packed, np.packbits(F >= 0, axis=1))
+    if r > 1:
+        np.testing.assert_array_equal(hasher.transform(Xq, n_bits=r // 2), np.packbits(F[:, : r // 2] >= 0, axis=1))
 
 
 def test_no_rows_have_no_codes(name, digits):

@@ -45,6 +45,15 @@ def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.int8]:
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
+def prefix(codes: ArrayLike, n_bits: int, keep: int) -> Bytes:
+    """The first ``keep`` bits of packed codes of ``n_bits`` bits, packed."""
+    if not 1 <= keep <= n_bits:
+        raise ValueError(f"n_bits must be between 1 and the {n_bits} bits of the codes, got {keep}")
+    shorter = check_codes(codes, n_bits)[:, : n_bytes(keep)].copy()
+    shorter[:, -1] &= 0xFF << (-keep % 8) & 0xFF  # bits beyond the last are zero
+    return shorter
+
+
 def check_codes(codes: ArrayLike, n_bits: int | None = None, name: str = "codes") -> Bytes:
     """Return ``codes`` as a contiguous uint8 matrix, or say what is wrong with it."""
     array = np.asarray(codes)

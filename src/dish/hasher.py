@@ -49,9 +49,17 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X = self._check_X(X, reset=False)
         return _float32(encode(X)) if X.shape[0] else np.empty((0, self.n_bits), np.float32)
 
-    def transform(self, X: Any) -> NDArray[np.uint8]:
-        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
+    def transform(self, X: Any, n_bits: int | None = None) -> NDArray[np.uint8]:
+        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``.
+
+        ``n_bits``: only the first so many bits, which are a shorter code of the same rows.
+        """
         check_is_fitted(self)
+        packed = self._packed(X)
+        return packed if n_bits is None else codes.prefix(packed, self.n_bits, check_integer("n_bits", n_bits, low=1))
+
+    def _packed(self, X: Any) -> NDArray[np.uint8]:
+        """Packed codes of rows wherever they are."""
         encode = self._encoder()
         if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
             parts = [self._pack(block, encode) for block in self._blocks(X)]

@@ -234,7 +234,7 @@ def test_a_module_of_ones_own_is_not_saved(data, tmp_path):
     assert not (tmp_path / "m.dish").exists()
 
 
-@pytest.mark.parametrize("kind", ["named", "own", "vectors"])
+@pytest.mark.parametrize("kind", ["named", "own", "vectors", "codewords"])
 def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="ONNX NOT CHECKED: onnxruntime is missing")
     pytest.importorskip("onnx", reason="ONNX NOT CHECKED: onnx is missing")
@@ -244,14 +244,22 @@ def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     elif kind == "own":
         hasher = tiny(epochs=1, n_iter=0).fit(X, y)
     else:
-        Xq = digits[2].astype(np.float32)
-        hasher = DeepDISH(12, epochs=1, n_iter=0, device="cpu").fit(digits[0], digits[1])
+        Xq, params = (
+            digits[2].astype(np.float32),
+            {"head": "codewords", "n_iter": 1} if kind == "codewords" else {"n_iter": 0},
+        )
+        hasher = DeepDISH(12, epochs=1, device="cpu", **params).fit(digits[0], digits[1])
     hasher.export_onnx(tmp_path / "h.onnx")
     session = runtime.InferenceSession(str(tmp_path / "h.onnx"), providers=["CPUExecutionProvider"])
     (F,) = session.run(None, {session.get_inputs()[0].name: Xq})
     np.testing.assert_allclose(F, hasher.decision_function(Xq), atol=1e-4)
     bits = np.abs(F) > 1e-4  # nearer to zero, rounding may decide
     np.testing.assert_array_equal((F >= 0)[bits], (codes.unpack(hasher.transform(Xq), hasher.n_bits) > 0)[bits])
+    hasher.export_onnx(tmp_path / "c.onnx", output="codes")
+    session = runtime.InferenceSession(str(tmp_path / "c.onnx"), providers=["CPUExecutionProvider"])
+    (packed,) = session.run(None, {session.get_inputs()[0].name: Xq})
+    assert packed.dtype == np.uint8
+    np.testing.assert_array_equal(packed, codes.pack(F))  # bit by bit
 
 
 # --- errors ---

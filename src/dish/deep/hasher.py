@@ -23,7 +23,7 @@ from dish import codes, nets, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, targets_of
-from dish.deep.model import Encoder, HashingNet, encode, load_state, make_model, state_arrays
+from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
 from dish.deep.top import PosteriorTop
 from dish.deep.training import Settings, Training, reporter, seeded
 from dish.hasher import Hasher, to_json_value
@@ -254,9 +254,7 @@ class DeepHasher(Hasher):
         check_is_fitted(self)
         return self._decision_values(self._encodable(X))
 
-    def transform(self, X: Any) -> NDArray[np.uint8]:
-        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``."""
-        check_is_fitted(self)
+    def _packed(self, X: Any) -> NDArray[np.uint8]:
         return codes.pack(self._decision_values(self._encodable(X)))
 
     def _encodable(self, X: Any) -> NDArray[Any]:
@@ -317,13 +315,16 @@ class DeepHasher(Hasher):
         load_state(hasher.model_, arrays, "model.")
         return hasher
 
-    def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write F as an ONNX graph: images uint8 (n, H, W, 3) (or rows float32) → float32 (n, n_bits).
+    def export_onnx(self, path: str | os.PathLike[str], output: str = "F") -> None:
+        """Write the hash function as an ONNX graph: images uint8 (n, H, W, 3) (or rows float32) in.
 
-        H and W are the network's own input size (``image_size``), for a module without one the size it learned from.
+        ``output``: "F", float32 (n, n_bits), or "codes", the packed codes, uint8 (n, ceil(n_bits / 8)). H and W are
+        the network's own input size (``image_size``), for a module without one the size it learned from.
         """
         check_is_fitted(self)
-        model = Encoder(copy.deepcopy(self.model_), self.mirror).cpu().eval()  # a copy: ours stays where it is
+        check_option("output", output, ("F", "codes"))
+        model: nn.Module = Encoder(copy.deepcopy(self.model_), self.mirror)  # a copy: ours stays where it is
+        model = (Packer(model) if output == "codes" else model).cpu().eval()
         if self.vectors_:
             some = torch.zeros(2, self.n_features_in_)
         else:
@@ -338,7 +339,7 @@ class DeepHasher(Hasher):
                 (some,),
                 str(temporary),
                 input_names=[name],
-                output_names=["F"],
-                dynamic_axes={name: {0: "n"}, "F": {0: "n"}},
+                output_names=[output],
+                dynamic_axes={name: {0: "n"}, output: {0: "n"}},
                 dynamo=False,
             )

@@ -72,6 +72,21 @@ class Encoder(nn.Module):
         return F.float()
 
 
+class Packer(nn.Module):
+    """Raw rows → packed codes, as ``codes.pack`` makes them of F."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        """uint8 (n, ceil(r / 8))."""
+        bits = (self.encoder(x) >= 0).to(torch.int32)
+        bits = functional.pad(bits, (0, -bits.shape[1] % 8))
+        worth = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32, device=bits.device)
+        return (bits.unflatten(1, (-1, 8)) * worth).sum(2).to(torch.uint8)
+
+
 def encode(model: HashingNet, x: Tensor, mirror: bool) -> Tensor:
     """F (n, r) of raw rows, outside of training."""
     model.eval()
