@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from dish import datasets
-from dish.datasets import Dataset, make_split
+from dish.datasets import Dataset, load_features, make_split
 
 
 def test_the_split_of_classes_is_the_papers():
@@ -86,3 +86,52 @@ def test_datasets_do_not_load_torch():
     program = "import sys, dish.datasets; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_split_of_ones_own(tmp_path, digits):
+    X, y, *_ = digits
+    roles = np.array(["train", "train-only", "database", "query"] * 100)
+    np.savez(tmp_path / "d.npz", X=X[:400], y=y[:400])
+    np.save(tmp_path / "split.npy", roles)
+    data = load_features(tmp_path / "d.npz", split=tmp_path / "split.npy")
+    found = data.split(trial=3)
+    np.testing.assert_array_equal(found.query % 4, 3)
+    assert set(found.train % 4) == {0, 1}
+    assert set(found.database % 4) == {0, 2}
+    some = data.split(trial=3, n_train=50).train
+    assert len(some) == 50
+    assert set(some) < set(found.train)
+    with pytest.raises(ValueError, match="at most the 200 training rows"):
+        data.split(n_train=201)
+    np.save(tmp_path / "split.npy", np.where(roles == "query", "test", roles))
+    with pytest.raises(ValueError, match="must hold train, train-only, database, query; got test"):
+        load_features(tmp_path / "d.npz", split=tmp_path / "split.npy")
+    np.save(tmp_path / "split.npy", roles[:9])
+    with pytest.raises(ValueError, match="says what 9 rows are for, but there are 400"):
+        load_features(tmp_path / "d.npz", split=tmp_path / "split.npy")
+    np.save(tmp_path / "split.npy", np.full(400, "train"))
+    with pytest.raises(ValueError, match="no rows that are query"):
+        load_features(tmp_path / "d.npz", split=tmp_path / "split.npy").split()
+
+
+def test_bench_takes_a_split_and_columns(tmp_path, digits, cli):
+    pd = pytest.importorskip("pandas")
+    X, y, *_ = digits
+    pd.DataFrame({"embedding": list(X[:400]), "topic": y[:400]}).to_parquet(tmp_path / "d.parquet")
+    np.save(tmp_path / "split.npy", np.array(["train", "train", "database", "query"] * 100))
+    named = ["--x-column", "embedding", "--y-column", "topic", "--split", tmp_path / "split.npy"]
+    code, out, err = cli(
+        "bench",
+        "--data",
+        tmp_path / "d.parquet",
+        *named,
+        "--methods",
+        "lsh",
+        "--bits",
+        16,
+        "--results",
+        tmp_path / "r",
+    )
+    assert code == 0, err
+    assert "lsh" in out
+    assert cli("bench", "--data", "digits", "--methods", "lsh", "--split", tmp_path / "split.npy")[0] == 2

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dish.cli.options import RESULTS, console, example
+from dish.cli.options import RESULTS, Header, IdColumn, XColumn, YColumn, columns_of, console, example
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only say how many runs there are, and how long they may take.")
@@ -19,6 +19,7 @@ DryRun = Annotated[
 @example(
     "dish bench --data cifar10 --methods all --bits 16,32,64,96 --trials 5",
     "dish bench --data X.npy --labels y.npy --methods dish,pca_itq,l2 --dry-run",
+    "dish bench --data docs.parquet --x-column embedding --y-column topic --split split.npy",
     "dish bench --methods dish,my_package.my_module:MyHasher --table table.tex",
 )
 def bench(
@@ -27,6 +28,13 @@ def bench(
     ] = "digits",
     labels: Annotated[
         Path | None, typer.Option(help="For a path: a file of labels, where they do not come with the rows.")
+    ] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option(
+            help="For a path: a file that says of every row what it is for: train (and database), train-only, "
+            "database or query. Without: 100 queries per class are drawn."
+        ),
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Names with commas between them, or all; module:Class is a class of your own.")
@@ -43,6 +51,10 @@ def bench(
     table: Annotated[
         Path | None, typer.Option(help="Write the table, too: .md, .tex, or .csv with one line per run.")
     ] = None,
+    x_column: XColumn = None,
+    y_column: YColumn = None,
+    id_column: IdColumn = None,
+    header: Header = None,
 ) -> None:
     """Run methods on a dataset; one JSON per run. Finished runs are skipped, failing ones recorded.
 
@@ -50,11 +62,11 @@ def bench(
     that DISH learns, the ceiling of its codes. (Above 200,000 rows only if --methods names them: l2, ceiling.)
     """
     from dish.experiments import bench as benchmark
-    from dish.experiments import definition, tables
+    from dish.experiments import definition, significance, tables
 
     wanted, sizes = _methods(data, methods, train)
     opened: dict[str, Any] = {}
-    key = benchmark.data_key(data, opened, labels)
+    key = benchmark.data_key(data, opened, labels, split, columns_of(x_column, y_column, id_column, header))
     lengths = [_whole("--bits", text) for text in bits.split(",")]
     runs = [
         definition.Run(key, method, r, n_train, trial, cut=cut)
@@ -73,6 +85,9 @@ def bench(
     found |= floats
     title = f"{data}: MAP" + (f"@{cut}" if cut else "")
     _show_table(title, *tables.bench_grid([*floats, *runs], found))
+    names, tested = significance.grid(runs, found)
+    if tested:
+        _show_table(significance.LEGEND, names, tested)
     for run, result in found.items():
         if "failed" in result:
             print(f"failed: {run.path(results)}: {result['failed']}")

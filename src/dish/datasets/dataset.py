@@ -11,15 +11,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish.checks import check_integer
+from dish.io.columns import Columns
 from dish.io.errors import StrPath
 from dish.io.features import read_features
+from dish.io.tables import read_labels
 
 Indices = NDArray[np.int64]
+ROLES = ("train", "train-only", "database", "query")  # "train" rows are in the database, too
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of one trial. Queries are in neither other part; training rows are in the database."""
+    """Row numbers of one trial. Queries are in neither other part; training rows are in the database, if drawn."""
 
     train: Indices
     query: Indices
@@ -41,6 +44,7 @@ class Dataset:
     synthetic: bool = False
     label_names: tuple[str, ...] = ()
     ids: NDArray[np.str_] | None = field(default=None, repr=False)
+    roles: NDArray[np.str_] | None = field(default=None, repr=False)  # a split of one's own: one of ROLES per row
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -54,8 +58,10 @@ class Dataset:
         """Queries, database and training rows of one trial; the same trial is the same split everywhere.
 
         ``n_train=None`` trains on the whole database; a number takes that many of its rows, an equal share
-        of every class (multi-label rows: any).
+        of every class (multi-label rows: any). A split of one's own (``roles``) is the same in every trial.
         """
+        if self.roles is not None:
+            return split_by_roles(self.roles, n_train, trial)
         if self.y is None:
             raise ValueError(
                 f"{self.name} has no labels, so there are no classes to split by: name a file of them (labels=, "
@@ -64,13 +70,46 @@ class Dataset:
         return make_split(self.y, self.queries, n_train, trial)
 
 
-def load_features(path: StrPath, labels: StrPath | None = None, queries: int = 100) -> Dataset:
+def load_features(
+    path: StrPath,
+    labels: StrPath | None = None,
+    queries: int = 100,
+    split: StrPath | None = None,
+    columns: Columns | None = None,
+) -> Dataset:
     """Your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
 
-    ``io.features.read_features`` says what is read of each; ``labels`` is a file of labels of any of these kinds.
+    ``io.features.read_features`` says what is read of each; ``labels`` is a file of labels of any of these kinds, and
+    ``split`` one that says of every row what it is for (``ROLES``); without it queries are drawn.
     """
-    X, y = read_features(path, labels)
-    return Dataset(Path(path).stem, X, y, queries=queries)
+    X, y = read_features(path, labels, columns)
+    roles = None if split is None else _read_roles(Path(split), X.shape[0], columns)
+    return Dataset(Path(path).stem, X, y, queries=queries, roles=roles)
+
+
+def _read_roles(path: Path, n: int, columns: Columns | None) -> NDArray[np.str_]:
+    roles = np.asarray(read_labels(path, Columns(header=columns.header if columns else None)))
+    if roles.shape != (n,):
+        raise ValueError(f"split {path} says what {roles.shape[0]} rows are for, but there are {n}")
+    roles = roles.astype(str)
+    unknown = sorted(set(roles.tolist()) - set(ROLES))
+    if unknown:
+        raise ValueError(f"split {path} must hold {', '.join(ROLES)}; got {', '.join(unknown[:5])}")
+    return roles
+
+
+def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: int = 0) -> Split:
+    """The split that ``roles`` describes; ``n_train`` takes some of its training rows, others in every trial."""
+    train, query = np.flatnonzero(np.isin(roles, ("train", "train-only"))), np.flatnonzero(roles == "query")
+    database = np.flatnonzero(np.isin(roles, ("train", "database")))
+    for name, rows in (("train", train), ("query", query), ("train or database", database)):
+        if not len(rows):
+            raise ValueError(f"split has no rows that are {name}")
+    if n_train is not None:
+        if n_train > len(train):
+            raise ValueError(f"n_train must be at most the {len(train)} training rows of the split, got {n_train}")
+        train = np.sort(np.random.default_rng(trial).choice(train, n_train, replace=False))
+    return Split(train, query, database)
 
 
 def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: int = 0) -> Split:

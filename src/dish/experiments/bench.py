@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from dish import datasets, machine, metrics, registry
 from dish.deep.hasher import DeepHasher
 from dish.experiments.definition import FLOATS, Results, Run
+from dish.experiments.significance import KEY
 from dish.io.atomic import write_atomically
 from dish.io.blocks import blocks_of
+from dish.io.columns import Columns
 from dish.io.pages import release
 from dish.io.rows import RowSource
 from dish.io.shards import is_map
@@ -32,6 +34,7 @@ from dish.kernel.dish import DISH
 
 OURS = ("dish", "dish_k", "ceiling")  # they read rows that do not fit in memory
 MOST_FLOATS = 200_000  # rows of a set that real numbers rank unasked: each query sorts all of them
+KEPT_QUERIES = 5000  # of which a run file keeps every average precision, for paired tests
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
 PATHS = ("features", "nuswide", "tinyimagenet")  # they need one
@@ -168,17 +171,24 @@ def float_runs(runs: list[Run]) -> list[Run]:
 # --- data -------------------------------------------------------------------------------------------------
 
 
-def data_key(name: str, opened: dict[str, Any], labels: Path | None = None) -> str:
+def data_key(
+    name: str,
+    opened: dict[str, Any],
+    labels: Path | None = None,
+    split: Path | None = None,
+    columns: Columns | None = None,
+) -> str:
     """What results of this data are filed under: a registry name, or the stem and the content of one's own features.
 
     Features are opened (and kept in ``opened``): two files of one name with other rows or labels have other keys.
-    ``labels`` is a file of labels of features that come without.
+    ``labels`` is a file of labels of features that come without, ``split`` one of what rows are for.
     """
+    own = labels is not None or split is not None or (columns is not None and columns.named)
     if name in opened or name in NAMES:
-        if labels is not None:
-            raise ValueError(f"labels go with a path of one's own features, not with {name}")
+        if own:
+            raise ValueError(f"labels, a split and columns go with a path of one's own features, not with {name}")
         return name
-    data = load_data(name) if labels is None else datasets.load_features(name, labels)
+    data = datasets.load_features(name, labels, split=split, columns=columns) if own else load_data(name)
     key = f"{Path(name).stem}-{_checksum(data)}"
     opened[key] = data
     return key
@@ -193,6 +203,8 @@ def _checksum(data: Any) -> str:
         y = np.asarray(data.y)
         y = y.astype(str) if y.dtype.kind == "O" else y
         digest.update(f"{y.dtype} {y.shape}".encode() + y.tobytes())
+    if data.roles is not None:
+        digest.update(data.roles.tobytes())
     return digest.hexdigest()
 
 
@@ -254,10 +266,13 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     q, base = np.packbits(F >= 0, axis=1), _by_blocks(hasher.transform, data, database)
     encode_s = time.perf_counter() - start
     start = time.perf_counter()
-    score = metrics.evaluate(q, yq, base, yb, n_bits=run.bits, k=run.cut, at=PRECISION_AT)
+    counts = metrics.histograms(q, yq, base, yb, run.bits)
+    score = metrics.report(counts, run.cut, PRECISION_AT)
     result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
     for name in ("precision_at", "recall_at"):
         result[name] = {str(k): value for k, value in result[name].items()}
+    if len(q) <= KEPT_QUERIES:
+        result[KEY] = metrics.expected_average_precision(counts, run.cut).round(5).tolist()
     if run.method in OURS and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts: longer than all the rest
         result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database

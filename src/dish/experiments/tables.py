@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dish.experiments import significance
 from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.paper import Table
 from dish.io.atomic import write_atomically
@@ -110,6 +111,11 @@ def bench_grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[
     return ["method", "training rows", *(f"{r} bits" for r in lengths), "fit, s"], rows
 
 
+def _map_interval(run: Run, results: Results) -> tuple[float | None, float | None]:
+    found = significance.of_queries([run], results)
+    return (None, None) if found is None else significance.interval(found)[1:]
+
+
 def _cell_or_failed(results: Results, runs: list[Run], key: str, digits: int) -> str:
     found = values(results, runs, key)
     return "failed" if not found and any("failed" in results[run] for run in runs) else cell(found, digits)
@@ -120,14 +126,21 @@ def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> No
     if path.suffix == ".csv":
         numbers = ("map", "precision_within_2", "recall_within_2", "fit_s", "encode_s", "failed")
         lines = [
-            [run.method, run.n_train or "all", run.bits, run.trial, *(results[run].get(name) for name in numbers)]
+            [
+                *(run.method, run.n_train or "all", run.bits, run.trial),
+                *(results[run].get(name) for name in numbers),
+                *_map_interval(run, results),
+            ]
             for run in runs
         ]
-        text = csv_grid(["method", "training_rows", "bits", "trial", *numbers], lines)
+        text = csv_grid(["method", "training_rows", "bits", "trial", *numbers, "map_low", "map_high"], lines)
     elif path.suffix == ".tex":
-        text = latex_grid(*bench_grid(runs, results))
+        names, tested = significance.grid(runs, results)
+        text = latex_grid(*bench_grid(runs, results)) + (latex_grid(names, tested) if tested else "")
     elif path.suffix == ".md":
+        names, tested = significance.grid(runs, results)
         text = f"**{title}**\n\n{markdown_grid(*bench_grid(runs, results))}"
+        text += f"\n{significance.LEGEND}:\n\n{markdown_grid(names, tested)}" if tested else ""
     else:
         raise ValueError(f"a table is written as {', '.join(FORMS)}, not as {path.name!r}")
     write_atomically(path, text.encode())

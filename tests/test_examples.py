@@ -1,0 +1,47 @@
+"""The scripts in examples/ do what they say."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dish import metrics
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def from_examples(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield
+    sys.modules.pop("own_method", None)
+
+
+def test_a_method_of_ones_own_stands_in_the_table(from_examples, cli, tmp_path, digits):
+    code, out, err = cli(
+        "bench", "--data", "digits", "--methods", "lsh,own_method:MeanHash", "--bits", 32,
+        "--results", tmp_path / "runs", "--table", tmp_path / "t.csv",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "own_method:MeanHash" in out
+    lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
+    found = {line[0]: float(line[4]) for line in lines}
+    assert found["own_method:MeanHash"] > found["lsh"] + 0.1  # it has seen the labels
+
+
+def test_it_is_a_hasher_like_the_others(from_examples, digits):
+    from own_method import MeanHash
+
+    X, y, Xq, yq = digits
+    hasher = MeanHash(n_bits=20).fit(X, y)
+    codes = hasher.transform(Xq)
+    np.testing.assert_array_equal(codes, np.packbits(hasher.decision_function(Xq) >= 0, axis=1))
+    assert metrics.mean_average_precision(codes, yq, hasher.transform(X), y) > 0.5
+    with pytest.raises(ValueError, match="requires y"):
+        hasher.fit(X)
+
+
+def test_thirty_lines():
+    code = (EXAMPLES / "own_method.py").read_text().split('"""\n', 2)[2]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
