@@ -30,7 +30,7 @@ bench-digits: $(VENV)/.ready    ## the README's table of digits
 
 test: lint                      ## lint, types, tests
 	$(if $(CI),sh tests/web/install_chromium.sh)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and no patience
 	$(BIN)/python -m pytest $(FAST)

@@ -44,7 +44,7 @@ def run(body, world, folder):
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     children = [subprocess.Popen([sys.executable, "-c", script, str(rank)], env=env) for rank in range(world)]
     try:
-        assert [child.wait(timeout=120) for child in children] == [0] * world
+        assert [child.wait(timeout=300) for child in children] == [0] * world
     finally:
         for child in children:
             child.kill()

@@ -23,7 +23,7 @@ def run(job, world, folder):
         for rank in range(world)
     ]
     try:
-        return [(process.wait(timeout=120), process.stderr.read()) for process in started]
+        return [(process.wait(timeout=300), process.stderr.read()) for process in started]
     finally:
         for process in started:
             process.kill()
