@@ -106,6 +106,25 @@ def test_tables_for_computers_and_papers(small, tmp_path):
     assert tables.latex_grid(["50%_a"], [["{b}&~"]]).count("\\") >= 8
 
 
+def test_the_page_says_what_a_table_shows(small):
+    def result(score, synthetic=False):
+        return {"map": score, "definition": {"synthetic": synthetic}}
+
+    ours, _, lsh = small.lines
+    results = {small.run(ours, small.time_bits, 0): result(0.9), small.run(lsh, small.time_bits, 0): result(0.4)}
+    text = tables.reading(small, results, 1)
+    assert "the best of DISH is DISH-K (all training rows) with a MAP of 0.900 (the paper: 0.950)" in text
+    assert "the best of the other methods is LSH (500 training rows) with a MAP of 0.400" in text
+    assert tables.reading(small, {}, 1) == ""
+    page = report.html_table(small, results, 1, None, "<figure></figure>")
+    assert text in page
+    assert "</table></div><figure></figure></div>" in page
+    assert "<mark>" not in page
+    assert "<mark>synthetic data</mark>" in report.html_table(
+        small, {small.run(ours, 12, 0): result(0.9, synthetic=True)}, 1, None
+    )
+
+
 def test_only_our_own_rows_are_marked_as_ours(small):
     """COSDISH has DISH in its name, too."""
     lines = (*small.lines, paper.Line("COSDISH", "cosdish", None), paper.Line("DISH", "dish", None))

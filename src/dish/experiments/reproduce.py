@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,32 @@ def reproduce(
 
 
 def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Callable[[str], None]) -> Path:
-    """Every table with its figure after it, as files and as one page."""
+    """Every table beside its figure, as files and as one page."""
     output.mkdir(parents=True, exist_ok=True)
     parts: list[str] = []
     for name, table in paper.TABLES.items():
+        figure = ""
+        if name in drawn or (name in job.tables and _has_curves(name, job, results)):
+            curves = figures.method_figure(table, results, job.trials, job.data)
+            figure = figures.save(curves, output, f"{name}_curves")
         if name in job.tables:
             _write_table(name, job, results, output, say)
-            parts.append(report.html_table(table, results, job.trials, job.data))
-        if name in drawn:
-            figure = figures.method_figure(table, results, job.trials, job.data)
-            parts.append(figures.save(figure, output, f"{name}_curves"))
+            parts.append(report.html_table(table, results, job.trials, job.data, figure))
+        elif figure:
+            parts.append(figure)
     if job.draws_sensitivity:
         parts.append(figures.save(figures.sensitivity_figure(results, job.trials), output, "sensitivity"))
     path = output / f"{job.what}.html"
     write_atomically(path, report.page(parts, results).encode())
     return path
+
+
+def _has_curves(name: str, job: _Job, results: Results) -> bool:
+    """Whether a table's runs can be drawn, and there is something to draw them with."""
+    table = paper.TABLES[name]
+    at = [run for run in job.runs_of(name) if run.bits == table.time_bits]
+    drawable = len(table.bits) > 1 and any("curve_recall" in results.get(run, {}) for run in at)
+    return drawable and find_spec("matplotlib") is not None
 
 
 def _write_table(name: str, job: _Job, results: Results, output: Path, say: Callable[[str], None]) -> None:

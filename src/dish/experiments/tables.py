@@ -54,6 +54,33 @@ def title(table: Table, results: Results) -> str:
     return f"{table.title} [on {table.data}, a synthetic stand-in]" if synthetic else table.title
 
 
+def reading(table: Table, results: Results, trials: int, data: str | None = None) -> str:
+    """What a table shows at the code length of its time column: the best of ours and of the others."""
+    r = table.time_bits
+    found = []
+    for line in table.lines:
+        maps = values(results, [table.run(line, r, t, data) for t in range(trials)], "map")
+        if maps:
+            name = f"{line.label} ({f'{line.n_train:,}' if line.n_train else 'all'} training rows)"
+            paper = line.map[table.bits.index(r)] if line.map and r in table.bits else None
+            found.append((line, name, float(np.mean(maps)), paper))
+    ours = [one for one in found if one[0].label.startswith("DISH")]
+    rivals = [one for one in found if one not in ours and one[0].method not in FLOATS]
+    floats = [one for one in found if one[0].method in FLOATS]
+    said = []
+    for whose, group in (("DISH", ours), ("the other methods", rivals)):
+        if group:
+            _, name, score, paper = max(group, key=lambda one: one[2])
+            beside = "" if paper is None else f" (the paper: {paper:.3f})"
+            said.append(f"best of {whose} is {name} with a MAP of {score:.3f}{beside}")
+    if not said:
+        return ""
+    text = f"At {r} bits the " + ", and the ".join(said) + "."
+    for line, _, score, _ in floats:
+        text += f" The {FLOATS[line.method]} gives {score:.3f}."
+    return text
+
+
 def header(table: Table) -> list[str]:
     """Column names."""
     return ["method", "training rows", *(f"{r} bits" for r in table.bits), f"fit, s ({table.time_bits} bits)"]
