@@ -75,7 +75,11 @@ class _Told(event.Listener):
         own = (getattr(event.data["dispatcher"].py_func, "__module__", None) or "").startswith("dish.")
         if own and not self.said and sys.stderr.isatty():
             self.said = True
-            print(f"dish: compiling, once (kept in {cache_folder()})", file=sys.stderr, flush=True)
+            print(
+                f"dish: compiling, once (kept in {cache_folder()}; dish warmup does it ahead)",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_end(self, event: Any) -> None:
         """It was compiled."""

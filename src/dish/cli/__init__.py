@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, features, fit, photos, search, serve, tune
+from dish.cli import encode, experiments, features, fit, photos, search, serve, tune, warmup
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "photos": photos.photos,
     "demo": serve.demo,
     "serve": serve.serve,
+    "warmup": warmup.warmup,
     "bench": experiments.bench,
     "reproduce": experiments.reproduce,
 }
