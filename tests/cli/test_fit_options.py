@@ -1,9 +1,12 @@
 """`dish fit`: its options are those of the estimators, and none is ignored."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
 from dish import DISH, DeepDISH
+from dish.cli import fit
 from dish.cli.fit import SETTINGS
 
 
@@ -63,3 +66,24 @@ def test_the_options_reach_the_estimator(cli, rows, tmp_path):
     params = dish.load(tmp_path / "m.dish").get_params()
     wanted = {"n_bits": 12, "n_anchors": 20, "gamma": 0.5, "n_iter": 2, "random_state": 3, "similar_weight": 4}
     assert {name: params[name] for name in wanted} == wanted
+
+
+def test_freeze_is_refused_for_rows(cli, rows, tmp_path):
+    code, _, err = cli("fit", *rows, "-o", tmp_path / "m.dish", "--freeze")
+    assert code == 2
+    assert "--freeze needs a folder of images" in err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_of_photos_gets_a_network_that_knows_photos(cli, folder, tmp_path, monkeypatch, there):
+    """Unless an option says which network; what was chosen is said."""
+    found = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if there else None)
+    monkeypatch.setattr(fit, "_fit_images", lambda *args: found.append(args[-1]) or "")
+    _, _, err = cli("fit", folder, "-o", tmp_path / "m.dish")
+    cli("fit", folder, "-o", tmp_path / "m.dish", "--epochs", 2)
+    chosen = [(p["net"], p["weights"], p["freeze"]) for p in found]
+    plain = ("6conv", None, False)
+    assert chosen == [("efficientnet_lite0", "imagenet", True) if there else plain, plain]
+    assert ("stays as it is" in err) == there
+    assert "no option says which network" in err

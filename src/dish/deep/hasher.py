@@ -48,6 +48,9 @@ class DeepHasher(Hasher):
         Rows of features (n, d) get a perceptron with two hidden layers in place of a named network.
     weights : None, "imagenet" or a path (.pth, .safetensors)
         Where the network starts from: fine-tuning uses a tenth of the learning rate, ten times that in new layers.
+    freeze : bool
+        Leave the network as its weights have it and train only what comes on top: it sees every training image once,
+        without augmentation, and the rest takes seconds. What to do with few images or without a GPU.
     epochs : int
         Passes over the training images in each round.
     batch_size, lr, weight_decay
@@ -75,6 +78,7 @@ class DeepHasher(Hasher):
         n_bits: int = 48,
         net: Any = "6conv",
         weights: Any = None,
+        freeze: bool = False,
         epochs: int = 60,
         batch_size: int = 128,
         lr: float | str = "auto",
@@ -90,6 +94,7 @@ class DeepHasher(Hasher):
         self.n_bits = n_bits
         self.net = net
         self.weights = weights
+        self.freeze = freeze
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -151,6 +156,7 @@ class DeepHasher(Hasher):
         with seeded(problem.seed, problem.device):
             training, done = self._start(problem)
             learned = self._learn(training, done)
+            training.thaw()
         timed = {"timings_": training.timings_, "history_": training.history}
         self._keep({**seen, **timed, **learned, "model_": training.model})
         return self
@@ -164,6 +170,10 @@ class DeepHasher(Hasher):
         blank = type(self)(**self.get_params(deep=False))  # checking rows sets attributes
         data = blank._check_rows(X, reset=True)
         seen = {name: value for name, value in vars(blank).items() if name.endswith("_")}
+        if self.freeze and blank.vectors_:
+            raise ValueError(
+                "freeze is for images: rows of features have no network in front of them to leave as it is"
+            )
         S = from_labels(y, n_rows=len(data))
         device = resolve_device(self.device)
         rows = torch.tensor(data, device=device)  # a copy: a memory-map may be read-only
@@ -178,11 +188,15 @@ class DeepHasher(Hasher):
             model = model.to(problem.device)
             if problem.rows.ndim == 4:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        frozen = model.body if self.freeze else None
+        if self.freeze:
+            problem = problem.seen_by(model)
+            model.body = nn.Identity()
         checkpoint = Checkpoint(self.checkpoint, self.get_params(deep=False), problem)
         done = checkpoint.read(model)
         if done is not None:
             problem = replace(problem, seed=done.seed)
-        training = Training(problem, model, fresh, self._settings(), checkpoint)
+        training = Training(problem, model, fresh, self._settings(), checkpoint, frozen)
         training.history += [] if done is None else done.history
         return training, done
 
@@ -225,6 +239,11 @@ class DeepHasher(Hasher):
             check_integer("image_size", self.image_size, low=8)
         if not isinstance(self.net, nn.Module):
             nets.spec(self.net)
+            if self.freeze and self.weights is None:
+                raise ValueError(
+                    "freeze=True needs weights: a network that starts from random numbers must learn; give "
+                    "weights='imagenet' or a file, or freeze=False"
+                )
 
     def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""

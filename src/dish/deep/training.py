@@ -111,11 +111,20 @@ class Training(Stopwatch):
     """The network of one fit on its way. It exists only while ``fit`` runs."""
 
     def __init__(
-        self, problem: Problem, model: HashingNet, fresh: frozenset[str], settings: Settings, checkpoint: Checkpoint
+        self,
+        problem: Problem,
+        model: HashingNet,
+        fresh: frozenset[str],
+        settings: Settings,
+        checkpoint: Checkpoint,
+        frozen: nn.Module | None = None,
     ) -> None:
-        """``fresh``: parameters of the network's body that start without weights although others have them."""
+        """``fresh``: parameters of the network's body that start without weights although others have them.
+
+        ``frozen``: a body that is not trained; the rows are what it made of them.
+        """
         self.problem, self.model, self.fresh, self.settings = problem, model, fresh, settings
-        self.checkpoint = checkpoint
+        self.checkpoint, self.frozen = checkpoint, frozen
         self.size = min(settings.batch_size, problem.n)
         self.history: list[dict[str, float]] = []
         self.timings_ = {}
@@ -125,6 +134,11 @@ class Training(Stopwatch):
                 f"batch_size: {self.size} rows cannot be shared by {world} processes, each of which needs at least "
                 f"two: use a batch_size (and as many training rows) of at least {2 * world}, or fewer processes"
             )
+
+    def thaw(self) -> None:
+        """Put a body that was not trained back in its place."""
+        if self.frozen is not None:
+            self.model.body = self.frozen
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time what is done inside."""
