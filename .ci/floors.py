@@ -5,6 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+TOOLS = ("dev", "docs")  # of the tests and of the site: nobody needs them to use the library
 PINNED = ("torch",)  # older CPU builds cannot be had from every index, and the CUDA ones weigh gigabytes
 ROOT = Path(__file__).parents[1]
 
@@ -13,7 +14,7 @@ def floors(pyproject: str, constraints: str) -> list[str]:
     """Lines such as numpy==2.0 for everything a user installs; the tools of the tests at their tested versions."""
     project = tomllib.loads(pyproject)["project"]
     extras = project["optional-dependencies"]
-    wanted = project["dependencies"] + [line for name, lines in extras.items() if name != "dev" for line in lines]
+    wanted = project["dependencies"] + [line for name, lines in extras.items() if name not in TOOLS for line in lines]
     wanted += [line for line in extras["dev"] if line.startswith("pandas")]  # not installed by us, but handed to us
     lowest = {}
     for line in wanted:
