@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
 FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
-.PHONY: demo test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: demo site test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale bench-gpu bench-busy
 .PHONY: bench-multilabel bench-real dist clean
 .DELETE_ON_ERROR:
@@ -40,6 +40,9 @@ test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that 
 
 dist: $(VENV)/.ready            ## wheel and sdist, checked in fresh environments without the repository
 	$(BIN)/python .ci/check_dist.py --python $(PYTHON)
+
+site: $(VENV)/.ready            ## the documentation as pages in site/; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 torture: $(VENV)/.ready         ## fuzzed files, a hammered index, an attacked service: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
@@ -92,4 +95,4 @@ bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two p
 	$(BIN)/python benchmarks/scale.py plot
 
 clean:
-	rm -rf $(VENV) $(FLOORS) demo build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOORS) demo site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,9 +2,11 @@
 
 Python blocks of a page run in order, in one namespace, in a folder with small data (below). Every line of a shell
 block must be a `dish` command, which runs in this process. A block after `<!-- not run: reason -->` is skipped, with
-that reason in pytest's summary. A page whose blocks take long says `<!-- slow page -->`.
+that reason in pytest's summary; one after `<!-- needs: package -->` runs where that package is installed. A page
+whose blocks take long says `<!-- slow page -->`.
 """
 
+import importlib.util
 import re
 import shlex
 from dataclasses import dataclass
@@ -15,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n+)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.S | re.M)
+BLOCK = re.compile(
+    r"(?:<!-- (?:not run: (?P<reason>[^>]+?)|needs: (?P<package>\w+)) -->\n+)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$",
+    re.S | re.M,
+)
 
 
 @dataclass
@@ -37,7 +42,10 @@ def blocks_of(page):
     text = page.read_text()
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start("code"))
-        yield Block(page, line, found["kind"], found["code"], found["reason"])
+        package = found["package"]
+        missing = package is not None and importlib.util.find_spec(package) is None
+        reason = f"{package} is not installed here" if missing else found["reason"]
+        yield Block(page, line, found["kind"], found["code"], reason)
 
 
 def commands_of(code):
