@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
 FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
 
-.PHONY: demo site test test-fast test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
+.PHONY: demo site test test-fast test-pythons test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale bench-gpu bench-busy
 .PHONY: bench-multilabel bench-real dist clean
 .DELETE_ON_ERROR:
@@ -34,6 +34,11 @@ test: lint                      ## lint, types, tests
 
 test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and no patience
 	$(BIN)/python -m pytest $(FAST)
+
+test-pythons:                   ## the fast tests with every supported Python that is here
+	@for version in 3.11 3.12 3.13; do \
+	  if command -v python$$version > /dev/null; then $(MAKE) test-fast PYTHON=python$$version VENV=.venv-$$version || exit 1; \
+	  else echo "python$$version is not on this machine: skipped"; fi; done
 
 test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that pyproject.toml allows
 	$(FLOORS)/bin/python -m pytest $(FAST)
@@ -95,4 +100,4 @@ bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two p
 	$(BIN)/python benchmarks/scale.py plot
 
 clean:
-	rm -rf $(VENV) $(FLOORS) demo site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOORS) .venv-3.* demo site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

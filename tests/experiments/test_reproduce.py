@@ -118,7 +118,7 @@ def test_the_page_says_what_a_table_shows(small):
     assert tables.reading(small, {}, 1) == ""
     page = report.html_table(small, results, 1, None, "<figure></figure>")
     assert text in page
-    assert "</table></div><figure></figure></div>" in page
+    assert "</p><figure></figure><div class='scroll'><table>" in page
     assert "<mark>" not in page
     assert "<mark>synthetic data</mark>" in report.html_table(
         small, {small.run(ours, 12, 0): result(0.9, synthetic=True)}, 1, None

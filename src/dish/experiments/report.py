@@ -15,7 +15,7 @@ def page(parts: list[str], results: Results) -> str:
 
 
 def html_table(table: Table, results: Results, trials: int, data: str | None, figure: str = "") -> str:
-    """A table with what it shows, its notes, and its figure beside it; data that is synthetic is marked."""
+    """A table with what it shows, its notes, and its figure above it; data that is synthetic is marked."""
 
     def row(cells: list[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
@@ -29,9 +29,9 @@ def html_table(table: Table, results: Results, trials: int, data: str | None, fi
     mark = " <mark>synthetic data</mark>" if heading != table.title else ""
     return (
         f"<section><h2>{html.escape(heading)}{mark}</h2>"
-        f"<p>{html.escape(tables.reading(table, results, trials, data))}</p><div class='pair'>"
+        f"<p>{html.escape(tables.reading(table, results, trials, data))}</p>{figure}"
         f"<div class='scroll'><table><thead>{row(tables.header(table), 'th')}</thead>"
-        f"<tbody>{body}</tbody></table></div>{figure}</div>"
+        f"<tbody>{body}</tbody></table></div>"
         f"<p class='note'>{html.escape(tables.legend(table, trials))}</p><ul class='note'>{notes}</ul></section>"
     )
 
@@ -50,18 +50,16 @@ _PAGE = """<!doctype html>
 <title>DISH: the paper's tables and figures</title>
 <style>
 :root {{ color-scheme: light dark; --line: #8885; --ours: #2a9d5c22; }}
-body {{ font: 16px/1.55 system-ui, sans-serif; max-width: 100rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ font: 16px/1.55 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.15rem; margin-top: 2.5rem; }}
 .scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }}
-td, th {{ padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; font-size: .85rem; }}
+td, th {{ padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }}
 td:first-child, th:first-child {{ text-align: left; }}
 .ours {{ background: var(--ours); font-weight: 600; }}
-.pair {{ display: grid; gap: 1.5rem; grid-template-columns: minmax(0, 1fr); align-items: start; }}
-@media (min-width: 80rem) {{ .pair {{ grid-template-columns: minmax(0, 11fr) minmax(0, 9fr); }} }}
 mark {{ background: #f4a26166; color: inherit; border-radius: 4px; padding: 0 .4em; font-size: .8em; }}
 .note {{ font-size: .85rem; opacity: .8; }}
-figure {{ margin: 0; background: white; border-radius: 8px; padding: .5rem; }}
+figure {{ margin: 1rem 0; background: white; border-radius: 8px; padding: .5rem; }}
 figure svg {{ width: 100%; height: auto; }}
 footer {{ margin-top: 3rem; font-size: .8rem; opacity: .75; }}
 </style></head><body>

@@ -76,7 +76,7 @@ def reproduce(
 
 
 def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Callable[[str], None]) -> Path:
-    """Every table beside its figure, as files and as one page."""
+    """Every table with its figure, as files and as one page."""
     output.mkdir(parents=True, exist_ok=True)
     parts: list[str] = []
     for name, table in paper.TABLES.items():
