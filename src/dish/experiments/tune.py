@@ -99,7 +99,7 @@ def recommend(
     report(f"defaults: MAP {trials[0].map:.3f} in {trials[0].seconds:.1f} s")
     not_tried: list[tuple[str, Any]] = []
     for knob, value in _settings(KNOBS if knobs is None else knobs, judge.n_train):
-        if time.perf_counter() - start + SLOWER * _expected(knob, value, trials[0]) > seconds:
+        if time.perf_counter() - start + SLOWER * _expected(DEFAULTS | {knob: value}, trials) > seconds:
             not_tried.append((knob, value))
             continue
         trials.append(judge.trial(knob, {knob: value}))
@@ -163,10 +163,13 @@ def _settings(knobs: Mapping[str, Sequence[Any]], n_train: int) -> Iterator[tupl
                 yield knob, values[turn]
 
 
-def _expected(knob: str, value: Any, first: Trial) -> float:
-    """Seconds that a setting may take, by those of the defaults: the cost grows with anchors and with bits."""
-    more = value / DEFAULTS[knob] if knob in ("n_anchors", "n_bits") else 1.0
-    return first.seconds * max(1.0, more)
+def _expected(params: dict[str, Any], trials: list[Trial]) -> float:
+    """Seconds that a setting may take, by those that were tried: the cost grows with anchors and with bits."""
+
+    def cost(setting: dict[str, Any]) -> float:
+        return max(1.0, setting["n_anchors"] / 1000) * max(1.0, setting["n_bits"] / 64)
+
+    return cost(params) * float(np.median([t.seconds / cost(t.params) for t in trials]))
 
 
 def _helped(trials: list[Trial]) -> dict[str, Any]:
