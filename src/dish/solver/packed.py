@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes
+from dish import codes, team
 from dish.codes import byte_table, popcount
 from dish.compiled import njit
 from dish.lazy import Tensor, torch
-from dish.solver import team
 from dish.solver.columns import CHUNK
 
 SAMPLE = 2048  # values that a selection takes its bounds from

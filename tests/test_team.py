@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from dish import codes
+from dish import codes, team
 from dish.similarity import from_labels
-from dish.solver import cbcd, team
+from dish.solver import cbcd
 
 
 def test_every_part_runs_once_also_within_a_part():
