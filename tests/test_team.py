@@ -80,3 +80,12 @@ def test_a_forked_process_has_a_team_of_its_own():
         os._exit(0 if sorted(ran) == [0, 1, 2] else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0
+
+
+@pytest.mark.parametrize(("cores", "n"), [(1, 5), (3, 7), (4, 2), (3, 0)])
+def test_rows_are_shared_out_once_and_in_order(cores, n, monkeypatch):
+    monkeypatch.setattr(team, "size", lambda most: max(1, min(most, cores)))
+    rows = np.arange(n)
+    parts = team.over_rows(lambda a, b, c: a + b + c, (rows, 10 * rows), 1)
+    assert len(parts) == max(1, min(cores, n))
+    np.testing.assert_array_equal(np.concatenate(parts), 11 * rows + 1)

@@ -13,7 +13,8 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
-from dish.compiled import njit, pays, prange
+from dish import team
+from dish.compiled import njit, pays
 
 Bytes = NDArray[np.uint8]
 
@@ -89,7 +90,9 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     """All Hamming distances between packed codes ``a`` (p rows) and ``b`` (q rows), shape (p, q)."""
     A, B = _same_width(a, b)
     words = as_words(A), as_words(B)
-    return _hamming(*words) if pays(_hamming, len(A) * len(B)) else distances(*words).astype(np.int32)
+    if not pays(_hamming, len(A) * len(B)):
+        return distances(*words).astype(np.int32)
+    return np.concatenate(team.over_rows(_hamming, words[:1], words[1]))
 
 
 def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -100,7 +103,9 @@ def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np
     Q, B = _same_width(queries, database)
     if not 1 <= k <= len(B):
         raise ValueError(f"k must be between 1 and the {len(B)} database rows, got {k}")
-    return _nearest(as_words(Q), as_words(B), k)
+    parts = team.over_rows(_nearest, (as_words(Q),), as_words(B), k)
+    D, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return D, rows
 
 
 def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
@@ -124,10 +129,10 @@ def byte_table(u: Any, words: int) -> Any:
     return table
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _hamming(A: Any, B: Any) -> Any:
     D = np.empty((len(A), len(B)), np.int32)
-    for i in prange(len(A)):
+    for i in range(len(A)):
         for j in range(len(B)):
             d = np.uint64(0)
             for w in range(A.shape[1]):
@@ -136,12 +141,12 @@ def _hamming(A: Any, B: Any) -> Any:
     return D
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _nearest(Q: Any, B: Any, k: int) -> Any:
     n, words = B.shape
     D = np.empty((len(Q), k), np.int32)
     rows = np.empty((len(Q), k), np.int64)
-    for i in prange(len(Q)):
+    for i in range(len(Q)):
         distance = np.empty(n, np.int32)
         count = np.zeros(words * 64 + 2, np.int64)  # count[d + 1]: rows at distance d
         for j in range(n):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from dish.compiled import threads
 from dish.machine import usable_cores
@@ -33,6 +34,20 @@ def run(task: Task, parts: int) -> None:
         team.run(task, parts)
     finally:
         team.free.release()
+
+
+def over_rows(kernel: Callable[..., Any], arrays: tuple[Any, ...], *rest: Any, least: int = 1) -> list[Any]:
+    """``kernel(*parts of the arrays, *rest)`` over parts of at least so many rows at once; results in order."""
+    n = len(arrays[0])
+    parts = size(n // least)
+    ends = [n * t // parts for t in range(parts + 1)]
+    results: list[Any] = [None] * parts
+
+    def task(t: int) -> None:
+        results[t] = kernel(*(a[ends[t] : ends[t + 1]] for a in arrays), *rest)
+
+    run(task, parts)
+    return results
 
 
 class _Worker(threading.Thread):

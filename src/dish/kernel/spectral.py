@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
-from dish.compiled import njit, prange
+from dish import team
+from dish.compiled import njit
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem
@@ -127,19 +128,25 @@ def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
 
 def signs_product(K: Tensor, w: Tensor) -> Tensor:
     """Kᵀ sgn(K w)."""
-    if K.device.type == "cpu" and not lost_threads():  # numba ends a forked process that asks for its threads
-        return torch.from_numpy(_signs_product(K.numpy(), w.numpy()))
+    if K.device.type == "cpu" and not lost_threads():
+        return torch.from_numpy(_signs_product_in_threads(K.numpy(), w.numpy()))
     return K.T @ torch.where(K @ w >= 0, 1.0, -1.0).to(K.dtype)
 
 
-@njit(parallel=True, cache=True, fastmath=True)
-def _signs_product(K: Any, w: Any) -> Any:
+def _signs_product_in_threads(K: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
+    """In 64 chunks, whatever the number of threads: the sums are the same then."""
+    partial = np.zeros((64, K.shape[1]), K.dtype)
+    parts = team.size(len(K) * K.shape[1] >> 18)
+    team.run(lambda t: _signs_product(64 * t // parts, 64 * (t + 1) // parts, K, w, partial), parts)
+    return np.asarray(partial.sum(axis=0))
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _signs_product(first: int, last: int, K: Any, w: Any, partial: Any) -> None:
     """One pass over K, each row used twice while it is in cache (two products read it from memory twice)."""
     n, m = K.shape
-    chunks = 64
-    size = (n + chunks - 1) // chunks
-    partial = np.zeros((chunks, m), K.dtype)
-    for c in prange(chunks):
+    size = (n + len(partial) - 1) // len(partial)
+    for c in range(first, last):
         for i in range(c * size, min(n, (c + 1) * size)):
             f = K[i, 0] * w[0]
             for j in range(1, m):
@@ -150,7 +157,6 @@ def _signs_product(K: Any, w: Any) -> Any:
             else:
                 for j in range(m):
                     partial[c, j] -= K[i, j]
-    return partial.sum(axis=0)
 
 
 def _sample_rows(problem: Problem) -> tuple[Tensor, float]:

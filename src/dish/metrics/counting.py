@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dish import team
 from dish.codes import as_words, distances, n_bytes, popcount
-from dish.compiled import njit, pays, prange
+from dish.compiled import njit, pays
 from dish.metrics.relevance import Labels, check_pair, match_labels
 from dish.progress import progress
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _TILE = 2048  # database rows worked on at a time
+GROUP = 8  # queries that a tile is kept in cache for
 
 
 @dataclass
@@ -69,9 +71,11 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r:
         for i in range(0, len(Q), block):
             some = slice(i, i + block)
             if y.sets:
-                out[some] = _set_histograms(Q[some], y.queries[some], B, y.rows, r)
+                parts = team.over_rows(_set_histograms, (Q[some], y.queries[some]), B, y.rows, r)
             else:
-                out[some] = _class_histograms(Q[some], y.queries[some, 0], columns, starts, r, tile)
+                queries = Q[some], y.queries[some, 0]
+                parts = team.over_rows(_class_histograms, queries, columns, starts, r, tile, least=GROUP)
+            out[some] = np.concatenate(parts)
             step(len(Q[some]))
     return out
 
@@ -140,16 +144,16 @@ def is_relevant(yq: Any, i: int, yb: Any, j: int, sets: bool) -> Any:
     return np.int64(shared != 0)
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, tile: Any) -> Any:
     """(n_queries, r + 1, 2): rows at each distance, not relevant and relevant; rows of class c are starts[c:c+2].
 
     A tile of rows stays in cache for a few queries. Distances come first (vectorised), then four counters in
     turn, so that a row need not wait for the one before it.
     """
-    words, group = len(columns), 8
+    words, group = len(columns), GROUP
     out = np.zeros((len(Q), r + 1, 2), np.int64)
-    for block in prange((len(Q) + group - 1) // group):
+    for block in range((len(Q) + group - 1) // group):
         first, last = block * group, min(len(Q), (block + 1) * group)
         d = np.empty(_TILE, tile.dtype)
         counts = np.zeros((group, 2, 4, r + 1), np.uint32)
@@ -181,11 +185,11 @@ def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, tile: 
     return out
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _set_histograms(Q: Any, yq: Any, B: Any, yb: Any, r: int) -> Any:
     """(n_queries, r + 1, 2): the same for label sets."""
     out = np.zeros((len(Q), r + 1, 2), np.int64)
-    for i in prange(len(Q)):
+    for i in range(len(Q)):
         counts = np.zeros((r + 1, 2), np.int64)
         for j in range(len(B)):
             counts[distance(Q, i, B, j), is_relevant(yq, i, yb, j, True)] += 1

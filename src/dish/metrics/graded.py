@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dish import team
 from dish.codes import as_words, popcount
-from dish.compiled import njit, prange
+from dish.compiled import njit
 from dish.metrics.counting import distance
 from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
 from dish.metrics.scores import Floats, harmonic_number, taken
@@ -92,17 +93,19 @@ def _grades_and_k(
 
 def _grades(Q: NDArray[np.uint8], B: NDArray[np.uint8], y: Labels) -> Grades:
     most = int(np.bitwise_count(y.queries).sum(1).max()) if y.sets else 1
-    counts, gains, by_grade = _count_grades(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1], most)
+    rest = as_words(B), y.rows, y.sets, 8 * Q.shape[1], most
+    parts = team.over_rows(_count_grades, (as_words(Q), y.queries), *rest)
+    counts, gains, by_grade = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Grades(counts[:, :, 0], counts[:, :, 1], counts[:, :, 2].astype(np.float64), gains, by_grade)
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _count_grades(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, most: int) -> Any:
     """Rows, relevant rows and grades by distance (n_queries, r + 1, 3); gains by distance; rows by grade."""
     counts = np.zeros((len(Q), r + 1, 3), np.int64)
     gains = np.zeros((len(Q), r + 1))
     by_grade = np.zeros((len(Q), most + 1), np.int64)
-    for i in prange(len(Q)):
+    for i in range(len(Q)):
         for j in range(len(B)):
             grade = np.int64(0)
             if sets:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
+from dish import team
 from dish.checks import check_option
 from dish.codes import as_words
-from dish.compiled import njit, prange
+from dish.compiled import njit
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
 
@@ -44,7 +45,9 @@ def mean_average_precision(
         h = histograms(Q, q_labels, B, db_labels)
         return float(expected_average_precision(h, k, denominator).mean())
     y = match_labels(q_labels, db_labels, len(Q), len(B))
-    sums, found, relevant = _stable_sums(as_words(Q), y.queries, as_words(B), y.rows, y.sets, 8 * Q.shape[1], k)
+    rest = as_words(B), y.rows, y.sets, 8 * Q.shape[1], k
+    parts = team.over_rows(_stable_sums, (as_words(Q), y.queries), *rest)
+    sums, found, relevant = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return float((sums / np.maximum(found if denominator == "found" else np.minimum(relevant, k), 1)).mean())
 
 
@@ -153,7 +156,7 @@ def harmonic_number(n: Floats) -> Floats:
     return np.asarray(digamma(n + 1) + np.euler_gamma)
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _stable_sums(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -> Any:
     """Σ precisions over the relevant rows in the first k places, their number, and that of all relevant rows.
 
@@ -161,7 +164,7 @@ def _stable_sums(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -
     """
     sums = np.zeros(len(Q))
     n_found, n_relevant = np.zeros(len(Q), np.int64), np.zeros(len(Q), np.int64)
-    for i in prange(len(Q)):
+    for i in range(len(Q)):
         count = np.zeros((r + 2, 2), np.int64)
         for j in range(len(B)):
             d = distance(Q, i, B, j)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dish import team
 from dish.codes import byte_table, check_codes
-from dish.compiled import njit, prange
+from dish.compiled import njit
 from dish.metrics.relevance import check_k, match_labels
 
 
@@ -99,13 +100,13 @@ def _sorted_ap(distances: NDArray[Any], relevant: NDArray[np.bool_], k: int) -> 
 
 def _byte_scores(f: NDArray[np.float64], H: NDArray[np.uint8]) -> NDArray[np.float64]:
     """H f for packed ±1 codes: a table look-up for every byte of a code."""
-    return np.asarray(_look_up(byte_table(f, -(-H.shape[1] // 8)), H))
+    return np.concatenate(team.over_rows(_look_up, (H,), byte_table(f, -(-H.shape[1] // 8)), least=1 << 14))
 
 
-@njit(parallel=True, cache=True)
-def _look_up(table: Any, H: Any) -> Any:
+@njit(nogil=True, cache=True)
+def _look_up(H: Any, table: Any) -> Any:
     out = np.empty(len(H))
-    for i in prange(len(H)):
+    for i in range(len(H)):
         s = 0.0
         for j in range(H.shape[1]):
             s += table[j, H[i, j]]
