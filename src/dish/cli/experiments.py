@@ -62,38 +62,39 @@ def bench(
     that DISH learns, the ceiling of its codes. (Above 200,000 rows only if --methods names them: l2, ceiling.)
     """
     from dish.experiments import bench as benchmark
-    from dish.experiments import definition, significance, tables
+    from dish.experiments import definition, tables
 
     wanted, sizes = _methods(data, methods, train)
     opened: dict[str, Any] = {}
     key = benchmark.data_key(data, opened, labels, split, columns_of(x_column, y_column, id_column, header))
     lengths = [_whole("--bits", text) for text in bits.split(",")]
-    runs = [
-        definition.Run(key, method, r, n_train, trial, cut=cut)
-        for method in wanted
-        for n_train in sizes[method]
-        for r in lengths
-        for trial in range(trials)
-    ]
+    each = ((method, r, n, i) for method in wanted for n in sizes[method] for r in lengths for i in range(trials))
+    runs = [definition.Run(key, *one, cut=cut) for one in each]
     if dry_run:
         print(benchmark.plan(runs, results, force=force, opened=opened))
         return
     if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
         raise ValueError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
     found = benchmark.run_all(runs, results, force=force, opened=opened, report=_status)
-    floats = benchmark.float_lines(runs, results, opened=opened, report=_status_of_new)
-    found |= floats
+    found |= (floats := benchmark.float_lines(runs, results, opened=opened, report=_status_of_new))
     title = f"{data}: MAP" + (f"@{cut}" if cut else "")
-    _show_table(title, *tables.bench_grid([*floats, *runs], found))
+    _show_found(title, [*floats, *runs], runs, found, results)
+    if table is not None:
+        tables.write_bench(table, title, runs if table.suffix == ".csv" else [*floats, *runs], found)
+        print(f"written: {table}")
+
+
+def _show_found(title: str, lines: list[Any], runs: list[Any], found: dict[Any, Any], results: Path) -> None:
+    """The table, which differences are more than chance, and what failed."""
+    from dish.experiments import significance, tables
+
+    _show_table(title, *tables.bench_grid(lines, found))
     names, tested = significance.grid(runs, found)
     if tested:
         _show_table(significance.LEGEND, names, tested)
     for run, result in found.items():
         if "failed" in result:
             print(f"failed: {run.path(results)}: {result['failed']}")
-    if table is not None:
-        tables.write_bench(table, title, runs if table.suffix == ".csv" else [*floats, *runs], found)
-        print(f"written: {table}")
 
 
 def _show_table(title: str, names: list[str], rows: list[list[str]]) -> None:
