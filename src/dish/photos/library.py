@@ -80,6 +80,7 @@ def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None =
     """Bring the library of a folder up to date, and open it."""
     wishes, home = wishes or Wishes(), home or home_of(folder)
     files = scan(folder)
+    _note_unreadable(folder, say)
     before = read_state(home)
     with FeatureCache(home / "features.db", NET) as kept:
         known = kept.stamps()
@@ -111,6 +112,14 @@ def scan(folder: Path) -> dict[str, Path]:
     if len(found) < 2:
         raise ValueError(f"FOLDER: {folder} has {len(found)} photos ({', '.join(sorted(readable))}); it needs two")
     return found
+
+
+def _note_unreadable(folder: Path, say: Say) -> None:
+    """Photos of kinds that only a plug-in of Pillow reads, which is not here."""
+    wanted = images.PLUGGED.keys() - images.suffixes()
+    left = Counter(path.suffix.lower() for path in folder.rglob("*") if path.suffix.lower() in wanted)
+    for suffix, n in sorted(left.items()):
+        say(f"{n:,} {suffix} files are left out: pip install {images.PLUGGED[suffix]} reads them")
 
 
 def labels_of(names: Sequence[str], wanted: bool | None) -> NDArray[np.str_] | None:

@@ -1,0 +1,73 @@
+"""`dish photos` as it is typed, and the collection that it serves."""
+
+import pytest
+
+from dish.io import images
+from dish.photos import Wishes
+from dish.web import server
+from dish.web.journal import pending
+from dish.web.photos import open_photos
+from helpers.photos import draw
+
+
+def test_without_the_page_it_brings_all_up_to_date(folder, tmp_path, network, cli):
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    code, out, _ = cli("photos", folder, "--cache", tmp_path / "home", "--no-page")
+    assert code == 0
+    assert "13 new of 13 photos" in out
+    assert "12 photos (13 new, 0 gone)" in out
+    assert "1 cannot be read and are left out" in out
+    code, out, _ = cli("photos", folder, "--cache", tmp_path / "home", "--no-page")
+    assert (code, "12 photos (0 new, 0 gone)" in out, "computing" in out) == (0, True, False)
+
+
+def test_the_page_is_served_with_room_for_whole_photos(folder, tmp_path, network, cli, monkeypatch):
+    served = {}
+
+    def serve(found, limits, **options):
+        served.update(found=found, limits=limits, **options)
+        found.close()
+
+    monkeypatch.setattr(server, "serve", serve)
+    code, _, errors = cli("photos", folder, "--cache", tmp_path / "home", "--writable", "--port", "0")
+    assert code == 0, errors
+    assert served["found"].title == "Summer 2024"
+    assert served["found"].journal is not None
+    assert served["limits"].max_body > 30e6
+    assert served["show"] is False  # no terminal, no browser
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--train"], "--train learns from labels"),
+        (["--labels"], "--labels takes the sub-folders for labels, but 12 photos lie in no sub-folder"),
+        (["--token", " "], "--token must not be empty"),
+        (["--bits", "0"], "--bits"),
+    ],
+)
+def test_mistakes_are_one_line(folder, tmp_path, network, cli, options, says):
+    code, _, errors = cli("photos", folder, "--cache", tmp_path / "home", "--no-page", *options)
+    assert code == 2
+    assert says in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_files_that_need_a_plug_in_are_named(folder, tmp_path, network, cli, monkeypatch):
+    (folder / "a.heic").write_bytes(b"")
+    monkeypatch.setattr(images, "suffixes", lambda: frozenset(images.SUFFIXES))
+    _, out, _ = cli("photos", folder, "--cache", tmp_path / "home", "--no-page")
+    assert "1 .heic files are left out: pip install pillow-heif reads them" in out
+
+
+def test_what_a_killed_server_had_taken_is_not_lost(folder, tmp_path, network):
+    home = tmp_path / "home"
+    found, _ = open_photos(folder, Wishes(), home, writable=True, say=lambda line: None)
+    found.remove("IMG_004.png")
+    added = found.add_picture(draw(tmp_path / "new.png", 50).read_bytes(), None, "new.png", None, 10_000)
+    found.journal.close()  # killed: nothing of it is in the index file
+    assert pending(home / "index.dish.journal.db") == 2
+    found, library = open_photos(folder, Wishes(), home, writable=False, say=lambda line: None)
+    ids = found.index.ids.tolist()
+    assert (added in ids, "IMG_004.png" in ids, len(ids)) == (True, False, 12)
+    assert library.new == 1
