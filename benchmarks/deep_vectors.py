@@ -6,7 +6,7 @@ against half: by it the passes and the loss are chosen, never by queries. Every 
 OUTPUT/deep_vectors.json.
 
     python benchmarks/deep_vectors.py data/mirflickr20k_vgg16.npz data/mediamill.npz --output out --jobs 4
-    python benchmarks/deep_vectors.py data/clinc150_use.npz --protocols disjoint --methods dish,perceptron
+    python benchmarks/deep_vectors.py data/clinc150_use.npz --methods "dish;perceptron, 20 passes"
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--protocols", default="held out,trained on,disjoint,unseen classes")
-    parser.add_argument("--methods", default="dish,sdh,perceptron")
+    parser.add_argument("--methods", default="dish;sdh;perceptron", help="names, separated by ;")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=4)
@@ -94,7 +94,7 @@ def main() -> None:
     out = args.output / "deep_vectors.json"
     results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"runs": {}}
     results["environment"] = machine.environment()
-    methods = [m for name in args.methods.split(",") for m in NAMES.get(name, [name])]
+    methods = [m for name in args.methods.split(";") for m in NAMES.get(name, [name])]
     wanted = {
         f"{path.stem}/{protocol}/{name}/{args.bits}/{trial}": (path, protocol, trial, name, args.bits)
         for trial in range(args.trials)

@@ -12,10 +12,11 @@ from torch import nn
 
 import dish
 from dish import DeepDISH, codes, metrics
+from dish.deep import training
 from dish.deep.training import Training
 from dish.io.images import decode
 from dish.similarity import from_labels
-from helpers.deep import Tiny, patches, score, tiny
+from helpers.deep import Tiny, patches, score, smooth, tiny
 
 
 @pytest.fixture(scope="module")
@@ -262,14 +263,27 @@ def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     np.testing.assert_array_equal(packed, codes.pack(F))  # bit by bit
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_batch_in_parts_takes_the_same_steps(k, monkeypatch):
+    """Without batch norm, and without what is drawn anew for each part."""
+    X, y = patches(96, 0)
+    monkeypatch.setattr(training, "augment", lambda x, draw: x.float())
+    whole, parts = (smooth(alpha=0.0, accumulate=n).fit(X, y) for n in (1, k))
+    np.testing.assert_allclose([e["loss"] for e in parts.history_], [e["loss"] for e in whole.history_], rtol=1e-4)
+    np.testing.assert_allclose(parts.decision_function(X), whole.decision_function(X), atol=1e-3)
+    with pytest.raises(ValueError, match="accumulate: a batch of 32 rows has no 20 parts"):
+        smooth(accumulate=20).fit(X, y)
+
+
 # --- errors ---
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        {"net": "resnet"}, {"epochs": 0}, {"batch_size": 1}, {"lr": 0}, {"lr": "fast"}, {"weight_decay": -1},
-        {"image_size": 4}, {"n_iter": -1}, {"alpha": 0.6}, {"mu": -1}, {"nu": float("nan")}, {"stop_agreement": "x"},
+        {"net": "resnet"}, {"epochs": 0}, {"batch_size": 1}, {"accumulate": 0}, {"lr": 0}, {"lr": "fast"},
+        {"weight_decay": -1}, {"image_size": 4}, {"n_iter": -1}, {"alpha": 0.6}, {"mu": -1}, {"nu": float("nan")},
+        {"stop_agreement": "x"},
     ],
 )  # fmt: skip
 def test_bad_parameters_are_named(params):

@@ -20,10 +20,8 @@ from dish.io import modelfile
 from dish.parallel import RankError
 
 LEFT_OUT = ("checkpoint", "verbose", "device", "random_state")  # parameters that do not change what is learned
-LATER = {
-    "head": "paper",
-    "freeze": False,
-}  # parameters that checkpoints of version 0.1 do not know, and what they stand for there
+# Parameters that checkpoints of version 0.1 do not know, and what they stand for there.
+LATER = {"head": "paper", "freeze": False, "accumulate": 1}
 
 
 @dataclass

@@ -56,6 +56,9 @@ class DeepHasher(Hasher):
     batch_size, lr, weight_decay
         Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 and a decay of 0.002 from scratch, 0.01 and 0.0005
         (the paper's) for fine-tuning. Several processes share every batch: at least two rows each.
+    accumulate : int
+        Parts of a batch that are put through the network one after the other, their gradients summed: less memory for
+        the same step. Batch norm sees a part.
     augment : bool
         Random flips, shifts, small turns, light and cut-outs of the training images.
     mirror : bool
@@ -83,6 +86,7 @@ class DeepHasher(Hasher):
         batch_size: int = 128,
         lr: float | str = "auto",
         weight_decay: float | str = "auto",
+        accumulate: int = 1,
         augment: bool = True,
         mirror: bool = True,
         image_size: int | None = None,
@@ -99,6 +103,7 @@ class DeepHasher(Hasher):
         self.batch_size = batch_size
         self.lr = lr
         self.weight_decay = weight_decay
+        self.accumulate = accumulate
         self.augment = augment
         self.mirror = mirror
         self.image_size = image_size
@@ -206,6 +211,7 @@ class DeepHasher(Hasher):
             batch_size=self.batch_size,
             lr=self.lr,
             weight_decay=self.weight_decay,
+            accumulate=self.accumulate,
             augment=self.augment,
             mirror=self.mirror,
             fine_tuning=self.weights is not None,
@@ -229,6 +235,7 @@ class DeepHasher(Hasher):
         self._check_n_bits()
         check_integer("epochs", self.epochs, low=1)
         check_integer("batch_size", self.batch_size, low=2)
+        check_integer("accumulate", self.accumulate, low=1)
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
             if isinstance(value, str):

@@ -39,6 +39,7 @@ class Settings:
     batch_size: int
     lr: float | str
     weight_decay: float | str
+    accumulate: int
     augment: bool
     mirror: bool
     fine_tuning: bool
@@ -63,6 +64,12 @@ class Batch:
         """Numbers from 0 to 1 for each row, (b, *shape): drawn for the whole batch, so that all processes agree."""
         whole = torch.rand((self.size, *shape), generator=generator, device=generator.device)
         return whole[self.mine]
+
+    def parts(self, k: int) -> list[Batch]:
+        """The rows in k parts, as k processes would share them."""
+        first, step = self.mine.start, self.mine.step
+        shares = [replace(self, rows=self.rows[j::k], mine=slice(first + j * step, None, k * step)) for j in range(k)]
+        return [part for part in shares if len(part.rows)]
 
     def blend(self, x: Tensor) -> Tensor:
         """Values (b, …) of the rows, mixed as the rows were."""
@@ -129,6 +136,11 @@ class Training(Stopwatch):
         self.history: list[dict[str, float]] = []
         self.timings_ = {}
         world = problem.ranks.world
+        if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
+            raise ValueError(
+                f"accumulate: a batch of {self.size} rows has no {world * settings.accumulate} parts of at least two "
+                "rows: lower accumulate, or raise batch_size"
+            )
         if world > 1 and self.size < 2 * world:  # batch norm needs two rows
             raise ValueError(
                 f"batch_size: {self.size} rows cannot be shared by {world} processes, each of which needs at least "
@@ -235,6 +247,16 @@ class Training(Stopwatch):
         self, batch: Batch, loss: BatchLoss, noise: torch.Generator, optimiser: Optimiser, mixup: float
     ) -> Tensor:
         """One step of SGD; this process's part of the batch's mean loss."""
+        optimiser.sgd.zero_grad(set_to_none=True)
+        value = torch.zeros((), device=self.problem.device)
+        for part in batch.parts(self.settings.accumulate):
+            value += self._slopes(part, loss, noise, mixup)
+        self._sum_gradients(optimiser.params)
+        optimiser.sgd.step()
+        return value
+
+    def _slopes(self, batch: Batch, loss: BatchLoss, noise: torch.Generator, mixup: float) -> Tensor:
+        """Add the gradient of some rows to what there is; their part of the batch's mean loss."""
         x = self.problem.rows[batch.rows]
         if self.settings.augment and x.ndim == 4:
             x = augment(x, lambda: batch.draw(noise))
@@ -244,10 +266,7 @@ class Training(Stopwatch):
         with self._autocast():
             phi, F = self.model(self.model.prepare(x))
         value = loss(phi.float(), F.float(), batch) * batch.share
-        optimiser.sgd.zero_grad(set_to_none=True)
         value.backward()
-        self._sum_gradients(optimiser.params)
-        optimiser.sgd.step()
         return value.detach()
 
     def _sum_gradients(self, params: list[nn.Parameter]) -> None:
