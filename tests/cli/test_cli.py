@@ -172,7 +172,7 @@ def bad_calls(files):
         "labels Y are missing": ("fit", X, "-o", out),
         "needs a folder of images": ("fit", X, y, "-o", out, "--net", "6conv"),
         "net must be": ("fit", files / "folder", "-o", out, "--net", "resnet"),
-        "has no images": ("fit", files / "folder", "-o", out),
+        "has no images": ("fit", files / "folder", "-o", out, "--quiet"),
         "is a folder, but this DISH": ("encode", m, files / "folder", "-o", out),
         "labels - need": ("eval", m, "--db", X, "-", "--queries", X, y),
     }
