@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,11 @@ def check_content(wheel: Path, sdist: Path) -> None:
         raise SystemExit(f"the sdist lacks {sorted(missing)[:10]}")
 
 
+def arguments_of(line: str, out: Path) -> list[str]:
+    """The arguments of a dish command, comments dropped; OUT is the folder to write to."""
+    return shlex.split(line.replace("OUT", str(out)), comments=True)[1:]
+
+
 class Environment:
     """A fresh virtual environment, used from a folder that is not the repository."""
 
@@ -130,7 +136,7 @@ class Environment:
     def lines(self, lines: tuple[str, ...] | list[str], out: Path) -> None:
         """Shell lines that begin with dish."""
         for line in lines:
-            self._run([str(self.path / "bin/dish"), *line.replace("OUT", str(out)).split()[1:]])
+            self._run([str(self.path / "bin/dish"), *arguments_of(line, out)])
 
     def tell(self, what: str) -> None:
         """Size and time."""
@@ -161,7 +167,7 @@ class Environment:
             if not file.is_symlink():
                 file.chmod(file.stat().st_mode & 0o555 | 0o444)
         for line in ENCODE:
-            self._run([*user, str(self.path / "bin/dish"), *line.replace("OUT", str(out)).split()[1:]])
+            self._run([*user, str(self.path / "bin/dish"), *arguments_of(line, out)])
         for file in [self.path, *self.path.rglob("*")]:
             if not file.is_symlink():
                 file.chmod(file.stat().st_mode | 0o200)
