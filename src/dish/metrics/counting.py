@@ -181,7 +181,8 @@ def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, tile: 
         for i in range(first, last):
             for relevant in range(2):
                 for t in range(4):
-                    out[i, :, relevant] += counts[i - first, relevant, t]
+                    for x in range(r + 1):
+                        out[i, x, relevant] += counts[i - first, relevant, t, x]
     return out
 
 
