@@ -1,6 +1,7 @@
 """Kernels compile on machines that keep no cache, and loading them changes nothing for the rest of the process."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,18 @@ def test_threads_of_kernels_do_not_spin_unless_asked_to():
     shown = python("import dish.codes", OMP_DISPLAY_ENV="VERBOSE").stderr
     assert "GOMP_SPINCOUNT = '0'" in shown or "GOMP" not in shown
     chosen = python("import dish.codes", OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
+    assert "GOMP_SPINCOUNT = '0'" not in chosen
+
+
+@pytest.mark.parametrize("names", ["DISH", "DISH, load", "load"])
+def test_threads_of_torch_do_not_spin_if_dish_loads_it(names):
+    code = f"import os; before = dict(os.environ); from dish import {names}; from dish.lazy import torch; "
+    code += "torch.zeros(1); assert dict(os.environ) == before"
+    done = python(code, OMP_DISPLAY_ENV="VERBOSE")
+    assert done.returncode == 0, done.stderr[-2000:]
+    shown = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert set(shown) <= {"0"}
+    chosen = python(code, OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
     assert "GOMP_SPINCOUNT = '0'" not in chosen
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dish.lazy import threads_that_sleep
+
 __version__ = "0.1.0"
 
 # Public name → where it lives. Loaded on first use, so that `import dish` brings in neither torch nor numba.
@@ -58,10 +60,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+    with threads_that_sleep():
+        if name in _NAMES:
+            return getattr(importlib.import_module(_NAMES[name]), name)
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'dish' has no attribute {name!r}")
 
 

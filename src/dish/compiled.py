@@ -19,15 +19,13 @@ from numba import prange
 from numba.core import event
 from numba.np.ufunc import parallel
 
+from dish.lazy import threads_that_sleep
+
 __all__ = ["njit", "pays", "prange", "threads"]
 
-# Kernels here are short and many: threads that spin between them would starve each other on a busy machine. numba's
-# OpenMP layer reads the variable once, when it is loaded, so that nothing has to stay in the environment.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    with suppress(ImportError):  # then numba uses another layer
-        importlib.import_module("numba.np.ufunc.omppool")
-    del os.environ["OMP_WAIT_POLICY"]
+# Kernels here are short and many: threads that spin between them would starve each other on a busy machine.
+with threads_that_sleep(), suppress(ImportError):  # then numba uses another layer
+    importlib.import_module("numba.np.ufunc.omppool")
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:

@@ -1,15 +1,36 @@
 """torch, loaded when something of it is first used: ``from dish import DISH`` need not wait for it.
 
-``from dish.lazy import Tensor, torch`` stands for ``import torch`` and ``from torch import Tensor``.
+``from dish.lazy import Tensor, torch`` stands for ``import torch`` and ``from torch import Tensor``. Torch's threads
+then sleep while they wait: spinning ones starve each other beside a busy neighbour.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Tensor", "torch"]
+__all__ = ["Tensor", "threads_that_sleep", "torch"]
+
+
+@contextmanager
+def threads_that_sleep() -> Iterator[None]:
+    """OpenMP libraries that are loaded inside let their threads sleep while they wait, unless the user chose.
+
+    Each reads the variable once, when it is loaded, so that nothing has to stay in the environment.
+    """
+    if "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    try:
+        yield
+    finally:
+        os.environ.pop("OMP_WAIT_POLICY", None)
+
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +44,9 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
+            if self._name not in sys.modules:
+                with threads_that_sleep():
+                    importlib.import_module(self._name)
             return getattr(importlib.import_module(self._name), name)
 
     class _TensorType(type):
