@@ -165,15 +165,13 @@ def copies(folder: Path) -> None:
             changed[name].append(_features(phi, change(image)))
     X = np.stack(whole)
     others = (X @ X.T)[np.triu_indices(len(X), 1)]
-    found = {name: float(((X * np.stack(rows)).sum(1) >= SAME).mean()) for name, rows in changed.items()}
-    _write(
-        folder,
-        "copies",
-        {"pictures": len(X), "cosine": SAME, "found": found, "other_pairs": float((others >= SAME).mean())},
-    )
-    print(found, (others >= SAME).mean(), len(X))
+    cosines = {name: (X * np.stack(rows)).sum(1) for name, rows in changed.items()} | {"other pairs": others}
+    shares = {f"{least:g}": {name: float((c >= least).mean()) for name, c in cosines.items()} for least in LEAST}
+    _write(folder, "copies", {"pictures": len(X), "found_by_least_cosine": shares, "in_use": SAME})
+    print(json.dumps(shares, indent=1))
 
 
+LEAST = (0.8, 0.85, 0.9, 0.93, 0.95, 0.97)
 CHANGES = {
     "half as large": lambda image: image.reduce(2),
     "JPEG of quality 50": lambda image: _as_jpeg(image, 50),
@@ -191,7 +189,7 @@ def _as_jpeg(image: Image.Image, quality: int) -> Image.Image:
 
 def _features(phi, image: Image.Image):
     file = io.BytesIO()
-    image.save(file, "PNG")
+    image.save(file, "BMP")
     return phi(decode(file.getvalue(), phi.side)[None])[0]
 
 

@@ -42,6 +42,7 @@ def test_the_page_is_served_with_room_for_whole_photos(folder, tmp_path, network
     [
         (["--train"], "--train learns from labels"),
         (["--labels"], "--labels takes the sub-folders for labels, but 12 photos lie in no sub-folder"),
+        (["--epochs", "2"], "--epochs needs --train"),
         (["--token", " "], "--token must not be empty"),
         (["--bits", "0"], "--bits"),
     ],

@@ -38,7 +38,9 @@ def photos(
     train: Annotated[
         bool, typer.Option("--train", help="Fine-tune the network on the labels; says first how long it takes.")
     ] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="With --train: passes over the photos in each round.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="With --train: passes over the photos in each round; default 5.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Learn the codes anew; features are kept.")] = False,
     cache: Annotated[
         Path | None, typer.Option(help="Folder for features, codes and index; default: in the user's cache.")
@@ -56,15 +58,17 @@ def photos(
 ) -> None:
     """Search in a folder of photos: similar ones, copies, and what an uploaded picture resembles.
 
-    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens at
-    once, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
+    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens in
+    seconds, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
     Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
     """
     if token is not None and not token.strip():
         raise ValueError("--token must not be empty")
-    from dish.photos import Wishes, open_library
+    if epochs is not None and not train:
+        raise ValueError("--epochs needs --train: without it no network is trained")
+    from dish.photos import Wishes, open_library, tuning
 
-    wishes = Wishes(bits, labels, epochs if train else None, again)
+    wishes = Wishes(bits, labels, (epochs or tuning.EPOCHS) if train else None, again)
     if not page:
         _report(open_library(folder, wishes, cache, _say))
         return

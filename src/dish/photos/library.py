@@ -208,7 +208,7 @@ class _Work:
         return self._fine_tune(state, labels, names, wishes)
 
     def _fine_tune(self, state: State, labels: NDArray[Any], names: list[str], wishes: Wishes) -> Hasher:
-        epochs = wishes.epochs or 5
+        epochs = wishes.epochs or tuning.EPOCHS
         time = tuning.in_words(tuning.seconds_needed(len(names), epochs))
         self.say(f"fine-tuning the network: {tuning.passes(epochs)} passes over {len(names):,} photos, {time} here")
         checkpoint = self.home / "tuning.checkpoint"
