@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 import warnings
 from dataclasses import replace
 from typing import Any, Self
@@ -193,15 +194,18 @@ class DeepHasher(Hasher):
             model = model.to(problem.device)
             if problem.rows.ndim == 4:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        frozen = model.body if self.freeze else None
+        frozen, start = model.body if self.freeze else None, time.perf_counter()
         if self.freeze:
             problem = problem.seen_by(model)
             model.body = nn.Identity()
+        seconds = time.perf_counter() - start
         checkpoint = Checkpoint(self.checkpoint, self.get_params(deep=False), problem)
         done = checkpoint.read(model)
         if done is not None:
             problem = replace(problem, seed=done.seed)
         training = Training(problem, model, fresh, self._settings(), checkpoint, frozen)
+        if self.freeze:
+            training.timings_["features"] = seconds
         training.history += [] if done is None else done.history
         return training, done
 

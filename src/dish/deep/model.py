@@ -52,8 +52,10 @@ class HashingNet(nn.Module):
         return phi, self.norm(self.hash(phi))
 
     def rows_at_once(self) -> int:
-        """Rows to encode at once: fewer of large images, whose activations take gigabytes."""
-        return 512 if self.size <= 64 else 128
+        """Rows to encode at once: fewer of large images, whose activations take gigabytes, or leave the caches."""
+        if self.size <= 64:
+            return 512
+        return 16 if self.mean.device.type == "cpu" else 128
 
 
 class Encoder(nn.Module):

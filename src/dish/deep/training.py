@@ -3,7 +3,7 @@
 Several processes share every batch: each takes every world-th row of it, gradients are weighted by the shares and
 summed, and random draws are made for the whole batch on all of them. They take the steps of one process up to
 rounding, except where a layer looks at the batch: batch norm sees a process's own share, dropout draws its own
-masks, and losses over pairs or triplets (DHN, SFHC) see those within a share.
+masks, and losses over pairs or triplets (DHN, HashNet, DTSH, SFHC) see those within a share.
 """
 
 from __future__ import annotations
