@@ -34,7 +34,6 @@ from PIL import Image
 from dish.deep.features import extractor
 from dish.io.images import decode
 from dish.machine import environment
-from dish.photos.alike import SAME
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 WHEELS = (
@@ -167,7 +166,7 @@ def copies(folder: Path) -> None:
     others = (X @ X.T)[np.triu_indices(len(X), 1)]
     cosines = {name: (X * np.stack(rows)).sum(1) for name, rows in changed.items()} | {"other pairs": others}
     shares = {f"{least:g}": {name: float((c >= least).mean()) for name, c in cosines.items()} for least in LEAST}
-    _write(folder, "copies", {"pictures": len(X), "found_by_least_cosine": shares, "in_use": SAME})
+    _write(folder, "copies", {"pictures": len(X), "found_by_least_cosine": shares})
     print(json.dumps(shares, indent=1))
 
 
