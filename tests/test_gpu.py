@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, codes, metrics
+from dish import DISH, DeepDISH, codes, metrics
+from dish.deep import training
 from dish.parallel.transport import Transport, home_of
 from dish.similarity import from_labels
 from dish.solver import cbcd
+from helpers.deep import patches, score
 from helpers.processes import succeed
 
 pytestmark = [
@@ -178,3 +180,17 @@ def test_two_processes_on_one_gpu_learn_the_same(tmp_path):
     alone = DISH(n_bits=16, n_anchors=100, device="cuda").fit(X, y)
     together = np.concatenate([np.load(tmp_path / f"gpu-{rank}.npy") for rank in range(2)])
     assert (np.unpackbits(together) == np.unpackbits(alone.codes_)).mean() >= 0.999
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_recorded_steps_are_the_ordinary_ones(digits, images, monkeypatch):
+    """CUDA graphs launch the same kernels: same losses up to rounding, and codes as good."""
+    X, y = patches(600, 0, side=32) if images else digits[:2]
+    losses, scores = [], []
+    for recorded in (False, True):
+        monkeypatch.setattr(training, "GRAPHS", recorded)
+        hasher = DeepDISH(16, head="codewords", epochs=4, n_iter=1, device="cuda").fit(X, y)
+        losses.append([epoch["loss"] for epoch in hasher.history_])
+        scores.append(score(hasher, X, y, X, y))
+    np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=0.05)
+    assert scores[1] == pytest.approx(scores[0], abs=0.05)

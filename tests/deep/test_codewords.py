@@ -96,3 +96,25 @@ def test_files_and_parameters(digits, tmp_path):
     np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
     with pytest.raises(ValueError, match="head must be one of 'paper', 'codewords'"):
         DeepDISH(head="cosine").fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_it_resumes_in_and_between_the_cycles(last, digits, tmp_path, monkeypatch):
+    """After round 1 the frame is known already, and the second cycle has an optimiser of its own."""
+    X, y = digits[0][:600], digits[1][:600]
+    whole = DeepDISH(16, head="codewords", epochs=1, device="cpu").fit(X, y)
+    write = Checkpoint.write
+
+    def killed(checkpoint, state, model):
+        write(checkpoint, state, model)
+        if state.round == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DeepDISH(16, head="codewords", epochs=1, device="cpu", checkpoint=tmp_path / "c.dish").fit(X, y)
+    monkeypatch.undo()
+    resumed = DeepDISH(16, head="codewords", epochs=1, device="cpu", checkpoint=tmp_path / "c.dish").fit(X, y)
+    assert resumed.history_ == whole.history_
+    np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))

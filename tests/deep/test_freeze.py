@@ -11,6 +11,7 @@ from dish.deep import training
 from helpers.deep import Tiny, patches, score, tiny
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["paper", "codewords"])
 def test_only_what_is_on_top_learns(head, monkeypatch):
     (X, y), (Xq, yq) = patches(300, 0), patches(100, 1)
@@ -24,6 +25,7 @@ def test_only_what_is_on_top_learns(head, monkeypatch):
     assert score(hasher, X, y, Xq, yq) > 0.8  # random convolutions tell stripes apart
 
 
+@pytest.mark.slow
 def test_a_frozen_network_is_saved_whole_and_resumes(tmp_path):
     X, y = patches(80, 0)
     torch.manual_seed(0)
