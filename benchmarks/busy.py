@@ -35,6 +35,7 @@ from dish.experiments import bench
 RESULTS = Path(__file__).parent / "results" / "busy.json"
 README = Path(__file__).parents[1] / "README.md"
 REPEATS = 3
+N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels, of fits beside busy loops
 PAPER = {"loss": "ridge", "similar_weight": 2.0}
 
 
@@ -92,7 +93,7 @@ def compared(found: dict[str, float], over: str, under: str, bar: float) -> dict
 def neighbours() -> dict[str, Any]:
     """Fits beside busy loops, and with more threads than cores."""
     out = {}
-    for n in (62_000, 3_000):
+    for n in NEIGHBOURS:
         X, y = rows(n, 256, 80)
 
         def fit(X: Any = X, y: Any = y) -> None:
@@ -102,7 +103,9 @@ def neighbours() -> dict[str, Any]:
         works = {"quiet": lambda fit=fit: seconds_of(fit), "two busy loops": lambda fit=fit: beside_loops(fit)}
         out[f"{n:,} x 256, 80 classes, 32 bits"] = compared(in_turn(works), "two busy loops", "quiet", 3.0)
     works = {name: lambda env=env: fit_elsewhere(env) for name, env in THREADS.items()}
-    out["threads: 62,000 x 256, 80 classes, 32 bits"] = compared(in_turn(works), "16", "as many as cores", 1.3)
+    out[f"threads: {NEIGHBOURS[0]:,} x 256, 80 classes, 32 bits"] = compared(
+        in_turn(works), "16", "as many as cores", 1.3
+    )
     return out
 
 
@@ -110,8 +113,8 @@ THREADS = {"as many as cores": {}, "16": {"NUMBA_NUM_THREADS": "16"}}
 ELSEWHERE = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from busy import DISH, rows
-X, y = rows(62_000, 256, 80)
+from busy import DISH, NEIGHBOURS, rows
+X, y = rows(NEIGHBOURS[0], 256, 80)
 for _ in range(2):
     start = time.perf_counter()
     DISH(n_bits=32).fit(X, y)
@@ -126,7 +129,7 @@ def fit_elsewhere(environment: dict[str, str]) -> float:
 
 def products() -> dict[str, Any]:
     """Fits over the products that they cannot do without."""
-    X, y = rows(60_000, 512, 10)
+    X, y = rows(N, 512, 10)
     out = {}
     for name, params in {"paper": PAPER, "default": {}}.items():
         fits: list[DISH] = []
@@ -172,8 +175,8 @@ def floors(X: np.ndarray, hasher: DISH, classes: int) -> dict[str, tuple[Callabl
 
 def labels() -> dict[str, Any]:
     """Several labels per row beside one."""
-    n, n_labels, rng = 60_000, 80, np.random.default_rng(0)
-    sets = (rng.random((15_000, n_labels)) < 4 / n_labels).astype(np.uint8)
+    n, n_labels, rng = N, 80, np.random.default_rng(0)
+    sets = (rng.random((N // 4, n_labels)) < 4 / n_labels).astype(np.uint8)
     Y = sets[rng.integers(0, len(sets), n)]
     distinct, y = len(np.unique(Y, axis=0)), np.where(Y.any(1), Y.argmax(1), n_labels)  # the first label, or none
     X = Y @ rng.standard_normal((n_labels, 512)) + 2 * rng.standard_normal((n, 512))

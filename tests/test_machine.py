@@ -1,5 +1,8 @@
 """What this process may use of its machine: cores, memory, threads."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -138,3 +141,23 @@ def test_blas_threads_come_back_when_the_last_one_has_left():
         assert now() == {1}
         second.__exit__(None, None, None)
         assert now() == {2}
+
+
+CALM = """
+import threading, torch
+torch.set_num_threads({threads})
+from dish import machine
+for _ in range(2):
+    with machine.torch_threads(1):
+        pass
+print([thread.name for thread in threading.enumerate()].count("dish-calm"), torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize(("threads", "policy", "calm"), [(2, "", 1), (1, "", 0), (2, "PASSIVE", 0)])
+def test_a_second_team_keeps_the_threads_of_torch_from_spinning(threads, policy, calm):
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = kept | ({"OMP_WAIT_POLICY": policy} if policy else {})
+    code = CALM.format(threads=threads)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(calm), str(threads)]

@@ -97,6 +97,7 @@ def torch_threads(most: int) -> Iterator[None]:
     """
     import torch
 
+    _keep_threads_from_spinning()
     global _threads_before
     limit = max(1, min(most, usable_cores()))
     with _limits_lock:
@@ -115,6 +116,32 @@ def torch_threads(most: int) -> Iterator[None]:
 def one_thread() -> AbstractContextManager[None]:
     """Torch on one thread: small dense solves are no faster on several, which only wait for each other."""
     return torch_threads(1)
+
+
+_calm: threading.Thread | None = None
+
+
+def _keep_threads_from_spinning() -> None:
+    """Let torch's threads sleep while they wait, also where torch was loaded before dish could say so.
+
+    OpenMP (GNU's, which torch comes with) spins for milliseconds only while it has no more threads than cores. A
+    second team of them, which does nothing from here on, is enough: then waiting threads spin for microseconds.
+    """
+    import torch
+
+    global _calm
+    if _calm is not None or "OMP_WAIT_POLICY" in os.environ or torch.get_num_threads() == 1 or _lost_threads:
+        return
+    started = threading.Event()
+
+    def stay() -> None:
+        torch.ones(1 << 20).add_(1)  # on all threads, which make a team of their own for this one
+        started.set()
+        threading.Event().wait()
+
+    _calm = threading.Thread(target=stay, name="dish-calm", daemon=True)
+    _calm.start()
+    started.wait()
 
 
 _blas_users = 0  # threads inside ``one_blas_thread`` now
