@@ -207,8 +207,8 @@ def test_alone_is_the_identity():
     ],
 )
 def test_tensors_are_sent_by_the_backend_of_their_device(backends, device, home, monkeypatch):
-    monkeypatch.setattr(transport.dist, "get_backend_config", lambda: backends)
-    monkeypatch.setattr(transport.torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: backends)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     assert transport.home_of(torch.device(device)) == torch.device(home)
 
 

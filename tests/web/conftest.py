@@ -33,7 +33,7 @@ def files(learned, tmp_path):
     return tmp_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, its event loop is in the way of others
 def browser():
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=BROWSER, args=FLAGS)
