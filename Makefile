@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
-FAST   := -n 2 --dist loadfile -m "not slow and not postgres and not browser"
+FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
 
 .PHONY: demo site test test-fast test-pythons test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
 .PHONY: bench-rivals bench-scale bench-gpu bench-busy
@@ -28,7 +28,11 @@ demo: $(VENV)/.ready            ## train on real digits, print the table, write 
 bench-digits: $(VENV)/.ready    ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
-test: lint                      ## lint, types, tests
+test: lint                      ## lint, types, tests: all but the twenty longest
+	$(if $(CI),sh tests/web/install_chromium.sh)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+
+test-all: lint                  ## the longest, too
 	$(if $(CI),sh tests/web/install_chromium.sh)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 

@@ -8,6 +8,37 @@ from helpers.cli import run
 
 compiled.ENOUGH = 0  # small data go through the kernels here; test_compiled.py has what NumPy does in their place
 
+LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
+    "test_every_form_of_the_codes_learns_the_same_however_the_rows_are_shared",
+    "test_the_same_codes_however_many_processes[3]",
+    "test_a_killed_process_stops_all_and_others_can_go_on",
+    "test_messages_do_not_grow_with_the_rows",
+    "test_selection_over_three_processes_is_a_stable_sort",
+    "test_labels_have_the_same_numbers_on_all_processes[3]",
+    "test_torchrun",
+    "test_a_fit_killed_at_random_moments_ends_with_the_same_codes",
+    "test_a_restart_that_overlaps_keeps_what_was_acknowledged",
+    "test_several_processes_take_the_steps_of_one[3]",
+    "test_two_processes_learn_one_network",
+    "test_what_goes_wrong_in_one_process_is_told_by_all",
+    "test_a_generator_of_ones_own_can_be_resumed_by_several_processes",
+    "test_a_mistake_of_one_process_is_told_to_all",
+    "test_threads_of_torch_do_not_spin_if_dish_loads_it[load]",
+    "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
+    "test_flipping_half_of_the_target_bits_teaches_the_bits_nothing",
+    "test_a_fit_after_warming_up_compiles_nothing",
+    "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",
+    "test_search_equals_brute_force[random-1]",
+    "test_search_equals_brute_force[random-33]",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the long ones, by name or by name and parameters."""
+    for item in items:
+        if {item.name, item.name.split("[")[0]} & set(LONG):
+            item.add_marker(pytest.mark.long)
+
 
 @pytest.fixture(scope="session")
 def digits():

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +159,8 @@ def one_blas_thread() -> Iterator[None]:
     global _blas_users, _blas_limit
     with _blas_lock:
         if _blas_users == 0:
-            _blas_limit = _blas().limit(limits=1, user_api="blas")
+            controller = ThreadpoolController()  # asked anew, 3 ms: a library may have brought its own BLAS since
+            _blas_limit = controller.limit(limits=1, user_api="blas")
         _blas_users += 1
     try:
         yield
@@ -169,11 +169,6 @@ def one_blas_thread() -> Iterator[None]:
             _blas_users -= 1
             if _blas_users == 0:
                 _blas_limit.restore_original_limits()
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def threads_for(n: int) -> AbstractContextManager[None]:
