@@ -59,6 +59,7 @@ trials. The two first lines rank by real numbers: the cosine of the rows, and th
 `DISH()` learned, which its codes can at best keep. The best codes of a column are bold.
 
 This page is written by `benchmarks/real_tables.py` from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
+Every run names its commit: those of DISH on MediaMill are older than the frames along principal directions.
 """
 
 
