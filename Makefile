@@ -28,7 +28,7 @@ demo: $(VENV)/.ready            ## train on real digits, print the table, write 
 bench-digits: $(VENV)/.ready    ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
-test: lint                      ## lint, types, tests: all but the twenty longest
+test: lint                      ## lint, types, tests: all but the longest
 	$(if $(CI),sh tests/web/install_chromium.sh)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -130,10 +129,7 @@ def probabilities(
     None for several labels per row.
     """
     if hasattr(hasher, "frame_"):
-        own = copy.copy(hasher)  # F = pᵃ V + offset, with V = I
-        own.n_bits = len(own.frame_)
-        own.frame_, own.offset_ = np.eye(own.n_bits, dtype=own.frame_.dtype), np.zeros_like(own.frame_[:, 0])
-        return unit_rows(own.decision_function(Xq)), unit_rows(own.decision_function(X))
+        return unit_rows(hasher.label_probabilities(Xq)), unit_rows(hasher.label_probabilities(X))
     if is_tags(y) or np.ndim(y) != 1:
         return None
     scale = max(float(X[learned].std()), 1e-12)

@@ -146,7 +146,8 @@ class KernelHasher(Stopwatch, Hasher):
     def label_probabilities(self, X: Any) -> NDArray[np.float32]:
         """p(x) of every label, (n, l), labels in sorted order: for hashers that learn a posterior.
 
-        With one label per row they add up to 1, and p(x)·p(x′) is the chance that two rows share their label.
+        With one label per row they add up to 1, and p(x)·p(x′) stands for the chance that two rows share their label.
+        They are those the codes are made of: a little surer of themselves than calibrated ones (docs/method.md).
         """
         check_is_fitted(self)
         function = self._function()
