@@ -6,11 +6,15 @@ seconds, environment), and runs that are there already are not run again.
     python benchmarks/deep_codewords.py main ablation --jobs 12 --output out      # 6conv, 4 lengths, 3 trials; parts
     python benchmarks/deep_codewords.py recipe --jobs 12 --output out             # no queries: held-out images only
     python benchmarks/deep_codewords.py rivals --bits 12,48 --trials 1 --output out
+    python benchmarks/deep_codewords.py nets large --jobs 4 --output out          # pre-trained, 48 bits
     python benchmarks/deep_codewords.py alone --jobs 1 --output out               # the seconds of one run
+    python benchmarks/deep_codewords.py main --set codewords.MARGIN=0.3           # with another constant
 
-"recipe" trains on 4,000 of the 5,000 training images and scores the other 1,000, half against half: constants of the
-method are chosen by it, never by queries. ``--keep`` stores the cosines of one run per group (NAME.npz).
-Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``).
+"recipe" and "recipe2" train on 4,000 of the 5,000 training images and score the other 1,000, half against half:
+constants of the method are chosen by them, never by queries. "large" trains on the 50,000 images that are its
+database, and the 10,000 of the test set are queries. ``--keep`` stores the cosines of one run per group (NAME.npz).
+Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``); "nets" and "large" also the weights
+(NET.pth or NET_conv.pth in the folder weights/ there, or their packages).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import argparse
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,8 +36,17 @@ from dish.datasets import Dataset, load_cifar10
 from dish.experiments.bench import write_json
 
 EPOCHS = 240  # passes over the images in all, for every method
-RIVALS = ("cnnh", "cnnbh", "hashnet", "dtsh", "greedyhash", "csq", "dpn", "orthohash", "adsh")
+RIVALS = ("orthohash", "csq", "greedyhash", "dpn", "hashnet", "dtsh", "adsh", "cnnbh", "cnnh")
 BITS = (12, 24, 32, 48)
+NETS: dict[str, dict[str, Any]] = {  # batches and rates are those of the paper's head; passes in all
+    "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 40},
+    "vgg16": {"batch_size": 64, "lr": 0.02, "epochs": 24},
+    "efficientnet_lite0": {"batch_size": 128, "lr": 0.3, "epochs": 24},
+    "efficientnet_lite2": {"batch_size": 128, "lr": 0.3, "epochs": 20},
+}
+
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ class Run:
     params: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     held_out: bool = False  # score training images that were left out, not queries
+    n_train: int = 5000  # 50,000: the large protocol
 
     @property
     def key(self) -> str:
@@ -70,6 +84,7 @@ def ablation_runs() -> list[Run]:
     """What each part is worth, at 48 bits."""
     variants: dict[str, dict[str, Any]] = {
         "all parts": {},
+        "no mixed images": {"constants": {"codewords.MIXUP": 0.0}},
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
         "no batch norm": {"constants": {"dish.DeepDISH._norm": False}},
         "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
@@ -97,15 +112,58 @@ def recipe_runs(trials: int) -> list[Run]:
         "rate 0.2": {"params": {"lr": 0.2}},
         "cut-outs of half a side": {"constants": {"augment.HOLE": 0.35}},
     }
+    for how in variants.values():
+        how["constants"] = {"codewords.MIXUP": 0.0, **how.get("constants", {})}
     return [
         ours("recipe", name, trial=i, held_out=True, **how) for i in range(trials) for name, how in variants.items()
     ]
 
 
-def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
-    """The other methods with as many passes."""
+def recipe2_runs(trials: int) -> list[Run]:
+    """What else helps beside mixing images, for long codes and short ones."""
+    variants: dict[str, dict[str, Any]] = {
+        "mixup 0.3": {},
+        "mixup 0.3, margin 0.3": {"codewords.MARGIN": 0.3},
+        "mixup 0.3, margin 0.4": {"codewords.MARGIN": 0.4},
+        "mixup 0.2": {"codewords.MIXUP": 0.2},
+        "mixup 0.3, averaged weights": {"codewords.AVERAGE": 0.999},
+        "mixup 0.3, smoothing 0.1": {"codewords.SMOOTHING": 0.1},
+    }
     return [
-        Run("rivals", name, name, r, i, {"epochs": EPOCHS}) for i in range(trials) for r in bits for name in methods
+        ours("recipe2", name, bits=r, trial=i, held_out=True, constants={"codewords.MIXUP": 0.3, **how})
+        for i in range(trials)
+        for r in (48, 12)
+        for name, how in variants.items()
+    ]
+
+
+def net_runs(nets: tuple[str, ...], trials: int) -> list[Run]:
+    """Networks with ImageNet weights, 48 bits; those that take longest first."""
+    return [tuned("nets", net, i) for i in range(trials) for net in reversed(nets)]
+
+
+def tuned(group: str, net: str, trial: int, **others: Any) -> Run:
+    """A pre-trained network trained towards codewords in four rounds."""
+    params = {**NETS[net], "net": net, "weights": "imagenet"}
+    passes = others.pop("passes", params.pop("epochs"))
+    return ours(group, net, epochs=passes, trial=trial, params=params, **others)
+
+
+def large_runs(trials: int) -> list[Run]:
+    """Ten times the images in a sixth of the passes."""
+    return [tuned("large", "efficientnet_lite0", i, passes=4, n_train=50_000) for i in range(trials)]
+
+
+def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
+    """The other methods with as many passes; the nearest one also with mixed images, which ours has."""
+    named: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    if "orthohash" in methods:
+        named["orthohash, mixup 0.3"] = {"orthohash.MIXUP": 0.3}
+    return [
+        Run("rivals", name, name.split(",")[0], r, i, {"epochs": EPOCHS}, constants)
+        for i in range(trials)
+        for r in bits
+        for name, constants in named.items()
     ]
 
 
@@ -121,8 +179,10 @@ def alone_runs() -> list[Run]:
 
 def change(constants: dict[str, Any]) -> None:
     """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
+    from dish.baselines import orthohash
     from dish.deep import augment, codewords, cycles, dish, training
 
+    modules = {"augment": augment, "codewords": codewords, "training": training, "orthohash": orthohash}
     for name, value in constants.items():
         if name == "hadamard":
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]
@@ -132,7 +192,9 @@ def change(constants: dict[str, Any]) -> None:
             dish.DeepDISH._norm = value  # type: ignore[assignment, method-assign]
         else:
             module, constant = name.split(".")
-            setattr({"augment": augment, "codewords": codewords, "training": training}[module], constant, value)
+            if not hasattr(modules[module], constant):
+                raise ValueError(f"{name} is not a constant of dish")
+            setattr(modules[module], constant, value)
 
 
 def hadamard_codes(S: Any, n_bits: int, seed: int) -> NDArray[np.uint8]:
@@ -153,11 +215,7 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = True
     change(run.constants)
     data = load_cifar10()
-    split = data.split(run.trial, 5000)
-    train, query, base = split.train, split.query, split.database
-    if run.held_out:
-        held = np.random.default_rng(run.trial).permutation(len(train)) < len(train) // 5
-        train, (query, base) = train[~held], np.array_split(train[held], 2)
+    train, query, base = parts_of(run, data)
     hasher = registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **run.params)
     start = time.perf_counter()
     hasher.fit(data.X[train], data.y[train])
@@ -167,6 +225,18 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
         swapped = scores(hasher, data, base, query, None, run)
         found = {name: (value + swapped[name]) / 2 for name, value in found.items()}
     return {**asdict(run), **found, "fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
+
+
+def parts_of(run: Run, data: Dataset) -> tuple[Rows, Rows, Rows]:
+    """Numbers of the images that a run learns from, asks with and searches in."""
+    if run.n_train == 50_000:
+        return np.arange(50_000), np.arange(50_000, 60_000), np.arange(50_000)
+    split = data.split(run.trial, run.n_train)
+    if not run.held_out:
+        return split.train, split.query, split.database
+    held = np.random.default_rng(run.trial).permutation(len(split.train)) < len(split.train) // 5
+    query, base = np.array_split(split.train[held], 2)
+    return split.train[~held], query, base
 
 
 def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None, run: Run) -> dict[str, Any]:
@@ -179,7 +249,7 @@ def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None,
     if run.method == "adsh":
         found |= learned_codes(hasher, data, query, base, codes)
     top = hasher.model_.top
-    if not hasattr(top, "V"):
+    if not hasattr(top, "V") or "weights" in run.params:  # large networks are not asked twice
         return found
     f = [outputs(hasher, data.X[rows]) for rows in (query, base)]
     p = [top.posterior(each) for each in f]
@@ -236,6 +306,9 @@ def float_map(p: list[Any], y: list[NDArray[Any]]) -> float:
     return total / len(y[0])
 
 
+GROUPS = ("main", "ablation", "recipe", "recipe2", "rivals", "nets", "large", "alone")
+
+
 def wanted(args: argparse.Namespace) -> list[Run]:
     """The runs of the groups that were asked for."""
     bits = tuple(int(r) for r in args.bits.split(","))
@@ -244,19 +317,26 @@ def wanted(args: argparse.Namespace) -> list[Run]:
         "main": lambda: main_runs(bits, args.trials),
         "ablation": ablation_runs,
         "recipe": lambda: recipe_runs(args.trials),
+        "recipe2": lambda: recipe2_runs(args.trials),
+        "nets": lambda: net_runs(tuple(args.nets.split(",")), args.trials),
+        "large": lambda: large_runs(args.trials),
         "rivals": lambda: rival_runs(methods, bits, args.trials),
         "alone": alone_runs,
     }
-    return [run for group in args.groups for run in made[group]()]
+    chosen = {name: json.loads(value) for name, value in (each.split("=") for each in args.set)}
+    runs = [run for group in args.groups for run in made[group]()]
+    return [replace(run, constants={**chosen, **run.constants}) for run in runs]
 
 
 def main() -> None:
     """Run what is not in the file yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="+", choices=["main", "ablation", "recipe", "rivals", "alone"])
+    parser.add_argument("groups", nargs="+", choices=GROUPS)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--bits", default=",".join(map(str, BITS)))
     parser.add_argument("--methods", default=",".join(RIVALS))
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--set", action="append", default=[], metavar="MODULE.NAME=VALUE", help="a constant for all")
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--keep", action="store_true", help="store the cosines of the first trial of each group")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")

@@ -63,9 +63,9 @@ def test_rows_are_held_out_in_the_first_cycle_only(digits, monkeypatch):
     X, y, _, _ = digits
     seen, run = [], Training.run
 
-    def noted(self, loss, round_, optimiser, rows=None, mixup=0.0, same=False):
+    def noted(self, loss, round_, optimiser, rows=None, *others, **named):
         seen.append(None if rows is None else rows.tolist())
-        run(self, loss, round_, optimiser, rows, mixup, same)
+        run(self, loss, round_, optimiser, rows, *others, **named)
 
     monkeypatch.setattr(Training, "run", noted)
     DeepDISH(16, head="codewords", epochs=1, n_iter=3, device="cpu").fit(X, y)

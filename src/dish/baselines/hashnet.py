@@ -25,22 +25,22 @@ class HashNet(DeepHasher):
     """
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
-        targets, total = training.problem.targets, training.steps_of(training.problem.n)
-        taken = 0
+        targets = training.problem.targets
+        total = training.steps_of(training.problem.n) * training.settings.accumulate
+        growing = torch.ones((), device=training.problem.device)  # a tensor: recorded steps see it change
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
-            nonlocal taken
-            beta = 1 + (STEEPEST - 1) * taken / total
-            taken += 1
+            beta = growing.clone()
+            growing.add_((STEEPEST - 1) / total)
             return weighted_pair_loss(F, targets[batch.rows], beta)
 
         if done is None:
-            training.run(loss, 0, training.optimiser())
+            training.run(loss, 0, training.optimiser(), same=True)
             training.save(0, training.codes())
         return {}
 
 
-def weighted_pair_loss(F: Tensor, target: Tensor, beta: float) -> Tensor:
+def weighted_pair_loss(F: Tensor, target: Tensor, beta: Tensor | float) -> Tensor:
     """−log p of the pairs of a batch, those of similar rows weighing as much in all as the others."""
     z = torch.tanh(beta * F)
     theta = SLOPE * z @ z.T / F.shape[1]

@@ -15,6 +15,8 @@ from dish.deep.codewords import codeword_loss, one_hot
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
+MIXUP = 0.0  # up to this share of another row is mixed into each
+
 
 class OrthoHash(DeepHasher):
     """min −log softmax(√r (cos(F, C) − m t)): the loss of ``DeepDISH(head="codewords")`` with codewords that stay.
@@ -32,9 +34,9 @@ class OrthoHash(DeepHasher):
         t = one_hot(problem.targets, problem.n_targets)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
-            return codeword_loss(F, C, t[batch.rows])
+            return codeword_loss(F, C, batch.blend(t[batch.rows]))
 
         if done is None:
-            training.run(loss, 0, training.optimiser(), same=True)
+            training.run(loss, 0, training.optimiser(), mixup=MIXUP, same=True)
             training.save(0, training.codes())
         return {}

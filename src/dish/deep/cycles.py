@@ -72,8 +72,10 @@ class CodewordFit:
                 return self.loss(f, C, batch.blend(self.t[batch.rows]))
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
-            training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
-            fitted = rows is not None and round_ == rounds[-1]
+            last = round_ == rounds[-1]
+            average = codewords.AVERAGE if last else 0.0
+            training.run(loss, round_, optimiser, rows, codewords.MIXUP, average, same=True)
+            fitted = rows is not None and last
             top = state_arrays(self.fit_top(C)) if fitted else state.top
             state = training.save(round_, packed, state.agreement, optimiser, top)
         return state

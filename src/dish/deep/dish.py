@@ -173,4 +173,4 @@ def train_classifier(training: Training) -> None:
     def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
         return problem.classification_loss(head(torch.tanh(F)), batch.rows)
 
-    training.run(loss, 0, training.optimiser(head))
+    training.run(loss, 0, training.optimiser(head), same=True)

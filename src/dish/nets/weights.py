@@ -56,18 +56,21 @@ def read_weights(path: Path) -> Weights:
 
 
 def _imagenet_file(name: str) -> Path:
+    """torchvision's file in torch's folder, or a file in ours, or that of a package."""
     file, package = (NETS[name].weight_file, NETS[name].weight_package) if name in NETS else ("", "")
-    if package:
-        return _packaged_file(name, package)
-    if not file:
+    if not file and not package:
         raise ValueError(f"weights='imagenet' is not known for net={name!r}: give a path")
-    whole = Path(torch.hub.get_dir()) / "checkpoints" / file
-    convolutions = cache_folder() / "weights" / f"{name}_conv.safetensors"
-    for path in (whole, convolutions):
+    ours = cache_folder() / "weights"
+    places = [ours / f"{name}.pth", ours / f"{name}_conv.safetensors", ours / f"{name}_conv.pth"]
+    if file:
+        places.insert(0, Path(torch.hub.get_dir()) / "checkpoints" / file)
+    for path in places:
         if path.is_file():
             return path
+    if package:
+        return _packaged_file(name, package)
     raise FileNotFoundError(
-        f"weights='imagenet': no {whole} (torchvision's file) and no {convolutions} (its convolutions alone); "
+        f"weights='imagenet': no {places[0]} (torchvision's file) and no {places[2]} (its convolutions alone); "
         "put one of them there, or give a path"
     )
 
