@@ -75,8 +75,5 @@ class LogisticHasher(KernelHasher):
         kernel = chosen_kernel(self.kernel, True, rows.shape[1], self.n_anchors)
         return super()._prepare(rows, S, rng, ranks, budget, kernel)
 
-    def _kernel_of(self, mean: Tensor) -> Any:
-        return chosen_kernel(self.kernel, len(mean) > len(self.anchors_), 0, 1)
-
     def _function(self) -> Posterior:
         return self._function_of.kept_by(self)

@@ -25,7 +25,7 @@ from dish.kernel.polish import polish
 from dish.kernel.posterior import codes_of_labels, fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import spectral_start
-from dish.lazy import Tensor, torch
+from dish.lazy import torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
 from dish.similarity import Similarity, check_labels, from_labels
@@ -69,7 +69,8 @@ class DISH(KernelHasher):
         Where H starts.
     kernel : "auto", "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m)
         The feature map. "linear" is x − mean, without anchors; "rbf+linear" has both. "auto": "rbf+linear" for the
-        posterior if x has no more than ``n_anchors`` features; else "rbf".
+        posterior if x has no more than ``n_anchors`` features, but "rbf" if there are fewer than 32,768 rows and
+        held-out ones are predicted better without x; else "rbf".
     anchors : "random", "kmeans" or an array (m, d)
         How anchors are chosen.
     ridge : float
@@ -378,10 +379,6 @@ class DISH(KernelHasher):
         if hasattr(self, "frame_"):
             return Posterior.kept_by(self)
         return super()._function() if self.classifiers_ is None else Classifiers(self.classifiers_)
-
-    def _kernel_of(self, mean: Tensor) -> Any:
-        # what "auto" stood for: with the linear part there are more features than anchors
-        return chosen_kernel(self.kernel, len(mean) > len(self.anchors_), 0, 1)
 
     def _hash_function(self) -> dict[str, Any]:
         if self.classifiers_ is None:

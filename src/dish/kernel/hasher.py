@@ -13,8 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from dish.checks import check_integer, check_number, check_option
 from dish.hasher import Encoder, Hasher
 from dish.io.rows import RowSource, as_tensor
+from dish.kernel.defaults import chosen_kernel
 from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
 from dish.kernel.functions import HashFunction, Linear, Posterior
+from dish.kernel.linear_part import without_useless_linear_part
 from dish.kernel.problem import Problem, prepare
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
@@ -67,11 +69,12 @@ class KernelHasher(Stopwatch, Hasher):
         budget: int | None = None,
         kernel: Any = None,
     ) -> Problem:
-        """Rows and their similarity as the problem to solve."""
-        return prepare(
+        """Rows and their similarity as the problem to solve; ``kernel``: what "auto" stands for."""
+        kernel = self.kernel if kernel is None else kernel
+        problem = prepare(
             rows,
             S,
-            kernel=self.kernel if kernel is None else kernel,
+            kernel=kernel,
             anchors=self.anchors,
             n_anchors=self.n_anchors,
             gamma=self.gamma,
@@ -82,6 +85,9 @@ class KernelHasher(Stopwatch, Hasher):
             budget=budget,
             stage=self._stage,
         )
+        if kernel == "rbf+linear" != self.kernel:
+            without_useless_linear_part(problem)
+        return problem
 
     def _keep(self, problem: Problem, function: HashFunction) -> None:
         """The features and the hash function on them become this hasher's own."""
@@ -123,8 +129,8 @@ class KernelHasher(Stopwatch, Hasher):
         return FeatureMap(self._kernel_of(mean), anchors, self.gamma_, mean)
 
     def _kernel_of(self, mean: Tensor) -> Any:
-        """The kernel, given the mean of its features."""
-        return self.kernel
+        """The kernel, given the mean of its features: "auto" stood for both parts if they outnumber the anchors."""
+        return chosen_kernel(self.kernel, len(mean) > len(self.anchors_), 0, 1)
 
     def _encoder(self) -> Encoder:
         """Rows → F, with everything on the device."""

@@ -20,8 +20,9 @@ the codes of rows that B did not see rank rows of their class first; then B is f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,6 +41,10 @@ from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
 from dish.solver.cbcd import Columns
 
+Numbers = NDArray[np.intp]
+Weights = tuple[Tensor, Tensor]  # W (m, l) and b (l,)
+Parts = tuple[Numbers, Numbers]  # rows that were held out, and as many that were not
+
 MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "auto" takes a linear F
 POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
 BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows there are
@@ -47,6 +52,8 @@ RATE, MOMENTUM = 0.3, 0.9
 NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
 PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
+SHARPER = (1.0, 1.5, 2.25)  # times that: a strong prior leaves p less sure than it is right, if classes are few
+FEW, PRIORS = 1 << 15, (1.0, 0.25, 4.0)  # with so few rows, held-out ones choose among priors, times the usual one
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 
 
@@ -62,34 +69,45 @@ def n_labels(S: Similarity) -> int:
 
 def fit_posterior(problem: Problem, H: Columns) -> Posterior:
     """The posterior hash function for codes H. ``problem.K`` may be overwritten: nothing needs it afterwards."""
-    one_label = isinstance(problem.S, Classes)
     rng = np.random.RandomState(problem.rng.randint(2**31 - 1))
     with problem.stage("whitening"):
         T = whitening(problem)
         pool = Pool.of(problem, T, rng)
-    C, start = codewords(problem, H), None
-    sharp, link_name = (sharpness(C.shape[1]), "softmax") if one_label else (1.0, "sigmoid")
-    V, offset = centred_frame(frame(C, rng)) if one_label else votes(problem, H)
-    V, offset = V.to(pool.U), offset.to(pool.U)
+    C = codewords(problem, H)
+    V, offset = centred_frame(frame(C, rng)) if pool.one_label else votes(problem, H)
+    choice = Choice(V.to(pool.U), offset.to(pool.U), *plain_link(pool, C.shape[1]))
     if pool.n >= 500:  # of fewer rows too few could be held out
         order = rng.permutation(pool.n)
         n_held = min(int(HELD_OUT * pool.n), MOST_HELD_OUT)
         held, seen = order[:n_held], order[n_held:]
         with problem.stage("posterior"):
-            start = regress(pool, seen, rng, share=0.6)
+            starts = regressions(pool, seen, rng)
         with problem.stage("frame"):
-            sharper = (sharp * start[0], sharp * start[1])
-            scored = [pool.scored(part, *sharper) for part in (held, seen[:n_held])]
-            if one_label:
-                V, offset = centred_frame(turn_frame(V, scored[0], scored[1], rng))
-            else:
-                random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(offset)
-                given = [(frame(random, rng), zero), (frame(C, rng), zero), (V, offset)]
-                link_name, V, offset = best_of_several(pool, given, scored[0], scored[1], rng)
+            parts = (held, seen[:n_held])
+            find = best_of_one_label if pool.one_label else best_of_several
+            choice = find(pool, parts, starts, choice, C, rng)
     with problem.stage("posterior"):
-        W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
-    B = (T @ (sharp * W).double()).to(problem.K.dtype)
-    return Posterior(B, (sharp * b).to(B), V.to(B), offset.to(B), link_name)
+        share = 0.8 if choice.start else 1.0
+        W, b = regress(pool, np.arange(pool.n), rng, choice.start, share, choice.prior)
+    B = (T @ (choice.sharp * W).double()).to(problem.K.dtype)
+    return Posterior(B, (choice.sharp * b).to(B), choice.V.to(B), choice.offset.to(B), choice.link)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What held-out rows decide."""
+
+    V: Tensor  # (l, r)
+    offset: Tensor  # (r,)
+    link: str  # of ``functions.Posterior``
+    sharp: float  # what the logits are multiplied by
+    prior: float = 1.0  # times the usual one
+    start: Weights | None = None  # W and b without the held-out rows
+
+
+def plain_link(pool: Pool, r: int) -> tuple[str, float]:
+    """The link and the sharpness that are taken if no rows decide."""
+    return ("softmax", sharpness(r)) if pool.one_label else ("sigmoid", 1.0)
 
 
 def whitening(problem: Problem) -> Tensor:
@@ -196,19 +214,28 @@ class Pool:
         p, group = self.ranks.sum(p, group)
         return p.to(W), group.long()
 
-    def labels(self, group: Tensor) -> NDArray[np.uint8]:
-        """Label sets (rows, l) by group."""
-        assert isinstance(self.S, LabelCounts | LabelSets)
+    def labels(self, group: Tensor) -> NDArray[Any]:
+        """Classes (rows,), or label sets (rows, l), by group."""
+        if not isinstance(self.S, LabelCounts | LabelSets):
+            return group.cpu().numpy()
         return np.asarray(self.S.sets[group.cpu().numpy()].toarray(), np.uint8)
+
+
+def regressions(pool: Pool, seen: Numbers, rng: np.random.RandomState) -> dict[float, Weights]:
+    """The regression on the rows that are not held out; where they are few, with weaker and stronger priors too."""
+    usual = regress(pool, seen, rng, share=0.6)
+    others = PRIORS[1:] if pool.n <= FEW else ()
+    return {1.0: usual} | {prior: regress(pool, seen, rng, usual, 0.3, prior) for prior in others}
 
 
 def regress(
     pool: Pool,
     numbers: NDArray[np.intp],
     rng: np.random.RandomState,
-    start: tuple[Tensor, Tensor] | None = None,
+    start: Weights | None = None,
     share: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+    prior: float = 1.0,
+) -> Weights:
     """W (m, l) and b (l,) of the logistic regression on whitened rows: momentum steps, their rate falling to 0."""
     one_label = pool.one_label
     if start is None:
@@ -218,7 +245,7 @@ def regress(
         W, b = start[0].clone(), start[1].clone()
     n = len(numbers)
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
-    decay = weight_decay(n, W.shape[1], one_label)
+    decay = prior * weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
     move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
     with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
@@ -260,27 +287,43 @@ def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
 
 
-def best_of_several(
-    pool: Pool,
-    given: list[tuple[Tensor, Tensor]],
-    held: tuple[Tensor, Tensor],
-    seen: tuple[Tensor, Tensor],
-    rng: np.random.RandomState,
-) -> tuple[str, Tensor, Tensor]:
-    """The power of p (by the name of its link), the frame and the offset that rank held-out rows best.
-
-    Frames are those given, and the principal ones of the scores.
-    """
-    best, best_map = ("sigmoid", *given[0]), -1.0
-    for name in ("sigmoid", "sigmoid_1"):
-        scored = [(powered(p, name), group) for p, group in (held, seen)]
-        r, offset = given[0][0].shape[1], torch.zeros_like(given[0][1])
-        frames = principal_frames(torch.cat([G for G, _ in scored]), r, rng)
-        for V, shift in [*given, *((V, offset) for V in frames)]:
-            V = V.to(pool.U)
-            found = held_out_map(pool, V, shift, scored[0], scored[1])
+def best_of_one_label(
+    pool: Pool, parts: Parts, starts: dict[float, Weights], plain: Choice, C: NDArray[Any], rng: np.random.RandomState
+) -> Choice:
+    """The prior and the sharpness whose codes rank held-out rows best, and the frame turned for them."""
+    best, best_map = plain, -1.0
+    for prior, (W, b) in starts.items():
+        for sharp in (plain.sharp * a for a in SHARPER):
+            held, seen = (pool.scored(part, sharp * W, sharp * b) for part in parts)
+            found = held_out_map(pool, plain.V, plain.offset, held, seen)
             if found > best_map:
-                best, best_map = (name, V, shift), found
+                best_map, scored = found, (held, seen)
+                best = replace(plain, sharp=sharp, prior=prior, start=(W, b))
+    V, offset = centred_frame(turn_frame(plain.V, scored[0], scored[1], rng))
+    return replace(best, V=V, offset=offset)
+
+
+def best_of_several(
+    pool: Pool, parts: Parts, starts: dict[float, Weights], plain: Choice, C: NDArray[Any], rng: np.random.RandomState
+) -> Choice:
+    """The prior, the power of p (by the name of its link), the frame and the offset that rank held-out rows best.
+
+    Frames have random signs or those of C, or are the plain one, or principal ones of the scores.
+    """
+    random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(plain.offset)
+    given = [(frame(random, rng), zero), (frame(C, rng), zero), (plain.V, plain.offset)]
+    best, best_map = plain, -1.0
+    for prior, (W, b) in starts.items():
+        p = [pool.scored(part, W, b) for part in parts]
+        for link_name in ("sigmoid", "sigmoid_1"):
+            held, seen = ((powered(each, link_name), group) for each, group in p)
+            frames = principal_frames(torch.cat([held[0], seen[0]]), C.shape[1], rng)
+            for V, offset in [*given, *((V, zero) for V in frames)]:
+                V = V.to(pool.U)
+                found = held_out_map(pool, V, offset, held, seen)
+                if found > best_map:
+                    best_map = found
+                    best = replace(plain, V=V, offset=offset, link=link_name, prior=prior, start=(W, b))
     return best
 
 
