@@ -242,7 +242,8 @@ class DISH(KernelHasher):
     def _start(self, problem: Problem, step: FStep) -> cbcd.Columns:
         """The first H, and the first F in ``step``."""
         if isinstance(self.init, str) and self.init == "spectral":
-            W, packed = spectral_start(problem, self.n_bits)
+            with self._stage("start"):
+                W, packed = spectral_start(problem, self.n_bits)
             step.start(W)
             if isinstance(step, ClassifierStep) and self.n_iter == 0:  # there is no later F-step to train them in
                 step.fit(cbcd.columns_for(packed, self.n_bits))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,7 @@ from dish.parallel import Ranks
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
 from dish.solver.cbcd import Columns
+from dish.solver.recorded import Recorded
 
 MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "auto" takes a linear F
 POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
@@ -164,18 +166,27 @@ class Pool:
         for start, stop in pairwise(ends):
             yield picked[start:stop]
 
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The labels of every group by their numbers (g, most of one group), filled up with l: int16, l ≤ 4,096."""
+        if not isinstance(self.S, LabelCounts | LabelSets):
+            return torch.arange(self.S.n_groups, dtype=torch.int16, device=self.U.device)[:, None]
+        sets = self.S.sets
+        counts = np.diff(sets.indptr)
+        found = np.full((sets.shape[0], max(1, counts.max(initial=0))), sets.shape[1], np.int16)
+        found[np.arange(found.shape[1]) < counts[:, None]] = sets.indices
+        return torch.from_numpy(found).to(self.U.device)
+
     def targets(self, picked: Tensor) -> Tensor:
         """Labels (rows, l) of 0 and 1."""
-        group = self.S.row_group[picked].long()
-        if self.one_label:
-            return torch.nn.functional.one_hot(group, self.S.n_groups).to(self.U.dtype)
-        assert isinstance(self.S, LabelCounts | LabelSets)
-        return torch.from_numpy(self.S.sets[group.cpu().numpy()].toarray()).to(self.U)
+        numbers = self.numbers[self.S.row_group[picked]].long()
+        Y = torch.zeros(len(picked), n_labels(self.S) + 1, dtype=self.U.dtype, device=self.U.device)
+        return Y.scatter_(1, numbers, 1)[:, :-1]
 
     def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes of the negative log-likelihood in W and b, summed over rows of all processes."""
-        U = self.U[picked]
-        excess = (link(U @ W + b, self.one_label) - self.targets(picked)) * self.weight[picked, None]
+        U = self.U.index_select(0, picked)
+        excess = link(U @ W + b, self.one_label).sub_(self.targets(picked)).mul_(self.weight[picked, None])
         slopes = self.ranks.sum(U.T @ excess, excess.sum(0))
         return slopes[0].to(W), slopes[1].to(b)
 
@@ -220,16 +231,39 @@ def regress(
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
     decay = weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
-    move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
+    steps = Steps(pool, W, b, size, decay)
     with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
         for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
-            slope_W, slope_b = pool.gradient(picked, W, b)
-            e = rate * (1 - t / updates)
-            move_W = MOMENTUM * move_W - e * (slope_W / size + decay * W)
-            move_b = MOMENTUM * move_b - e * (slope_b / size)
-            W, b = W + move_W, b + move_b
+            steps.take(picked, rate * (1 - t / updates))
             step(1)
-    return W, b
+    return steps.W, steps.b
+
+
+class Steps:
+    """Momentum steps on W and b, which stay where they are: on a GPU a step is recorded once."""
+
+    def __init__(self, pool: Pool, W: Tensor, b: Tensor, size: int, decay: float) -> None:
+        self.pool, self.W, self.b, self.size, self.decay = pool, W, b, size, decay
+        self.move_W, self.move_b = torch.zeros_like(W), torch.zeros_like(b)
+        self.picked = torch.zeros(size, dtype=torch.int64, device=W.device)
+        self.rate = torch.zeros((), dtype=W.dtype, device=W.device)
+        alone = pool.ranks.world == 1
+        self.recorded = Recorded(W.device if alone else torch.device("cpu"))  # messages cannot be
+
+    def take(self, picked: Tensor, rate: float) -> None:
+        """One step on the rows ``picked`` of this process."""
+        self.rate.fill_(rate)
+        if len(picked) == self.size:
+            picked = self.picked.copy_(picked)
+        self.recorded(lambda: self._step(picked))
+
+    def _step(self, picked: Tensor) -> None:
+        slope_W, slope_b = self.pool.gradient(picked, self.W, self.b)
+        slope_W = slope_W.div_(self.size).add_(self.decay * self.W)
+        self.move_W.mul_(MOMENTUM).sub_(slope_W.mul_(self.rate))
+        self.move_b.mul_(MOMENTUM).sub_(slope_b.div_(self.size).mul_(self.rate))
+        self.W.add_(self.move_W)
+        self.b.add_(self.move_b)
 
 
 def codewords(problem: Problem, H: Columns) -> NDArray[np.float64]:
