@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -54,17 +54,20 @@ def open_collection(
     writable: bool = False,
     title: str | None = None,
     duplicates: Callable[[], list[list[str]]] | None = None,
+    hasher: Any = None,
 ) -> Collection:
-    """Load a model and an index from their files, and replay what the journal holds beyond the index.
+    """Load a model (unless its ``hasher`` is given) and an index, and replay what the journal holds beyond the index.
 
     The journal is locked before the index is read: a server that is about to end writes its items into the index
     file first, and unlocks then.
     """
     from dish.index.hamming import HammingIndex
-    from dish.registry import load
     from dish.web.pictures import FolderPictures
 
-    hasher = load(model)
+    if hasher is None:
+        from dish.registry import load
+
+        hasher = load(model)
     path = Path(os.path.realpath(index))
     pictures = None if images is None else FolderPictures(images)
     if pictures is not None and pictures.refused:
@@ -109,13 +112,16 @@ def serve(
     port: int = 8000,
     allowed_hosts: Sequence[str] = (),
     show: bool = False,
+    eager: bool = True,
 ) -> None:
     """Serve until told to stop. Prints the address on standard output once connections are taken.
 
-    ``show`` opens it in the browser of this machine.
+    ``show`` opens it in the browser of this machine. Without ``eager``, the first one who has something encoded waits
+    for the model to be loaded.
     """
     start_log()
-    _warm_up(collection)
+    if eager:
+        _warm_up(collection)
     loopback = host in LOOPBACK or host.startswith("127.")
     limits = replace(limits, hosts=_names(host, allowed_hosts), any_address=not loopback)
     limits = replace(limits, connections=min(limits.connections, _most_files() - SPARE_FILES))
