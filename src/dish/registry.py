@@ -62,6 +62,8 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a hasher saved by ``save``; the right class comes back, or without torch one that only encodes."""
     kinds = {kind.__name__: kind for kind in HASHERS.values()}
     kind, content, arrays = modelfile.read(path)
+    if kind == "HammingIndex":
+        raise modelfile.ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
     if HAS_TORCH and kind not in kinds:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
