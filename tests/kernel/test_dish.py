@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import dish
 from dish import DISH, codes, metrics, similarity
 from dish.baselines import LSH
+from dish.kernel.defaults import ROUGH
 
 
 def score(hasher, X, y, Xq, yq, base=None):
@@ -282,3 +283,15 @@ def test_polish_is_for_linear_hash_functions(blobs):
         DISH(4, loss=DecisionTreeClassifier(), polish=5).fit(X, y)
     with pytest.raises(ValueError, match="polish must be"):
         DISH(4, polish=-1).fit(X, y)
+
+
+def test_the_posterior_of_several_labels_takes_no_more_sweeps_than_it_needs():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((2000, 12)) < 0.3).astype(int)
+    X = Y @ rng.standard_normal((12, 8)) + rng.standard_normal((2000, 8))
+    fits = {loss: DISH(32, n_anchors=100, n_iter=20, loss=loss).fit(X, Y) for loss in ("posterior", "ridge")}
+    assert 1 < fits["posterior"].n_iter_ < fits["ridge"].n_iter_
+    objective = fits["posterior"].objective_
+    assert objective[-1] > (1 - ROUGH.gain) * objective[-2]
+    assert (objective[1:-1] <= (1 - ROUGH.gain) * objective[:-2]).all()
+    assert objective[-1] < 1.05 * fits["ridge"].objective_[-1]

@@ -1,11 +1,29 @@
-"""What "auto" stands for in the parameters of DISH."""
+"""What "auto" stands for in the parameters of DISH, and how far its codes are taken."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
 from dish.similarity import Similarity
+from dish.solver.cbcd import MAX_STEPS
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far the H-step goes: steps per bit in a sweep, and what share of the objective a sweep has to gain."""
+
+    steps: int
+    gain: float = 0.0
+
+    def is_spent(self, objective: list[float]) -> bool:
+        """Whether the last sweep, the objective after each being given, gained too little for another one."""
+        return bool(self.gain) and len(objective) > 1 and objective[-1] > (1 - self.gain) * objective[-2]
+
+
+FULL = Effort(MAX_STEPS)
+ROUGH = Effort(4, 2e-3)  # for the posterior of several labels: of the codes it takes one sign per label and bit
 
 
 def takes_posterior(loss: Any, polish: int, S: Similarity) -> bool:

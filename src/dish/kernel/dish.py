@@ -16,7 +16,7 @@ from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
 from dish.io.rows import RowSource
 from dish.kernel import inputs
-from dish.kernel.defaults import chosen_kernel, linear_loss, takes_posterior
+from dish.kernel.defaults import FULL, ROUGH, Effort, chosen_kernel, linear_loss, takes_posterior
 from dish.kernel.fingerprint import fingerprint
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.functions import Classifiers, HashFunction, Posterior
@@ -24,11 +24,11 @@ from dish.kernel.hasher import KernelHasher
 from dish.kernel.polish import polish
 from dish.kernel.posterior import codes_of_labels, fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
-from dish.kernel.spectral import spectral_start
+from dish.kernel.spectral import first_codes, spectral_start
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
-from dish.similarity import Similarity, check_labels, from_labels
+from dish.similarity import Classes, Similarity, check_labels, from_labels
 from dish.solver import cbcd
 
 FStep = LinearStep | ClassifierStep
@@ -59,7 +59,8 @@ class DISH(KernelHasher):
     nu : float
         Weight ν of the loss in the H-step.
     n_iter : int
-        Most H-steps; fewer if the codes stop changing. 0 keeps the start.
+        Most H-steps; fewer if the codes stop changing, or for the posterior of several labels change little. 0 keeps
+        the start.
     similar_weight : "auto" or float
         w of S = w·YYᵀ − 1. 2 is the paper's S, 10 its balance for 1,000 classes. "auto": √c/3, but from 2 to 10, for
         c classes of equal size; 2 for several labels per row.
@@ -188,7 +189,8 @@ class DISH(KernelHasher):
         del X, y, rows  # what is needed of them is in the problem
         step = self._f_step(problem)
         H = self._start(problem, step) if state is None else self._resume_from(state, problem, step)
-        self._alternate(problem, step, H, state.objective.tolist() if state else [], saved)
+        effort = ROUGH if posterior and not isinstance(S, Classes) else FULL
+        self._alternate(problem, step, H, state.objective.tolist() if state else [], saved, effort)
         if self.polish:
             assert isinstance(step, LinearStep)
             with self._stage("polish"):
@@ -249,34 +251,25 @@ class DISH(KernelHasher):
                 step.fit(cbcd.columns_for(packed, self.n_bits))
             return cbcd.columns_for(packed, self.n_bits)
         with problem.ranks.raise_together():
-            packed = torch.from_numpy(self._first_codes(problem)).to(problem.device)
+            packed = torch.from_numpy(first_codes(problem, self.init, self.n_bits)).to(problem.device)
         H = cbcd.columns_for(packed, self.n_bits)
         step.fit(H)
         return H
 
-    def _first_codes(self, problem: Problem) -> Any:
-        """The user's own codes, or random ones: every bit +1 on half of the rows."""
-        n_here, r = len(problem.K), self.n_bits
-        if isinstance(self.init, str):
-            half, mine = np.arange(problem.n) < (problem.n + 1) // 2, slice(problem.first, problem.first + n_here)
-            return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
-        packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
-        if len(packed) != n_here:
-            raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
-        return packed
-
     def _alternate(
-        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Checkpoint | None
+        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Any, effort: Effort
     ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
         S, r = problem.S, self.n_bits
         squared_norm = S.squared_norm()
         self.codes_ = H.packed()
         for t in range(len(objective), self.n_iter):
+            if effort.is_spent(objective):
+                break
             with self._stage("linear term"):
                 q, constant = step.linear_terms(problem.n * self.nu)
             with self._stage("H-step"):
-                done = cbcd.sweep(H, S, q, lam=self.lam, ranks=problem.ranks)
+                done = cbcd.sweep(H, S, q, lam=self.lam, max_steps=effort.steps, ranks=problem.ranks)
             value = cbcd.objective(done, squared_norm, r, constant)
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands

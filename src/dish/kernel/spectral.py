@@ -1,4 +1,4 @@
-"""The spectral start: W and the first codes from the relaxed problem, one bit after another."""
+"""Where H starts: W and codes from the relaxed problem, one bit after another; or random codes; or the user's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
-from dish import team
+from dish import codes, team
 from dish.compiled import njit
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
@@ -102,6 +102,18 @@ def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
         return W, pack_F(K, W)
     X, H = (_start_by_classes if K.device.type == "cpu" else _start_by_classes_on_device)(relaxed, r)
     return relaxed.weights(X).T.to(K.dtype).contiguous(), H[S.row_group.long()]
+
+
+def first_codes(problem: Problem, init: Any, r: int) -> NDArray[np.uint8]:
+    """The user's own codes, or random ones: every bit +1 on half of the rows."""
+    n_here = len(problem.K)
+    if isinstance(init, str):
+        half, mine = np.arange(problem.n) < (problem.n + 1) // 2, slice(problem.first, problem.first + n_here)
+        return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
+    packed = codes.pack(codes.unpack(codes.check_codes(init, r, name="init"), r))  # unused bits zero
+    if len(packed) != n_here:
+        raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
+    return packed
 
 
 def _start_by_classes(relaxed: Relaxation, r: int) -> tuple[Tensor, Tensor]:

@@ -47,11 +47,12 @@ __all__ = [
     "update_column",
 ]
 
+MAX_STEPS = 20  # per bit
 FEW_FOR_GPU = 1 << 21  # bits; a step over fewer takes the CPU less time than a GPU needs to be told what to do
 
 
 def sweep(
-    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, ranks: Ranks = ALONE
+    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = MAX_STEPS, ranks: Ranks = ALONE
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
@@ -82,7 +83,7 @@ def update_column(
     n: int,
     diag: Tensor,
     lam: float = 0.0,
-    max_steps: int = 20,
+    max_steps: int = MAX_STEPS,
     ranks: Ranks = ALONE,
 ) -> None:
     """Steps on bit k until it stops changing (the inner loop of Algorithm 1).
