@@ -289,7 +289,7 @@ def test_the_posterior_of_several_labels_takes_no_more_sweeps_than_it_needs():
     rng = np.random.default_rng(0)
     Y = (rng.random((2000, 12)) < 0.3).astype(int)
     X = Y @ rng.standard_normal((12, 8)) + rng.standard_normal((2000, 8))
-    fits = {loss: DISH(32, n_anchors=100, n_iter=20, loss=loss).fit(X, Y) for loss in ("posterior", "ridge")}
+    fits = {loss: DISH(16, n_anchors=100, n_iter=20, loss=loss).fit(X, Y) for loss in ("posterior", "ridge")}
     assert 1 < fits["posterior"].n_iter_ < fits["ridge"].n_iter_
     objective = fits["posterior"].objective_
     assert objective[-1] > (1 - ROUGH.gain) * objective[-2]
