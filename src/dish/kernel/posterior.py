@@ -28,12 +28,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish import codes, metrics
+from dish import codes
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
-from dish.kernel.frames import centred_frame, frame, principal_frames, steps_threads, turn_frame
-from dish.kernel.functions import Posterior, link, powered
+from dish.kernel.frames import centred_frame, frame, steps_threads, turn_frame
+from dish.kernel.functions import Posterior, link
 from dish.kernel.problem import Problem
+from dish.kernel.several import best_of_several
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
@@ -87,7 +88,7 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
             else:
                 random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(offset)
                 given = [(frame(random, rng), zero), (frame(C, rng), zero), (V, offset)]
-                link_name, V, offset = best_of_several(pool, given, scored[0], scored[1], rng)
+                link_name, V, offset = best_of_several(pool.labels, given, scored[0], scored[1], rng)
     with problem.stage("posterior"):
         W, b = regress(pool, np.arange(pool.n), rng, start, share=0.8 if start else 1.0)
     B = (T @ (sharp * W).double()).to(problem.K.dtype)
@@ -292,42 +293,6 @@ def votes(problem: Problem, H: Columns) -> tuple[Tensor, Tensor]:
     gram[np.diag_indices(len(gram))] += 1e-3 * np.trace(gram) / len(gram)
     solved = np.linalg.solve(gram, Y.T @ sums)
     return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
-
-
-def best_of_several(
-    pool: Pool,
-    given: list[tuple[Tensor, Tensor]],
-    held: tuple[Tensor, Tensor],
-    seen: tuple[Tensor, Tensor],
-    rng: np.random.RandomState,
-) -> tuple[str, Tensor, Tensor]:
-    """The power of p (by the name of its link), the frame and the offset that rank held-out rows best.
-
-    Frames are those given, and the principal ones of the scores.
-    """
-    best, best_map = ("sigmoid", *given[0]), -1.0
-    for name in ("sigmoid", "sigmoid_1"):
-        scored = [(powered(p, name), group) for p, group in (held, seen)]
-        r, offset = given[0][0].shape[1], torch.zeros_like(given[0][1])
-        frames = principal_frames(torch.cat([G for G, _ in scored]), r, rng)
-        for V, shift in [*given, *((V, offset) for V in frames)]:
-            V = V.to(pool.U)
-            found = held_out_map(pool, V, shift, scored[0], scored[1])
-            if found > best_map:
-                best, best_map = (name, V, shift), found
-    return best
-
-
-def held_out_map(
-    pool: Pool, V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
-) -> float:
-    """MAP of held-out queries against as many other rows, half of them held out."""
-    n = min(1000, len(held[0]) // 2)
-    scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
-    packed, Y = codes.pack((scores @ V + offset).cpu().numpy()), pool.labels(groups)
-    device = f"{V.device.type}:{V.device.index or 0}"  # by products: a forked process has lost numba's threads
-    counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], V.shape[1], device)
-    return float(metrics.expected_average_precision(counts).mean())
 
 
 def codes_of_labels(problem: Problem, function: Posterior) -> NDArray[np.uint8]:
