@@ -242,9 +242,10 @@ def test_bad_labels_are_named(digits):
 
 def test_more_anchors_than_rows_takes_all_rows_and_says_so(digits):
     X, y, _, _ = digits
-    with pytest.warns(UserWarning, match=r"n_anchors=1000 is more than the 50 rows"):
+    with pytest.warns(UserWarning, match=r"n_anchors=1000 is more than the 50 rows") as told:
         hasher = DISH(n_bits=8).fit(X[:50], y[:50])
     assert len(hasher.anchors_) == 50
+    assert told[0].filename == __file__  # the line that called fit
 
 
 def test_rows_that_are_all_alike_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,8 +77,9 @@ def photos(
         return
     from dish.web import server
     from dish.web.guard import Limits
+    from dish.web.logs import start_log
 
-    server.start_log()
+    start_log(logging.WARNING)  # a line per thumbnail would bury what is said
     found, library = open_photos(folder, wishes, cache, writable=writable, say=_say)
     _report(library)
     limits = Limits(max_body=MAX_BODY, max_pixels=MAX_PIXELS, connections=CONNECTIONS, token=token)

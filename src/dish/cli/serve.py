@@ -44,9 +44,10 @@ def serve(
         raise ValueError("--token must not be empty")
     from dish.web import server
     from dish.web.guard import Limits
+    from dish.web.logs import start_log
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
-    server.start_log()
+    start_log()
     found = server.open_collection(model, index, images=images, takes=takes, writable=writable, title=title)
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
 
@@ -89,8 +90,10 @@ def _serve_demo(data: str, host: str, port: int) -> None:
     from dish.web import server
     from dish.web.demo import DEMOS
     from dish.web.guard import Limits
+    from dish.web.logs import start_log
 
     if data not in DEMOS:
         raise ValueError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")
+    start_log()
     print(f"dish: learning codes of {data} …", flush=True)
     server.serve(DEMOS[data](), Limits(), host=host, port=port)

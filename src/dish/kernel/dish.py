@@ -74,7 +74,7 @@ class DISH(KernelHasher):
     anchors : "random", "kmeans" or an array (m, d)
         How anchors are chosen.
     ridge : float
-        ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0, a little keeps it solvable.
+        ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0. Raised if rounding demands it.
     lam : float
         λ of Fast C-BCD: larger values move fewer rows per step.
     polish : int

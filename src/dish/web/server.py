@@ -30,7 +30,6 @@ try:
     from dish.web.collection import Collection, Extent
     from dish.web.connections import protocol_of
     from dish.web.journal import Journal, pending
-    from dish.web.logs import start_log
     from dish.web.old_journal import holds_records
 except ImportError as error:
     if (error.name or "").startswith("dish"):
@@ -119,7 +118,6 @@ def serve(
     ``show`` opens it in the browser of this machine. Without ``eager``, the first one who has something encoded waits
     for the model to be loaded.
     """
-    start_log()
     if eager:
         _warm_up(collection)
     loopback = host in LOOPBACK or host.startswith("127.")
