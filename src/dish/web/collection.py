@@ -97,6 +97,7 @@ class Collection:
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.journal, self.path = journal, None if path is None else Path(path)
+        self.to_write = "start it with --writable"  # what would make it take items
         self._kind_of_ids: str | None = None
         self._close: float | None = None
         self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
@@ -212,7 +213,7 @@ class Collection:
     def check_writable(self) -> None:
         """Refuse where nothing may be written."""
         if self.journal is None:
-            raise Refused(403, "this server does not take items: start it with --writable")
+            raise Refused(403, f"this server does not take items: {self.to_write}")
 
     def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
         """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
