@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -70,7 +71,7 @@ class _Workers:
         found: dict[str, Metric] = {}
         for file in sorted(self.folder.glob("gauge_livesum_*.db")):
             number = file.stem.rpartition("_")[2]
-            for metric in ProcessCollector(pid=lambda number=number: number, registry=None).collect():
+            for metric in ProcessCollector(pid=partial(int, number), registry=None).collect():
                 merged = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 for sample in metric.samples:
                     merged.add_sample(sample.name, {**sample.labels, "worker": number}, sample.value)

@@ -195,10 +195,16 @@ def main() -> None:
     try:
         from dish.web import server
 
-        paths = {name: told["served"][name] for name in ("model", "index", "images")}
-        given = {name: None if path is None else Path(path) for name, path in paths.items()}
-        words = {name: told["served"][name] for name in ("takes", "title")}
-        collection = server.open_collection(**given, **words, mapped=True, verify=told["verify"])
+        served = Served(**told["served"])
+        collection = server.open_collection(
+            Path(served.model),
+            Path(served.index),
+            images=None if served.images is None else Path(served.images),
+            takes=served.takes,
+            title=served.title,
+            mapped=True,
+            verify=told["verify"],
+        )
         collection.to_write = READ_ONLY
         server.warm_up(collection)
     except Exception as error:
