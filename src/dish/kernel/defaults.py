@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dish.kernel.fstep import LOSSES
 from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
 from dish.similarity import Similarity
 from dish.solver.cbcd import MAX_STEPS
@@ -49,6 +50,17 @@ def chosen_kernel(kernel: Any, posterior: bool, d: int, n_anchors: int) -> Any:
     if not _is(kernel, "auto"):
         return kernel
     return "rbf+linear" if posterior and d <= n_anchors else "rbf"
+
+
+def check_resumable(loss: Any, random_state: Any) -> None:
+    """Refuse a checkpoint that no later fit could resume from."""
+    if not isinstance(loss, str):
+        raise ValueError(
+            f"checkpoint works with loss {', '.join(map(repr, LOSSES))}: the classifiers of {type(loss).__name__} "
+            "cannot be kept in a file; pass checkpoint=None"
+        )
+    if random_state is None:
+        raise ValueError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
 
 
 def _is(value: Any, *words: str) -> bool:
