@@ -53,9 +53,11 @@ def parameters(file: Path) -> dict[str, Any]:
         for value, ax in zip(values, axes, strict=True):
             scored = _score(_hasher(knob, value, X[parts["train"]]), X, y, parts)
             _histograms(ax, scored.pop("within"), scored.pop("between"))
-            ax.set_title(f"{knob}={value}\nMAP {scored['map']:.3f}", fontsize=9)
+            name = "PCA-ITQ, no labels" if value == "pca_itq" else f"{knob}={value}"
+            ax.set_title(f"{name}\nMAP {scored['map']:.3f}", fontsize=9)
             found[knob].append({"value": value, **scored})
             print(knob, value, scored, flush=True)
+        axes[0].set_ylabel("share of pairs")
         axes[0].legend(["same class", "other class"], frameon=False, fontsize=8)
         figure.savefig(FIGURES / f"knob-{knob}.png", dpi=90)
         plt.close(figure)
@@ -120,6 +122,7 @@ def gallery() -> dict[str, Any]:
     same = y[query][:, None] == y[base]
     figure, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
     _histograms(ax, D[same] / 64, D[~same] / 64)
+    ax.set_ylabel("share of pairs")
     ax.legend(["same digit", "another digit"], frameon=False)
     figure.savefig(FIGURES / "gallery-distances.png", dpi=100)
     told = _neighbours(X, y, query, base, D)
@@ -170,21 +173,26 @@ def _front(name: str) -> dict[str, Any]:
     names = {"dish": "DISH", "sdh": "SDH", "pca_itq": "PCA-ITQ", "sign": "sign bits", "lsh": "LSH"}
     figure, ax = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     points: dict[str, Any] = {}
-    for method, colour in zip(names, (GREEN, "#6b7280", ORANGE, "#7c3aed", "#b45309"), strict=True):
+    styles = {"dish": (GREEN, "o"), "sdh": ("#6b7280", "^"), "pca_itq": (ORANGE, "D"), "sign": ("#7c3aed", "v")}
+    for method, (colour, marker) in (styles | {"lsh": ("#a16207", "X")}).items():
         bits = sorted({run["bits"] for run in runs if run["method"] == method})
         if not bits:  # not measured in this protocol
             continue
         points[method] = [[b / 8, _mean(runs, method, b)] for b in bits]
         ax.plot(
             *zip(*points[method], strict=True),
-            "o-",
+            f"{marker}-",
             color=colour,
             label=names[method],
             lw=2 if method == "dish" else 1,
         )
     points["cosine"] = [[4 * results["features"], _mean(runs, "cosine", None)]]
     ax.plot(*points["cosine"][0], "s", color="black", label="float32 cosine")
-    ax.set(xscale="log", xlabel="bytes per row", ylabel="MAP", title=f"{name}: database rows not trained on")
+    ax.set(xscale="log", xlabel="bytes per row", ylabel="MAP", ylim=(0, None))
+    ax.set_title(f"{SETS[name]}: database rows not trained on", fontsize=10)
+    ticks = [4, 8, 16, 64, 256, 4 * results["features"]]
+    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.minorticks_off()
     ax.legend(frameon=False, fontsize=8)
     figure.savefig(FIGURES / f"gallery-front-{name}.png", dpi=100)
     return points

@@ -9,6 +9,8 @@ from helpers.cli import run
 compiled.ENOUGH = 0  # small data go through the kernels here; test_compiled.py has what NumPy does in their place
 
 LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
+    "test_a_parent_that_is_killed_leaves_nobody_behind",
+    "test_what_a_worker_cannot_serve_is_one_clear_line",
     "test_every_form_of_the_codes_learns_the_same_however_the_rows_are_shared",
     "test_the_same_codes_however_many_processes[3]",
     "test_a_killed_process_stops_all_and_others_can_go_on",

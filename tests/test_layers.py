@@ -21,7 +21,7 @@ LAYERS = [  # a module may import its own row and those before it
 ]
 LAYER = {room: i for i, row in enumerate(LAYERS) for room in row.split()}
 NARROW = {
-    room: {"compiled", "codes", "labels", "checks", "items", "machine", "io", "progress", room}
+    room: {"compiled", "codes", "labels", "checks", "items", "machine", "team", "io", "progress", room}
     for room in ("index", "stores")
 }
 HEAVY = {  # third-party packages that may be imported inside a function: optional, or slow to load

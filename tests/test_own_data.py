@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dish import DISH, HammingIndex
+from dish import DISH, HammingIndex, load
 
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
@@ -114,3 +114,41 @@ def test_rows_without_a_label_are_dropped_where_the_user_says_so(cli, tmp_path):
 def test_no_rows_no_codes(expected):
     assert expected.transform(X[:0]).shape == (0, 1)
     assert expected.decision_function(X[:0]).shape == (0, 8)
+
+
+NO_NUMBERS = {
+    "a frame with an id beside the vectors": (
+        lambda: pd.DataFrame({"id": range(90), "embedding": list(X)}),
+        r"a column of vectors, 'embedding', beside others: pass it alone, X\['embedding'\]",
+    ),
+    "the same in polars": (
+        lambda: pl.DataFrame({"id": range(90), "embedding": X.tolist()}),
+        "a column of vectors, 'embedding', beside others",
+    ),
+    "a frame with a column of text": (
+        lambda: pd.DataFrame(X, columns=list("abcdef")).assign(name="x"),
+        r"must hold numbers, but its columns \['name'\] hold text: leave them out",
+    ),
+    "texts": (lambda: ["a text"] * 90, r"it holds text \('a text'\): turn texts into vectors first"),
+    "an array of texts": (lambda: np.array([["a", "b"]] * 90), r"it holds text \('a'\)"),
+    "rows of several lengths": (lambda: [[1.0, 2.0]] * 89 + [[1.0]], "vectors of one length; it holds some of 1, 2"),
+}
+
+
+@pytest.mark.parametrize(("rows", "says"), NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_is_no_number_is_named(rows, says, expected):
+    with pytest.raises(ValueError, match=says):
+        fit(rows(), Y)
+    with pytest.raises(ValueError, match=says):
+        expected.transform(rows())
+
+
+def test_far_too_many_bits_are_refused_before_memory_is():
+    with pytest.raises(ValueError, match="n_bits must be a whole number from 1 to 16384, got 100000"):
+        DISH(n_bits=100_000).fit(X, Y)
+
+
+def test_an_index_is_not_a_model(tmp_path):
+    HammingIndex(8).save(tmp_path / "ix.dish")
+    with pytest.raises(ValueError, match=r"ix.dish holds an index, not a model; HammingIndex.load reads it"):
+        load(tmp_path / "ix.dish")

@@ -15,6 +15,7 @@ _NAMES = {
     "DeepDISH": "dish.deep.dish",
     "HammingIndex": "dish.index",
     "load": "dish.registry",
+    "recommend": "dish.experiments.tune",
 }
 _MODULES = {
     "baselines": "dish.baselines",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dish import baselines, codes, datasets, kernel, metrics, nets, similarity
     from dish.datasets import gist
     from dish.deep.dish import DeepDISH
+    from dish.experiments.tune import recommend
     from dish.index import HammingIndex
     from dish.io import images, modelfile
     from dish.kernel.dish import DISH
@@ -55,6 +57,7 @@ __all__ = [
     "metrics",
     "modelfile",
     "nets",
+    "recommend",
     "similarity",
 ]
 

@@ -31,6 +31,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     n_bits: int
     _needs_y = False
+    _most_bits: int | None = None
     _state: tuple[str, ...] = ()
 
     def __sklearn_tags__(self) -> Any:
@@ -102,14 +103,20 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Rows as a finite float32 or float64 matrix (n, d); ``reset`` while fitting, which needs at least one."""
-        checked: NDArray[Any] = validate_data(
-            self, as_rows(X), reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=int(reset), order="C"
-        )
+        floats = [np.float32, np.float64]
+        try:
+            checked: NDArray[Any] = validate_data(
+                self, as_rows(X), reset=reset, dtype=floats, ensure_min_samples=int(reset), order="C"
+            )
+        except ValueError as error:
+            if not str(error).startswith(("could not convert string", "setting an array element")):
+                raise
+            raise ValueError(_why_no_numbers(X) or str(error)) from None
         return checked
 
     def _check_n_bits(self) -> int:
         threads_in_use()  # every fit comes by
-        return check_integer("n_bits", self.n_bits, low=1)
+        return check_integer("n_bits", self.n_bits, low=1, high=self._most_bits)
 
     def _require_y(self, y: Any, kinds: str = "give (n,) classes or (n, l) labels of 0 and 1") -> None:
         """Refuse to learn without labels what is learned from labels."""
@@ -217,6 +224,37 @@ def _stacked(vectors: NDArray[Any]) -> NDArray[Any]:
                 f"shape {np.shape(vector)}"
             )
     return np.stack(vectors.tolist())
+
+
+def _why_no_numbers(X: Any) -> str:
+    """What is in X where numbers should be, and what to do about it; empty if that cannot be told."""
+    if hasattr(X, "columns"):
+        kinds = {name: _first(X[name]) for name in X.columns}
+        vectors = [name for name, one in kinds.items() if np.ndim(one) == 1]
+        texts = [name for name, one in kinds.items() if isinstance(one, str)]
+        if len(vectors) == 1:
+            return f"X has a column of vectors, {vectors[0]!r}, beside others: pass it alone, X[{vectors[0]!r}]"
+        if texts:
+            return (
+                f"X must hold numbers, but its columns {texts} hold text: leave them out, or encode them as numbers"
+            )
+        return ""
+    one = _first(X)
+    if isinstance(one, str):
+        shown = str(one if len(one) < 40 else one[:40] + "…")
+        return f"X must hold vectors, but it holds text ({shown!r}): turn texts into vectors first, by an encoder"
+    if np.ndim(one) == 1 and (lengths := {np.shape(row) for row in X}) and len(lengths) > 1:
+        return (
+            f"X must hold vectors of one length; it holds some of {', '.join(str(n[0]) for n in sorted(lengths)[:5])}"
+        )
+    return ""
+
+
+def _first(X: Any) -> Any:
+    """The first entry, of the first row where rows are arrays; None if there is none."""
+    for row in X:
+        return row.flat[0] if isinstance(row, np.ndarray) and row.dtype.kind in "UO" and row.size else row
+    return None
 
 
 def _joined(parts: list[NDArray[Any]], width: int, dtype: Any) -> NDArray[Any]:

@@ -191,7 +191,7 @@ def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.i
         where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
         raise ValueError(
             f"{name} holds -1{where}, scikit-learn's mark for rows without a label, beside labels from "
-            f"{classes[1]!r} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "
+            f"{classes[1]} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "
             f"its own, give it another number or all labels as strings"
         )
 

@@ -59,9 +59,25 @@ def _checked(name: str, found: object) -> type:
 
 
 def load(path: str | os.PathLike[str]) -> Hasher:
-    """Read a hasher saved by ``save``; the right class comes back, or without torch one that only encodes."""
+    """Read a hasher saved by ``save``; the right class comes back, or without torch one that only encodes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from dish import DISH, load
+    >>> X = np.random.default_rng(0).normal(size=(60, 5))
+    >>> hasher = DISH(n_bits=8, n_anchors=20).fit(X, X[:, 0] > 0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     hasher.save(f"{folder}/model.dish")
+    ...     same = load(f"{folder}/model.dish")
+    >>> bool((same.transform(X) == hasher.transform(X)).all())
+    True
+    """
     kinds = {kind.__name__: kind for kind in HASHERS.values()}
     kind, content, arrays = modelfile.read(path)
+    if kind == "HammingIndex":
+        raise modelfile.ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
     if HAS_TORCH and kind not in kinds:
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:

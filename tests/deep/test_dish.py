@@ -132,7 +132,7 @@ def test_a_file_gets_the_same_code_as_its_bytes(data, tmp_path):
 def test_a_fit_that_fails_leaves_nothing_behind(data, digits, monkeypatch):
     X, y, Xq, _ = data
 
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("the device is gone")
 
     hasher, fitted = tiny(epochs=1, n_iter=0), tiny(epochs=1, n_iter=0).fit(X, y)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import dish
 from dish import DISH
 from dish.experiments import tune
 from dish.experiments.tune import Trial, recommend
@@ -53,8 +54,26 @@ def test_no_time_is_said(digits):
     assert found.params == {"n_bits": 64}
 
 
+def test_frames_and_lists_do_and_it_says_what_it_does(digits):
+    pandas = pytest.importorskip("pandas")
+    X, y, *_ = digits
+    lines = []
+    few = {"knobs": {"n_bits": (16,)}, "seconds": 60}
+    frame = pandas.DataFrame(X[:200], index=range(1000, 1200))
+    found = dish.recommend(frame, pandas.Series(y[:200], index=frame.index).astype(str), report=lines.append, **few)
+    listed = dish.recommend(X[:200].tolist(), [str(label) for label in y[:200]], **few)
+    assert [t.map for t in found.trials] == [t.map for t in listed.trials]
+    assert "200 of 200 rows: learning from 120" in lines[0]
+    assert "compile" in lines[1]
+    assert lines[-1].startswith("n_bits=16: MAP")
+
+
 def test_errors_name_the_argument(digits):
     X, y, *_ = digits
+    with pytest.raises(ValueError, match="X has 9 rows, too few to hold some out"):
+        recommend(X[:9], y[:9])
+    with pytest.raises(ValueError, match=r"y have a label for each; got \(300, 64\) and \(299,\)"):
+        recommend(X[:300], y[:299])
     with pytest.raises(ValueError, match="knobs must be some of n_bits"):
         recommend(X[:300], y[:300], knobs={"magic": (1,)})
     with pytest.raises(ValueError, match="seconds must be"):

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dish import HammingIndex, codes
-from dish.index import views
+from dish import HammingIndex, codes, team
+from dish.index import answers, views
 from dish.io import modelfile
 
 KINDS = ("random", "clustered", "duplicates", "one code")
@@ -94,6 +94,24 @@ def test_search_equals_brute_force(kind, n_bits):
     for radius in (0, 2, 3, n_bits // 4):
         for ix in (fresh, ready):
             assert_radius(ix.radius_search(Q, radius), Q, B, radius)
+
+
+@pytest.mark.parametrize("n_bits", [16, 64, 128, 192])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_query_at_a_time_shared_between_threads(kind, n_bits, monkeypatch):
+    monkeypatch.setattr(answers, "ROWS", 500)
+    monkeypatch.setattr(answers, "pays", lambda *_: True)
+    monkeypatch.setattr(team, "size", lambda most: max(1, min(3, most)))
+    B = make(kind, 3001, n_bits)
+    Q = queries_of(B, 6, n_bits)
+    ix = HammingIndex(n_bits)
+    ix.add(B)
+    for k in (1, 10, 1700):  # the last: more than a thread has rows
+        D, N = brute_nearest(Q, B, k)
+        for i in range(len(Q)):
+            found = ix.search(Q[i : i + 1], k)
+            np.testing.assert_array_equal(found[0], D[i : i + 1])
+            np.testing.assert_array_equal(found[1], N[i : i + 1])
 
 
 def test_learned_codes_are_grouped_and_random_ones_are_not():

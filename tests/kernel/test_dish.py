@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import dish
 from dish import DISH, codes, metrics, similarity
 from dish.baselines import LSH
+from dish.kernel.defaults import ROUGH
 
 
 def score(hasher, X, y, Xq, yq, base=None):
@@ -241,9 +242,10 @@ def test_bad_labels_are_named(digits):
 
 def test_more_anchors_than_rows_takes_all_rows_and_says_so(digits):
     X, y, _, _ = digits
-    with pytest.warns(UserWarning, match=r"n_anchors=1000 is more than the 50 rows"):
+    with pytest.warns(UserWarning, match=r"n_anchors=1000 is more than the 50 rows") as told:
         hasher = DISH(n_bits=8).fit(X[:50], y[:50])
     assert len(hasher.anchors_) == 50
+    assert told[0].filename == __file__  # the line that called fit
 
 
 def test_rows_that_are_all_alike_are_refused():
@@ -282,3 +284,15 @@ def test_polish_is_for_linear_hash_functions(blobs):
         DISH(4, loss=DecisionTreeClassifier(), polish=5).fit(X, y)
     with pytest.raises(ValueError, match="polish must be"):
         DISH(4, polish=-1).fit(X, y)
+
+
+def test_the_posterior_of_several_labels_takes_no_more_sweeps_than_it_needs():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((2000, 12)) < 0.3).astype(int)
+    X = Y @ rng.standard_normal((12, 8)) + rng.standard_normal((2000, 8))
+    fits = {loss: DISH(16, n_anchors=100, n_iter=20, loss=loss).fit(X, Y) for loss in ("posterior", "ridge")}
+    assert 1 < fits["posterior"].n_iter_ < fits["ridge"].n_iter_
+    objective = fits["posterior"].objective_
+    assert objective[-1] > (1 - ROUGH.gain) * objective[-2]
+    assert (objective[1:-1] <= (1 - ROUGH.gain) * objective[:-2]).all()
+    assert objective[-1] < 1.05 * fits["ridge"].objective_[-1]

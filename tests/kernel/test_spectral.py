@@ -7,7 +7,7 @@ import torch
 
 from dish import codes
 from dish.io.rows import RowSource
-from dish.kernel import features, spectral
+from dish.kernel import features, spectral, squaring
 from dish.kernel.problem import Problem
 from dish.similarity import LowRank, from_labels
 from helpers.similarities import KINDS
@@ -118,8 +118,28 @@ def test_every_similarity_kind_gives_a_start():
         assert torch.isfinite(W).all()
 
 
-def test_codes_of_groups_are_the_same_by_torch_as_by_numpy():
-    M, x = torch.from_numpy(RNG.standard_normal((20, 7))), RNG.standard_normal(7)
-    h, v = spectral._group_codes_on_device(M, x)
-    np.testing.assert_array_equal(h, M.numpy() @ x >= 0)
-    np.testing.assert_allclose(v, np.where(h, 1, -1) @ M.numpy(), rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("n_classes", [12, 130])
+def test_bits_on_the_device_are_those_of_the_host(n_classes):
+    """Tensors on the CPU take the place of a GPU's: the same bits by squaring as by eigh or Lanczos."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, n_classes, 3000)
+    K = torch.from_numpy(rng.standard_normal((n_classes, 40))[y] + rng.standard_normal((3000, 40)))
+    problem = Problem.of(from_labels(y), K)
+    X, H = spectral._start_by_classes(spectral.Relaxation(problem, 8), 8)
+    X_device, H_device = spectral._start_by_classes_on_device(spectral.Relaxation(problem, 8), 8)
+    np.testing.assert_array_equal(H, H_device)
+    np.testing.assert_allclose(X, X_device, atol=1e-3 * X.abs().max())
+
+
+def test_a_bit_that_adds_nothing_leaves_the_basis_alone():
+    rng = np.random.default_rng(0)
+    B = np.linalg.qr(rng.standard_normal((6, 3)))[0].T
+    T = np.diag([3.0, 2.0, 1.0])
+    bits = squaring.DeviceBits(np.vstack([B, np.zeros((2, 6))]), np.pad(T, (0, 2)), 3, 4, CPU)
+    np.testing.assert_allclose(abs(bits.best()), abs(2 * B[0]), atol=1e-9)
+    bits.deflate(torch.from_numpy(B[0] + B[1]))  # inside the basis
+    assert not bits.Bt[3].any()
+    bits.deflate(torch.from_numpy(rng.standard_normal(6)))
+    np.testing.assert_allclose(bits.Bt[[0, 1, 2, 4]] @ bits.Bt[[0, 1, 2, 4]].T, np.eye(4), atol=1e-12)
+    expected = bits.Bt.T @ torch.linalg.eigh(bits.T)[1][:, -1]
+    np.testing.assert_allclose(abs(bits.best()), abs(2 * expected), atol=1e-9)

@@ -1,5 +1,7 @@
 """`dish photos` as it is typed, and the collection that it serves."""
 
+import logging
+
 import pytest
 
 from dish.io import images
@@ -35,6 +37,7 @@ def test_the_page_is_served_with_room_for_whole_photos(folder, tmp_path, network
     assert served["found"].journal is not None
     assert served["limits"].max_body > 30e6
     assert served["show"] is False  # no terminal, no browser
+    assert not logging.getLogger("dish.web").isEnabledFor(logging.INFO)  # no line per thumbnail
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from dish import similarity
 from dish.labels import distinct_sets, label_matrix
-from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, from_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, LowRank, base, from_labels
 from helpers.similarities import KINDS, RNG, Y
 
 
@@ -207,3 +207,11 @@ def test_moving_a_similarity_leaves_the_callers_where_it_is(name):
     assert all(vars(S)[attribute] is value for attribute, value in before.items())
     assert moved.row_group.device.type == "meta"
     np.testing.assert_allclose(S.dense(), dense, atol=1e-12)
+
+
+def test_sums_of_runs_are_those_of_a_sparse_product():
+    rng = np.random.default_rng(0)
+    A = sp.csr_array((rng.random((40, 9)) < 0.2).astype(float))
+    z = torch.from_numpy(rng.integers(-5, 6, 9).astype(float))
+    found = base.sums_of_runs(z[torch.from_numpy(A.indices).long()], torch.from_numpy(A.indptr))
+    np.testing.assert_array_equal(found, A @ z.numpy())

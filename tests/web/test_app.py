@@ -35,6 +35,36 @@ def test_search_by_vector_is_the_exact_search(client, learned, digits):
         assert answer["time_ms"].keys() == {"encode", "search"}
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"vector": [%s], "k": 3}' % b",".join([b"1"] * 64),
+        b'{"id": 1003, "radius": 4}',
+        b'{"id": "nobody"}',
+        b'{"code": "00ff00ff"}',
+        b'{"code": "00FF00ff"}',
+        b'{"vector": [1], "k": 3}',
+        b'{"vector": [NaN]}',
+        b'{"id": 1003, "k": 0}',
+        b'{"id": 1003, "k": 2, "radius": 2}',
+        b'{"id": 1003, "more": 1}',
+        b"[1]",
+        b"{",
+        b"",
+    ],
+)
+def test_the_short_way_to_a_search_answers_as_the_long_way_does(client, body):
+    """What is plainly JSON does not go through FastAPI; with a parameter of its kind it does."""
+    answers = [
+        client.post("/search", content=body, headers={"content-type": "application/json" + more})
+        for more in ("", "; charset=utf-8")
+    ]
+    assert answers[0].status_code == answers[1].status_code
+    short, long = (answer.json() for answer in answers)
+    assert {**short, "time_ms": 0} == {**long, "time_ms": 0}
+    assert answers[0].headers["content-type"] == answers[1].headers["content-type"]
+
+
 def test_radius_takes_all_that_are_near_and_says_what_was_cut_off(learned):
     hasher, X, _, ids = learned
     base = hasher.transform(X)

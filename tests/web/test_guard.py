@@ -8,7 +8,7 @@ import traceback
 import pytest
 from starlette.testclient import TestClient
 
-from dish.web import guard, server
+from dish.web import address, guard
 from dish.web.app import create_app
 from dish.web.collection import Collection
 from dish.web.errors import Refused
@@ -77,7 +77,7 @@ def test_the_addresses_that_guessed_are_not_remembered_without_end(monkeypatch):
 
 
 def test_off_loopback_other_names_are_refused_too(learned):
-    names = server._names("0.0.0.0", ["search.example"])
+    names = address.names("0.0.0.0", ["search.example"])
     client = make_client(learned, guard.Limits(hosts=names, any_address=True))
     for name in ("search.example", "Search.Example:8000", "localhost", "192.0.2.7:8000", "[2001:db8::1]:8000"):
         assert client.get("/health", headers={"host": name}).status_code == 200, name
@@ -85,7 +85,7 @@ def test_off_loopback_other_names_are_refused_too(learned):
         answer = client.get("/health", headers={"host": name})
         assert answer.status_code == 403, name
         assert "--allowed-host" in answer.json()["error"]
-    assert server._names("0.0.0.0", ["*"]) == ()
+    assert address.names("0.0.0.0", ["*"]) == ()
 
 
 def test_requests_of_every_kind_count_towards_the_concurrency(learned, monkeypatch):

@@ -101,7 +101,7 @@ def test_a_network_of_vectors_is_served_as_one(learned):
     index.add(hasher.transform(X.astype(np.float32)), labels=[str(v) for v in y])
     found = Collection(hasher, index)
     assert (found.takes, found.n_features) == ("vector", 64)
-    server._warm_up(found)
+    server.warm_up(found)
     client = TestClient(create_app(found))
     answer = client.post("/search", json={"vector": X[3].tolist(), "k": 3}).json()
     assert answer["code"] == hasher.transform(X[3:4].astype(np.float32)).tobytes().hex()

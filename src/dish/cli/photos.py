@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,29 +59,31 @@ def photos(
 ) -> None:
     """Search in a folder of photos: similar ones, copies, and what an uploaded picture resembles.
 
-    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens in
-    seconds, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
+    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens at
+    once, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
     Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
     """
     if token is not None and not token.strip():
         raise ValueError("--token must not be empty")
     if epochs is not None and not train:
         raise ValueError("--epochs needs --train: without it no network is trained")
-    from dish.photos import Wishes, open_library, tuning
+    from dish.photos.plan import EPOCHS, Wishes
+    from dish.photos.state import home_of
+    from dish.web.photos import open_photos, open_quickly
 
-    wishes = Wishes(bits, labels, (epochs or tuning.EPOCHS) if train else None, again)
+    wishes = Wishes(bits, labels, (epochs or EPOCHS) if train else None, again)
     if not page:
-        _report(open_library(folder, wishes, cache, _say))
+        _report(open_quickly(folder, wishes, cache or home_of(folder), _say))
         return
     from dish.web import server
     from dish.web.guard import Limits
-    from dish.web.photos import open_photos
+    from dish.web.logs import start_log
 
-    server.start_log()
+    start_log(logging.WARNING)  # a line per thumbnail would bury what is said
     found, library = open_photos(folder, wishes, cache, writable=writable, say=_say)
     _report(library)
     limits = Limits(max_body=MAX_BODY, max_pixels=MAX_PIXELS, connections=CONNECTIONS, token=token)
-    server.serve(found, limits, host=host, port=port, show=browser and sys.stdout.isatty())
+    server.serve(found, limits, host=host, port=port, show=browser and sys.stdout.isatty(), eager=False)
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,10 @@ from rich.table import Table
 from dish.cli.options import Host, Port, console, example
 
 
-@example("dish serve --model m.dish --index ix.dish --images photos --writable")
+@example(
+    "dish serve --model m.dish --index ix.dish --images photos --writable; "
+    "dish serve --model m.dish --index ix.dish --workers 4"
+)
 def serve(
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
     index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
@@ -38,15 +41,32 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="A further host name to answer to; repeatable; * answers to any.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that answer; several share the index's file and take no items.")
+    ] = 1,
 ) -> None:
     """Serve search over HTTP, with a page. Needs the extra: pip install 'dish-hash\\[serve]'."""
     if token is not None and not token.strip():
         raise ValueError("--token must not be empty")
-    from dish.web import server
+    if workers > 1 and writable:
+        raise ValueError(
+            f"--workers {workers} and --writable do not go together: several workers share one index, which none of "
+            "them may change; leave out one of the two"
+        )
     from dish.web.guard import Limits
+    from dish.web.logs import start_log
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
-    server.start_log()
+    start_log()
+    if workers > 1:
+        from dish.web.workers import Served
+        from dish.web.workers import serve as serve_together
+
+        served = Served(model, index, images, takes, title)
+        serve_together(served, limits, workers, host=host, port=port, allowed_hosts=allowed_host or ())
+        return
+    from dish.web import server
+
     found = server.open_collection(model, index, images=images, takes=takes, writable=writable, title=title)
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
 
@@ -89,8 +109,10 @@ def _serve_demo(data: str, host: str, port: int) -> None:
     from dish.web import server
     from dish.web.demo import DEMOS
     from dish.web.guard import Limits
+    from dish.web.logs import start_log
 
     if data not in DEMOS:
         raise ValueError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")
+    start_log()
     print(f"dish: learning codes of {data} …", flush=True)
     server.serve(DEMOS[data](), Limits(), host=host, port=port)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from dish import nets
 from dish.deep.model import make_model
 from dish.io import images
-from dish.io.featurecache import FeatureCache, Stamp
+from dish.io.featurecache import NET, FeatureCache, Stamp
 from dish.machine import resolve_device, usable_cores
 from dish.progress import progress
 
-NET = "efficientnet_lite0"
 BATCH = 16
 MOST_PIXELS = 150_000_000  # phones go that far; what is decoded at a fraction of its size needs little memory
 

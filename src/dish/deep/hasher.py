@@ -170,7 +170,11 @@ class DeepHasher(Hasher):
     def _prepare(self, X: Any, y: Any, ranks: parallel.Ranks) -> tuple[Problem, Fitted]:
         """Rows, targets, seed, device and processes of a fit, and the attributes that describe its rows."""
         X, y = images.with_labels(X, y, self.image_side)
-        self._require_y(y, "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder per label")
+        self._require_y(
+            y,
+            "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder per label "
+            "(photos without labels: dish photos FOLDER)",
+        )
         if isinstance(y, Similarity):
             raise ValueError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
         blank = type(self)(**self.get_params(deep=False))  # checking rows sets attributes

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dish import codes, metrics
 from dish.checks import check_integer, check_number
+from dish.hasher import as_rows
 from dish.kernel.dish import DISH
 from dish.labels import as_array, is_tags, tag_matrix
 
@@ -24,6 +25,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "loss": ("ridge",),
     "similar_weight": (2.0, 10.0),
 }
+LEAST = 20  # rows that can be split
 ENOUGH = 0.01  # MAP that shorter codes may lose
 SLOWER = 1.5  # a fit may take that much longer than its likeness to earlier ones says
 
@@ -81,39 +83,81 @@ def recommend(
     random_state: int = 0,
     report: Callable[[str], None] = lambda line: None,
 ) -> Recommendation:
-    """Parameters of ``DISH`` for rows X (n, d) with labels y, by rows that are held out, in about ``seconds``.
+    """Parameters of ``DISH`` that suit rows with labels, judged by rows that were held out.
 
     At most ``max_rows`` rows are drawn. Of them, 60 % are learned from; the others are queries and the database they
-    search, so that neither was seen. One knob at a time leaves the defaults (``knobs``: parameter → values to try),
-    then those that helped are tried together. Of code lengths that are nearly as good, the shortest is recommended.
+    search, so that neither was seen. One parameter at a time leaves the defaults, then those that helped are tried
+    together. Of code lengths that are nearly as good, the shortest is recommended. ``dish tune`` is the command.
+
+    Parameters
+    ----------
+    X, y : rows (n, d) and labels
+        As ``DISH.fit`` takes them, in memory or memory-mapped.
+    seconds : float
+        Time to spend, about. The defaults are always tried.
+    knobs : dict, optional
+        Parameter → values to try: some of ``n_bits``, ``n_anchors``, ``similar_weight`` and ``loss``.
+    max_rows, random_state : int
+        Rows to draw, at most; seed of the draw and of every fit.
+    report : callable
+        Is told what happens, a line at a time: ``report=print``.
+
+    Returns
+    -------
+    Recommendation
+        ``params`` are those to fit with, ``trials`` what was tried; ``print`` shows both as a table.
+
+    Examples
+    --------
+    >>> import dish
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> found = dish.recommend(X[:500], y[:500], knobs={"n_bits": (16, 32)}, seconds=60)
+    >>> hasher = dish.DISH(**found.params)
     """
     check_number("seconds", seconds, low=0, strict=True)
     start = time.perf_counter()
+    X = X if isinstance(X, np.ndarray) else np.asarray(as_rows(X))
     (y,) = tag_matrix(y) if is_tags(y) else (y if sp.issparse(y) else as_array(y),)
+    if X.ndim != 2 or X.shape[0] != y.shape[0]:
+        raise ValueError(f"X must be rows (n, d) and y have a label for each; got {X.shape} and {y.shape}")
+    if X.shape[0] < LEAST:
+        raise ValueError(f"X has {X.shape[0]} rows, too few to hold some out: it needs at least {LEAST}")
     rng = np.random.default_rng(random_state)
     n = min(X.shape[0], check_integer("max_rows", max_rows, low=100))
     picked = np.sort(rng.permutation(X.shape[0])[:n])
     judge = Judge(np.asarray(X[picked], np.float32), y[picked], rng, random_state)
+    report(f"{n:,} of {X.shape[0]:,} rows: learning from {judge.n_train:,}, judging by the others")
+    found = _search(judge, KNOBS if knobs is None else knobs, start + seconds, report)
+    found.n_rows, found.seconds = n, time.perf_counter() - start
+    found.notes = _notes(found, X.shape[0], seconds)
+    return found
+
+
+def _search(
+    judge: Judge, knobs: Mapping[str, Sequence[Any]], deadline: float, report: Callable[[str], None]
+) -> Recommendation:
+    """Try the defaults, one knob at a time, and what helped together; stop before the deadline."""
+    settings = list(_settings(knobs, judge.n_train))
+    report("the first fit, which may have to compile, once per installation")
     judge.warm_up()
     trials = [judge.trial("defaults", {})]
     report(f"defaults: MAP {trials[0].map:.3f} in {trials[0].seconds:.1f} s")
     not_tried: list[tuple[str, Any]] = []
-    for knob, value in _settings(KNOBS if knobs is None else knobs, judge.n_train):
-        if time.perf_counter() - start + SLOWER * _expected(DEFAULTS | {knob: value}, trials) > seconds:
+    for knob, value in settings:
+        if time.perf_counter() + SLOWER * _expected(DEFAULTS | {knob: value}, trials) > deadline:
             not_tried.append((knob, value))
             continue
         trials.append(judge.trial(knob, {knob: value}))
         report(f"{knob}={value}: MAP {trials[-1].map:.3f} in {trials[-1].seconds:.1f} s")
     together = _helped(trials)
-    if len(together) > 1 and time.perf_counter() - start + SLOWER * max(t.seconds for t in trials) < seconds:
+    if len(together) > 1 and time.perf_counter() + SLOWER * max(t.seconds for t in trials) < deadline:
         trials.append(judge.trial("together", together))
         together = together if trials[-1].map == max(t.map for t in trials) else _best_alone(trials)
     elif len(together) > 1:
         together = _best_alone(trials)
     params = {"n_bits": _shortest(trials)} | {k: v for k, v in together.items() if k != "n_bits"}
-    found = Recommendation(params, trials, not_tried, n, judge.n_train, time.perf_counter() - start)
-    found.notes = _notes(found, X.shape[0], seconds)
-    return found
+    return Recommendation(params, trials, not_tried, 0, judge.n_train, 0.0)
 
 
 class Judge:

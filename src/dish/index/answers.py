@@ -8,18 +8,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish import team
 from dish.codes import distances
 from dish.compiled import pays
 from dish.index import scan
 
 Kernel = Callable[..., Any]  # (queries, codes, k) → keys and rows, ascending by key, then by row
+ROWS = 1 << 18  # per thread at least, where threads share the rows of one query: it must pay to wake one
 
 
 def run(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
     """A kernel over all queries."""
     if kernel is scan.nearest and not pays(kernel, len(Q) * len(B)):
         return nearest_of_few(Q, B, k)
+    if kernel is scan.nearest and 0 < 2 * len(Q) <= team.size(len(B) // ROWS):
+        return _over_rows(kernel, Q, B, k)
     return stacked(scan.in_threads(kernel, Q, B, k, k=k) if k else [], len(Q), k)
+
+
+def _over_rows(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
+    """A kernel with few queries: the threads share the rows."""
+    size = -(-len(B) // team.size(len(B) // ROWS))
+    starts = range(0, len(B), size)
+    parts = scan.share_out(lambda i: kernel(Q, B[i : i + size], min(k, len(B[i : i + size]))), starts)
+    return merge([(D, R + i) for i, (D, R) in zip(starts, parts, strict=True)], len(Q), k)
 
 
 def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:

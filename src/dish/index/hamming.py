@@ -35,19 +35,44 @@ class HammingIndex:
 
     Parameters
     ----------
-    n_bits : int
+    n_bits : int, default=64
         Code length; need not be a multiple of 8.
-    mode : "exact" or "approximate"
+    mode : "exact" or "approximate", default="exact"
         "approximate" looks only into the ``n_probe`` lists nearest to a query (faiss IndexBinaryIVF, ``pip install
         'dish-hash[faiss]'``): for tens of millions of rows. ``measure_recall`` says what it misses.
         ``radius_search`` stays exact.
-    n_lists : int or None
+    n_lists : int or None, default=None
         Lists of the approximate mode; None: four times the square root of the rows.
-    n_probe : int or None
+    n_probe : int or None, default=None
         Lists looked into; None: a sixteenth of them.
-    model : str or None
+    model : str or None, default=None
         ``fingerprint_`` of the hasher that made the codes, kept in the file. ``check_model`` refuses another hasher's
         codes; None: unknown, nothing is checked.
+
+    Attributes
+    ----------
+    ids : int64 or object (n,)
+        The ids, in the order of insertion.
+
+    Notes
+    -----
+    Beside faiss's IndexBinaryFlat: codes have the same layout (``np.packbits``), but ``n_bits`` counts bits and need
+    not be a multiple of 8, ``radius`` means ≤ (``range_search`` means <), answers with fewer than k rows are shorter
+    (not padded with −1), and there is nothing to train.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dish import HammingIndex
+    >>> codes = np.array([[0b00000000], [0b00000011], [0b11111111]], np.uint8)
+    >>> index = HammingIndex(n_bits=8)
+    >>> index.add(codes, ids=["none", "two", "all"])
+    >>> D, I = index.search(codes[:1], k=2)
+    >>> D.tolist(), I.tolist()
+    ([[0, 2]], [['none', 'two']])
+    >>> lims, D, I = index.radius_search(codes[:1], radius=2)
+    >>> I[lims[0] : lims[1]].tolist()
+    ['none', 'two']
     """
 
     def __init__(
@@ -206,17 +231,23 @@ class HammingIndex:
 
         Parameters
         ----------
-        queries : packed codes, or float (n_queries, n_bits) for the asymmetric modes
-        k : int
+        queries : uint8 (n_queries, ceil(n_bits / 8)) or float (n_queries, n_bits)
+            Packed codes; for the asymmetric modes real outputs.
+        k : int, default=10
             How many. An index with fewer rows returns all of them: there is no padding.
-        ids : ids or None
+        ids : ids or None, default=None
             Search among these only. Ids that are not in the index are ignored.
-        mode : "hamming", "asymmetric" or "rerank"
+        mode : "hamming", "asymmetric" or "rerank", default="hamming"
             "hamming": D int32, the distances, ascending. "asymmetric": D float32, inner products of the real
             outputs of a hasher (``decision_function``) with the stored ±1 codes, descending; exact. "rerank":
             the same order, but only among the ``shortlist`` rows nearest by the signs of the outputs.
-        shortlist : int or None
+        shortlist : int or None, default=None
             None: ten times k, at least 100.
+
+        Returns
+        -------
+        D, I : (n_queries, min(k, rows)) each
+            Distances or products, and ids.
         """
         return self._now.search(queries, k, ids, mode, shortlist)
 

@@ -7,14 +7,14 @@ Codes are words here, (n, w) unsigned integers. Every kernel runs on one thread 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dish import team
 from dish.codes import byte_table, popcount
-from dish.compiled import njit, threads
+from dish.compiled import njit
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
 
@@ -27,18 +27,21 @@ def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int =
 
     With a large k, fewer queries at a time: each needs room for some k candidates.
     """
-    n_threads = threads()
-    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // n_threads)))
+    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // team.size(len(Q)))))
     return share_out(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
 
 
 def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
     """``work`` on every part, on as many threads as numba may use; results in order."""
-    n_threads = min(threads(), len(parts))
-    if n_threads < 2:
-        return [work(part) for part in parts]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(work, parts))
+    results: list[Any] = [None] * len(parts)
+    rest = iter(range(len(parts)))  # every thread takes the next part when it is done with one
+
+    def take(_: int) -> None:
+        for i in rest:
+            results[i] = work(parts[i])
+
+    team.run(take, team.size(len(parts)))
+    return results
 
 
 @njit(nogil=True, cache=True)
@@ -50,25 +53,49 @@ def _columns(B: Any, C: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _distances(q: Any, B: Any, C: Any, by_column: bool, out: Any) -> Any:
-    """out[t] = Hamming distance of q and B[t]; the smallest of them. C holds the columns of B.
+def _some_below(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, bound: int) -> bool:
+    """Whether one of n codes (one after another in ``words``; also as columns of C) is nearer to Q[i] than ``bound``.
 
-    By column the loops become vector instructions; with few queries the transposing would cost more than that.
+    Distance − bound wraps around to a number whose first bit is set where it is negative, and those bits are
+    gathered by OR: loops of vector instructions without a comparison. Codes of three words and more: "maybe".
     """
-    if by_column:
-        for t in range(len(B)):
-            out[t] = popcount(np.uint64(C[0, t] ^ q[0]))
-        for w in range(1, B.shape[1]):
-            for t in range(len(B)):
-                out[t] += popcount(np.uint64(C[w, t] ^ q[w]))
+    signs, b = np.uint64(0), np.uint64(bound)
+    q, p = np.uint64(Q[i, 0]), np.uint64(Q[i, Q.shape[1] - 1])
+    if Q.shape[1] == 1:
+        for t in range(len(words)):
+            signs |= popcount(np.uint64(words[t]) ^ q) - b
+    elif Q.shape[1] == 2 and by_column:
+        for t in range(n):
+            signs |= popcount(np.uint64(C[0, t]) ^ q) - b + popcount(np.uint64(C[1, t]) ^ p)
+    elif Q.shape[1] == 2:
+        for t in range(n):
+            signs |= popcount(np.uint64(words[2 * t]) ^ q) - b + popcount(np.uint64(words[2 * t + 1]) ^ p)
     else:
-        for t in range(len(B)):
+        return True
+    return signs >> np.uint64(63) != 0
+
+
+@njit(nogil=True, cache=True)
+def _distances(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, out: Any) -> Any:
+    """out[t] = Hamming distance of Q[i] and the t-th of n codes; the smallest of them."""
+    if Q.shape[1] == 1:
+        q = Q[i, 0]
+        for t in range(len(words)):
+            out[t] = popcount(np.uint64(words[t] ^ q))
+    elif by_column:
+        for t in range(n):
+            out[t] = popcount(C[0, t] ^ Q[i, 0])
+        for w in range(1, Q.shape[1]):
+            for t in range(n):
+                out[t] += popcount(C[w, t] ^ Q[i, w])
+    else:
+        for t in range(n):
             d = np.uint64(0)
-            for w in range(B.shape[1]):
-                d += popcount(np.uint64(B[t, w] ^ q[w]))
+            for w in range(Q.shape[1]):
+                d += popcount(words[np.uint64(t * Q.shape[1] + w)] ^ Q[i, w])  # (unsigned: never from the end)
             out[t] = d
     low = out[0]
-    for t in range(len(B)):
+    for t in range(n):
         low = min(low, out[t])
     return low
 
@@ -78,37 +105,55 @@ def nearest(Q: Any, B: Any, k: int) -> Any:
     """The k nearest of B for every query: distances int32 and rows int64, both (n_queries, k).
 
     Candidates nearer than the k-th so far are appended in the order of rows and cut back to the k best when
-    there are twice as many: constant work per candidate, whatever k is.
+    there are twice as many: constant work per candidate, whatever k is. Once k codes equal a query, it is done.
     """
     n_bits = 8 * B.itemsize * B.shape[1]
     full = 2 * k + 32
     d = np.empty((len(Q), full + BLOCK), np.int32)
     rows = np.empty((len(Q), full + BLOCK), np.int64)
     count = np.zeros(len(Q), np.int64)
-    bound = np.full(len(Q), n_bits + 1, np.uint16)
+    bound = np.full(len(Q), n_bits + 1, np.int64)  # the distance of the k-th so far: a later row at it comes after
+    at = np.zeros((len(Q), n_bits + 1), np.int64)  # candidates at each distance
+    below = np.zeros(len(Q), np.int64)  # candidates nearer than the bound
     out = np.empty(BLOCK, np.uint16)
     C = np.empty((B.shape[1], BLOCK), B.dtype)
-    by_column = len(Q) > 3 or B.shape[1] < 3
+    by_column = len(Q) > 3 and B.shape[1] > 1
+    flat, w = B.ravel(), B.shape[1]
     for j in range(0, len(B), BLOCK):  # blocks outside, queries inside: a block is read from memory once
-        some = B[j : j + BLOCK]
+        n = min(BLOCK, len(B) - j)
+        words = flat[w * j : w * (j + n)]
         if by_column:
-            _columns(some, C)
+            _columns(B[j : j + n], C)
         for i in range(len(Q)):
-            if _distances(Q[i], some, C, by_column, out) < bound[i]:
-                c = count[i]
-                for t in range(len(some)):
-                    if out[t] < bound[i]:
-                        d[i, c] = out[t]
-                        rows[i, c] = j + t
-                        c += 1
+            if bound[i] == 0 or not _some_below(Q, i, words, C, n, by_column, bound[i]):
+                continue
+            if _distances(Q, i, words, C, n, by_column, out) < bound[i]:
+                c = _pick_nearer(out[:n], j, k, d[i], rows[i], count[i], at[i], bound, below, i)
                 if c >= full:
                     keep_nearest(d[i], rows[i], c, k, n_bits)
                     c = k
-                    bound[i] = d[i, k - 1]  # a later row at the same distance comes after: not needed
                 count[i] = c
     for i in range(len(Q)):
         keep_nearest(d[i], rows[i], count[i], k, n_bits)
     return d[:, :k].copy(), rows[:, :k].copy()
+
+
+@njit(nogil=True, cache=True)
+def _pick_nearer(out: Any, j: int, k: int, d: Any, rows: Any, c: int, at: Any, bound: Any, below: Any, i: int) -> int:
+    """Append what is nearer than query i's bound, and lower the bound while k candidates are nearer than it."""
+    b, n_below = bound[i], below[i]
+    for t in range(len(out)):
+        if out[t] < b:
+            d[c] = out[t]
+            rows[c] = j + t
+            c += 1
+            at[out[t]] += 1
+            n_below += 1
+            while n_below >= k:
+                b -= 1
+                n_below -= at[b]
+    bound[i], below[i] = b, n_below
+    return c
 
 
 @njit(nogil=True, cache=True)
@@ -170,16 +215,20 @@ def within(Q: Any, B: Any, radius: int) -> Any:
     c = 0
     out = np.empty(BLOCK, np.uint16)
     C = np.empty((B.shape[1], BLOCK), B.dtype)
-    by_column = len(Q) > 3 or B.shape[1] < 3
+    by_column = len(Q) > 3 and B.shape[1] > 1
+    flat, w = B.ravel(), B.shape[1]
     for j in range(0, len(B), BLOCK):
-        some = B[j : j + BLOCK]
+        n = min(BLOCK, len(B) - j)
+        words = flat[w * j : w * (j + n)]
         if by_column:
-            _columns(some, C)
+            _columns(B[j : j + n], C)
         for i in range(len(Q)):
-            if _distances(Q[i], some, C, by_column, out) <= radius:
+            if not _some_below(Q, i, words, C, n, by_column, radius + 1):
+                continue
+            if _distances(Q, i, words, C, n, by_column, out) <= radius:
                 if c + BLOCK > len(d):
                     query, d, rows = longer(query, c), longer(d, c), longer(rows, c)
-                c = _pick(out[: len(some)], radius, i, j, query, d, rows, c)
+                c = _pick(out[:n], radius, i, j, query, d, rows, c)
     return _by_query(query[:c], d[:c], rows[:c], len(Q), radius)
 
 

@@ -16,6 +16,8 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS rows (name TEXT PRIMARY KEY, size INTEGER, changed INTEGER, problem TEXT, features BLOB);
 CREATE TABLE IF NOT EXISTS about (maker TEXT);
 """
+NET = "efficientnet_lite0"  # whose features of photos are kept
+
 Features = NDArray[np.float32]
 
 

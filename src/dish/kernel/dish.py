@@ -16,7 +16,7 @@ from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
 from dish.io.rows import RowSource
 from dish.kernel import inputs
-from dish.kernel.defaults import chosen_kernel, linear_loss, takes_posterior
+from dish.kernel.defaults import FULL, ROUGH, Effort, check_resumable, chosen_kernel, linear_loss, takes_posterior
 from dish.kernel.fingerprint import fingerprint
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.functions import Classifiers, HashFunction, Posterior
@@ -24,11 +24,11 @@ from dish.kernel.hasher import KernelHasher
 from dish.kernel.polish import polish
 from dish.kernel.posterior import codes_of_labels, fit_posterior
 from dish.kernel.problem import Problem, shared_random_state
-from dish.kernel.spectral import spectral_start
+from dish.kernel.spectral import first_codes, spectral_start
 from dish.lazy import torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
-from dish.similarity import Similarity, check_labels, from_labels
+from dish.similarity import Classes, Similarity, check_labels, from_labels
 from dish.solver import cbcd
 
 FStep = LinearStep | ClassifierStep
@@ -43,57 +43,58 @@ class DISH(KernelHasher):
 
     Parameters
     ----------
-    n_bits : int
+    n_bits : int, default=64
         Code length r; need not be a multiple of 8.
-    n_anchors : int
+    n_anchors : int, default=1000
         Anchors m of the kernel map. More anchors give better codes: the cost grows with n·m. With fewer rows
         than that all rows become anchors (with a warning).
-    gamma : "auto" or float
+    gamma : "auto" or float, default="auto"
         Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors. A few rows
         that lie far outside all others are left out of that mean, with a warning that names them.
-    loss : "auto", "posterior", "ridge", "hinge", "logistic" or a scikit-learn classifier
+    loss : "auto", "posterior", "ridge", "hinge", "logistic" or a scikit-learn classifier, default="auto"
         Which hash function is learned, and how. "posterior": F(x) = p(x) V + offset, p the probabilities of the
         labels and V a frame of one vector per label, learned once the codes are. "ridge", "hinge", "logistic": F
         linear in the kernel features, learned in turn with the codes. A classifier is cloned and trained once per
         bit. "auto": "posterior" where y holds labels, at most 4,096 different ones, and ``polish`` is 0; or "ridge".
-    nu : float
+    nu : float, default=1e-4
         Weight ν of the loss in the H-step.
-    n_iter : int
-        Most H-steps; fewer if the codes stop changing. 0 keeps the start.
-    similar_weight : "auto" or float
+    n_iter : int, default=5
+        Most H-steps; fewer if the codes stop changing, or for the posterior of several labels change little. 0 keeps
+        the start.
+    similar_weight : "auto" or float, default="auto"
         w of S = w·YYᵀ − 1. 2 is the paper's S, 10 its balance for 1,000 classes. "auto": √c/3, but from 2 to 10, for
         c classes of equal size; 2 for several labels per row.
-    multilabel : "count", "share_one" or "jaccard"
+    multilabel : "count", "share_one" or "jaccard", default="count"
         For (n, l) labels: the paper's w·YYᵀ − 1, the exact "share at least one label", or the Jaccard index.
-    init : "spectral", "random", or packed codes (n, ceil(n_bits/8))
+    init : "spectral", "random", or packed codes (n, ceil(n_bits/8)), default="spectral"
         Where H starts.
-    kernel : "auto", "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m)
+    kernel : "auto", "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m), default="auto"
         The feature map. "linear" is x − mean, without anchors; "rbf+linear" has both. "auto": "rbf+linear" for the
         posterior if x has no more than ``n_anchors`` features, but "rbf" if there are fewer than 32,768 rows and
         held-out ones are predicted better without x; else "rbf".
-    anchors : "random", "kmeans" or an array (m, d)
+    anchors : "random", "kmeans" or an array (m, d), default="random"
         How anchors are chosen.
-    ridge : float
-        ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0, a little keeps it solvable.
-    lam : float
+    ridge : float, default=1e-6
+        ρ of the F-step as a share of the mean diagonal of KᵀK; the paper has 0. Raised if rounding demands it.
+    lam : float, default=0
         λ of Fast C-BCD: larger values move fewer rows per step.
-    polish : int
+    polish : int, default=0
         Gradient steps at the end that fit F to S directly, past the paper; similar pairs weigh half as much again
         there. Codes of new rows get better, the more so the more rows there are per anchor: 60 steps for 60 rows per
         anchor, 10 for 5, are a good measure. 0: none.
-    memory_budget : None, int or str
+    memory_budget : None, int or str, default=None
         Bytes ("2GB") that a fit on the CPU may hold. Kernel features that do not fit in memory are spilled to a
         scratch file (in the folder of temporary files), or recomputed on every pass if that is faster. None: half of
         what is free.
-    checkpoint : path or None
+    checkpoint : path or None, default=None
         A folder that gets the state after every iteration. A fit that finds its own state there resumes from it. With
         several processes, one that all of them can write to. For the built-in losses, and a ``random_state`` that can
         be repeated.
-    device : "auto", "cpu", "cuda", …
+    device : "auto", "cpu", "cuda", …, default="auto"
         Where the linear algebra runs; "auto" takes a GPU if there is one.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=0
         Same seed, same machine: same codes.
-    verbose : int
+    verbose : int, default=0
         1 reports every iteration on standard error.
 
     Attributes
@@ -113,6 +114,15 @@ class DISH(KernelHasher):
         The posterior hash function, F(x) = p(x)ᵃ frame + offset with p(x) = link(k(x) B + b).
     timings_ : dict
         Seconds spent in each stage of ``fit``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from dish import DISH
+    >>> X, y = load_digits(return_X_y=True)
+    >>> hasher = DISH(n_bits=32, n_anchors=100).fit(X[:500], y[:500])
+    >>> hasher.transform(X[500:]).shape  # 4 bytes per row
+    (1297, 4)
     """
 
     codes_: NDArray[np.uint8]
@@ -189,7 +199,8 @@ class DISH(KernelHasher):
         del X, y, rows  # what is needed of them is in the problem
         step = self._f_step(problem)
         H = self._start(problem, step) if state is None else self._resume_from(state, problem, step)
-        self._alternate(problem, step, H, state.objective.tolist() if state else [], saved)
+        effort = ROUGH if posterior and not isinstance(S, Classes) else FULL
+        self._alternate(problem, step, H, state.objective.tolist() if state else [], saved, effort)
         if self.polish:
             assert isinstance(step, LinearStep)
             with self._stage("polish"):
@@ -243,40 +254,32 @@ class DISH(KernelHasher):
     def _start(self, problem: Problem, step: FStep) -> cbcd.Columns:
         """The first H, and the first F in ``step``."""
         if isinstance(self.init, str) and self.init == "spectral":
-            W, packed = spectral_start(problem, self.n_bits)
+            with self._stage("start"):
+                W, packed = spectral_start(problem, self.n_bits)
             step.start(W)
             if isinstance(step, ClassifierStep) and self.n_iter == 0:  # there is no later F-step to train them in
                 step.fit(cbcd.columns_for(packed, self.n_bits))
             return cbcd.columns_for(packed, self.n_bits)
         with problem.ranks.raise_together():
-            packed = torch.from_numpy(self._first_codes(problem)).to(problem.device)
+            packed = torch.from_numpy(first_codes(problem, self.init, self.n_bits)).to(problem.device)
         H = cbcd.columns_for(packed, self.n_bits)
         step.fit(H)
         return H
 
-    def _first_codes(self, problem: Problem) -> Any:
-        """The user's own codes, or random ones: every bit +1 on half of the rows."""
-        n_here, r = len(problem.K), self.n_bits
-        if isinstance(self.init, str):
-            half, mine = np.arange(problem.n) < (problem.n + 1) // 2, slice(problem.first, problem.first + n_here)
-            return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
-        packed = codes.pack(codes.unpack(codes.check_codes(self.init, r, name="init"), r))  # unused bits zero
-        if len(packed) != n_here:
-            raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
-        return packed
-
     def _alternate(
-        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Checkpoint | None
+        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Any, effort: Effort
     ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
         S, r = problem.S, self.n_bits
         squared_norm = S.squared_norm()
         self.codes_ = H.packed()
         for t in range(len(objective), self.n_iter):
+            if effort.is_spent(objective):
+                break
             with self._stage("linear term"):
                 q, constant = step.linear_terms(problem.n * self.nu)
             with self._stage("H-step"):
-                done = cbcd.sweep(H, S, q, lam=self.lam, ranks=problem.ranks)
+                done = cbcd.sweep(H, S, q, lam=self.lam, max_steps=effort.steps, ranks=problem.ranks)
             value = cbcd.objective(done, squared_norm, r, constant)
             if objective and (done.flips == 0 or value > objective[-1]):
                 break  # nothing left to gain (or only rounding): the last state stands
@@ -343,23 +346,13 @@ class DISH(KernelHasher):
         if check_integer("polish", self.polish, low=0) and not built_in:
             raise ValueError("polish needs loss 'ridge', 'hinge' or 'logistic': it changes the W of a linear F")
         if self.checkpoint is not None:
-            self._check_resumable()
+            check_resumable(self.loss, self.random_state)
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
             check_option("loss", self.loss, ("auto", "posterior", *LOSSES), " or a scikit-learn classifier")
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
         machine.memory_budget(self.memory_budget)
         resolve_device(self.device)
-
-    def _check_resumable(self) -> None:
-        """Refuse a checkpoint that no later fit could resume from."""
-        if not isinstance(self.loss, str):
-            raise ValueError(
-                f"checkpoint works with loss {', '.join(map(repr, LOSSES))}: the classifiers of "
-                f"{type(self.loss).__name__} cannot be kept in a file; pass checkpoint=None"
-            )
-        if self.random_state is None:
-            raise ValueError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
 
     def _report(self, t: int, value: float, done: cbcd.Sweep) -> None:
         if self.verbose:

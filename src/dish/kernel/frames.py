@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dish.kernel.features import feature_blocks
 from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, threads_for
+from dish.solver.recorded import Recorded
 
 FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
 ROTATIONS = 30  # rounds of ITQ
@@ -24,9 +25,19 @@ def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
     V = C * np.abs(rng.standard_normal(C.shape))
     with one_blas_thread():
         for _ in range(20):
-            left, _, right = np.linalg.svd(V, full_matrices=False)
-            V = C * np.abs(left @ right)
+            V = C * np.abs(nearest_orthogonal(V))
     return torch.from_numpy(V)
+
+
+def nearest_orthogonal(V: NDArray[np.float64]) -> NDArray[np.float64]:
+    """V (VᵀV)^−½, or (VVᵀ)^−½ V where V is wide: of its singular value decomposition, UWᵀ."""
+    if len(V) < V.shape[1]:
+        return nearest_orthogonal(V.T).T
+    values, Q = np.linalg.eigh(V.T @ V)
+    if values[0] > 1e-6 * values[-1]:  # by a small eigenproblem, in a tenth of the time
+        return np.asarray(V @ ((Q / np.sqrt(values)) @ Q.T))
+    left, _, right = np.linalg.svd(V, full_matrices=False)
+    return np.asarray(left @ right)
 
 
 def centred_frame(V: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,8 +72,8 @@ def rotation(
         VtB = V.new_zeros(p, r)
         for _, v in feature_blocks(V):  # B is never kept
             VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
-        U, s, Wt = torch.linalg.svd(VtB, full_matrices=False)
-        R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
+        U, s, Wt = torch.linalg.svd(VtB.cpu(), full_matrices=False)  # small: a GPU takes far longer
+        R = (U @ Wt).to(V)  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
         loss.append(n * r + squared_norm - 2 * float(s.sum()))  # ‖B‖² + ‖VR‖² − 2 tr(BᵀVR)
     return R.cpu().numpy(), np.array(loss)
 
@@ -77,19 +88,44 @@ def turn_frame(
     (G, y), (G_seen, y_seen) = ((p - 0.75 / p.shape[1], y) for p, y in (held, seen))
     V = V / (G @ V).square().mean().sqrt()
     size = min(FRAME_BATCH, len(G), len(G_seen))
-    scale = float(V.square().mean().sqrt())
-    theta, moments = [V, V.new_tensor(math.log(10.0))], [[torch.zeros_like(V), V.new_zeros(())] for _ in range(2)]
+    turning = Turning(V, (G, y), (G_seen, y_seen), size)
+    draws = [[rng.choice(len(part), size, replace=False) for part in (G, G_seen)] for _ in range(FRAME_STEPS)]
     with steps_threads(2 * size * size * V.shape[1]):
-        for t in range(1, FRAME_STEPS + 1):
-            i, j = (torch.from_numpy(rng.choice(len(part), size, replace=False)).to(G.device) for part in (G, G_seen))
-            slopes = ranking_loss(theta[0], theta[1], (G[i], y[i]), (G_seen[j], y_seen[j]))[1:]
-            fall = 0.03 ** (t / FRAME_STEPS)
-            for k, (slope, rate) in enumerate(zip(slopes, (FRAME_RATE * scale, FRAME_RATE), strict=True)):
-                moments[0][k] = 0.9 * moments[0][k] + 0.1 * slope
-                moments[1][k] = 0.999 * moments[1][k] + 0.001 * slope.square()
-                size_of = (moments[1][k] / (1 - 0.999**t)).sqrt() + 1e-8
-                theta[k] = theta[k] - fall * rate * (moments[0][k] / (1 - 0.9**t)) / size_of
-    return theta[0]
+        for t, rows in enumerate(torch.from_numpy(np.array(draws)).to(G.device), 1):
+            turning.step(t, rows)
+    return turning.V
+
+
+class Turning:
+    """Adam's steps on V and log β in tensors that stay where they are: on a GPU a step is recorded once."""
+
+    def __init__(self, V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], size: int) -> None:
+        self.V, self.log_beta = V, V.new_tensor(math.log(10.0))
+        self.held, self.seen = held, seen
+        self.scale = float(V.square().mean().sqrt())
+        self.moments = [(torch.zeros_like(part), torch.zeros_like(part)) for part in (V, self.log_beta)]
+        self.rows = torch.zeros(2, size, dtype=torch.int64, device=V.device)
+        self.numbers = V.new_zeros(4)  # both rates, and what the moments are divided by
+        self.recorded = Recorded(V.device)
+
+    def step(self, t: int, rows: Tensor) -> None:
+        """Step t = 1, 2, … on some rows (2, size) of those held out and of those seen."""
+        fall = 0.03 ** (t / FRAME_STEPS)
+        numbers = fall * (FRAME_RATE * self.scale), fall * FRAME_RATE, 1 - 0.9**t, 1 - 0.999**t
+        self.numbers.copy_(torch.tensor(numbers, dtype=self.V.dtype))
+        self.rows.copy_(rows)
+        self.recorded(self._step)
+
+    def _step(self) -> None:
+        some = [(G[i], y[i]) for (G, y), i in zip((self.held, self.seen), self.rows, strict=True)]
+        slopes = ranking_loss(self.V, self.log_beta, some[0], some[1])[1:]
+        *rates, first, second = self.numbers
+        for theta, slope, rate, (mean, square) in zip(
+            (self.V, self.log_beta), slopes, rates, self.moments, strict=True
+        ):
+            mean.mul_(0.9).add_(0.1 * slope)
+            square.mul_(0.999).add_(0.001 * slope.square())
+            theta.sub_(rate * (mean / first) / ((square / second).sqrt() + 1e-8))
 
 
 def ranking_loss(
@@ -104,20 +140,20 @@ def ranking_loss(
     q, beta = len(G), log_beta.exp() / V.shape[1]
     Phi, Phi_other = torch.tanh(G @ V), torch.tanh(G_other @ V)
     database, y_database = torch.cat([Phi, Phi_other]), torch.cat([y, y_other])
-    scores = beta * (Phi @ database.T)  # (q, rows)
-    scores[torch.arange(q), torch.arange(q)] = -1e4  # nobody finds itself
+    scores = (Phi @ database.T).mul_(beta)  # (q, rows)
+    scores.diagonal().fill_(-1e4)  # nobody finds itself
     same = (y[:, None] == y_database[None]).to(V.dtype)
-    same[torch.arange(q), torch.arange(q)] = 0
+    same.diagonal().fill_(0)
     same /= same.sum(1, keepdim=True).clamp(min=1)
     log_p = torch.log_softmax(scores, 1)
-    loss = -(same * log_p).sum(1).mean()
-    slope = (log_p.exp() * same.sum(1, keepdim=True) - same) / q  # in the scores
+    loss = -torch.dot(same.flatten(), log_p.flatten()) / q
+    slope = log_p.exp_().mul_(same.sum(1, keepdim=True)).sub_(same).div_(q)  # in the scores
     slope_Phi = beta * (slope @ database)
     slope_database = beta * (slope.T @ Phi)
     slope_Phi += slope_database[:q]
     slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_database[q:] * (1 - Phi_other * Phi_other))
-    scores[torch.arange(q), torch.arange(q)] = 0
-    return loss, slope_V, (slope * scores).sum()
+    scores.diagonal().fill_(0)
+    return loss, slope_V, scores.mul_(slope).sum()
 
 
 def steps_threads(products: int) -> AbstractContextManager[None]:

@@ -43,6 +43,7 @@ class KernelHasher(Stopwatch, Hasher):
     device: str
     random_state: Any
     _needs_y = True
+    _most_bits = 1 << 14  # matrices of r² numbers are built
     _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
     _state: tuple[str, ...] = ("gamma_", "anchors_", "mean_", *Linear.NAMES)
 

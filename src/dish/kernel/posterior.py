@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -28,18 +29,20 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish import codes, metrics
+from dish import codes, team
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
-from dish.kernel.frames import centred_frame, frame, principal_frames, steps_threads, turn_frame
-from dish.kernel.functions import Posterior, link, powered
+from dish.kernel.frames import centred_frame, frame, steps_threads, turn_frame
+from dish.kernel.functions import Posterior, link
 from dish.kernel.problem import Problem
+from dish.kernel.several import best_of_several, held_out_map
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
 from dish.solver.cbcd import Columns
+from dish.solver.recorded import Recorded
 
 Numbers = NDArray[np.intp]
 Weights = tuple[Tensor, Tensor]  # W (m, l) and b (l,)
@@ -49,6 +52,7 @@ MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "
 POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
 BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows there are
 RATE, MOMENTUM = 0.3, 0.9
+PARTS, LARGE = 4, 1 << 18  # of a batch, for a W of up to so many numbers
 NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
 PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
@@ -84,7 +88,7 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
             starts = regressions(pool, seen, rng)
         with problem.stage("frame"):
             parts = (held, seen[:n_held])
-            find = best_of_one_label if pool.one_label else best_of_several
+            find = best_of_one_label if pool.one_label else best_of_many_labels
             choice = find(pool, parts, starts, choice, C, rng)
     with problem.stage("posterior"):
         share = 0.8 if choice.start else 1.0
@@ -182,20 +186,49 @@ class Pool:
         for start, stop in pairwise(ends):
             yield picked[start:stop]
 
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The labels of every group by their numbers (g, most of one group), filled up with l: int16, l ≤ 4,096."""
+        if not isinstance(self.S, LabelCounts | LabelSets):
+            return torch.arange(self.S.n_groups, dtype=torch.int16, device=self.U.device)[:, None]
+        sets = self.S.sets
+        counts = np.diff(sets.indptr)
+        found = np.full((sets.shape[0], max(1, counts.max(initial=0))), sets.shape[1], np.int16)
+        found[np.arange(found.shape[1]) < counts[:, None]] = sets.indices
+        return torch.from_numpy(found).to(self.U.device)
+
     def targets(self, picked: Tensor) -> Tensor:
         """Labels (rows, l) of 0 and 1."""
-        group = self.S.row_group[picked].long()
-        if self.one_label:
-            return torch.nn.functional.one_hot(group, self.S.n_groups).to(self.U.dtype)
-        assert isinstance(self.S, LabelCounts | LabelSets)
-        return torch.from_numpy(self.S.sets[group.cpu().numpy()].toarray()).to(self.U)
+        numbers = self.numbers[self.S.row_group[picked]].long()
+        Y = torch.zeros(len(picked), n_labels(self.S) + 1, dtype=self.U.dtype, device=self.U.device)
+        return Y.scatter_(1, numbers, 1)[:, :-1]
 
     def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes of the negative log-likelihood in W and b, summed over rows of all processes."""
-        U = self.U[picked]
-        excess = (link(U @ W + b, self.one_label) - self.targets(picked)) * self.weight[picked, None]
-        slopes = self.ranks.sum(U.T @ excess, excess.sum(0))
+        """Slopes of the negative log-likelihood in W and b, summed over rows of all processes.
+
+        On the CPU in ``PARTS`` parts whatever the number of threads, so that the sums are the same: each stays in
+        cache, and a thread that takes some of them waits for the others once. Large products have threads of their
+        own.
+        """
+        parts = PARTS if self.U.device.type == "cpu" and W.numel() <= LARGE else 1
+        rows, found = picked.tensor_split(parts), [(W, b)] * parts
+        lanes = team.size(parts)
+
+        def task(lane: int) -> None:
+            if lane:
+                torch.set_num_threads(1)  # of this thread: the first has been told
+            for i in range(lane, parts, lanes):
+                found[i] = self._slopes(rows[i], W, b)
+
+        team.run(task, lanes)
+        slopes = self.ranks.sum(*(reduce(torch.add, part) for part in zip(*found, strict=True)))
         return slopes[0].to(W), slopes[1].to(b)
+
+    def _slopes(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of some rows of this process."""
+        U = self.U.index_select(0, picked)
+        excess = link(torch.addmm(b, U, W), self.one_label).sub_(self.targets(picked)).mul_(self.weight[picked, None])
+        return (excess.T @ U).T, excess.sum(0)  # the transposed product takes two thirds of the time
 
     def frequencies(self) -> Tensor:
         """How often each label occurs (l,), of all processes."""
@@ -247,16 +280,39 @@ def regress(
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
     decay = prior * weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
-    move_W, move_b = torch.zeros_like(W), torch.zeros_like(b)
+    steps = Steps(pool, W, b, size, decay)
     with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
         for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
-            slope_W, slope_b = pool.gradient(picked, W, b)
-            e = rate * (1 - t / updates)
-            move_W = MOMENTUM * move_W - e * (slope_W / size + decay * W)
-            move_b = MOMENTUM * move_b - e * (slope_b / size)
-            W, b = W + move_W, b + move_b
+            steps.take(picked, rate * (1 - t / updates))
             step(1)
-    return W, b
+    return steps.W, steps.b
+
+
+class Steps:
+    """Momentum steps on W and b, which stay where they are: on a GPU a step is recorded once."""
+
+    def __init__(self, pool: Pool, W: Tensor, b: Tensor, size: int, decay: float) -> None:
+        self.pool, self.W, self.b, self.size, self.decay = pool, W, b, size, decay
+        self.move_W, self.move_b = torch.zeros_like(W), torch.zeros_like(b)
+        self.picked = torch.zeros(size, dtype=torch.int64, device=W.device)
+        self.rate = torch.zeros((), dtype=W.dtype, device=W.device)
+        alone = pool.ranks.world == 1
+        self.recorded = Recorded(W.device if alone else torch.device("cpu"))  # messages cannot be
+
+    def take(self, picked: Tensor, rate: float) -> None:
+        """One step on the rows ``picked`` of this process."""
+        self.rate.fill_(rate)
+        if len(picked) == self.size:
+            picked = self.picked.copy_(picked)
+        self.recorded(lambda: self._step(picked))
+
+    def _step(self, picked: Tensor) -> None:
+        slope_W, slope_b = self.pool.gradient(picked, self.W, self.b)
+        slope_W = slope_W.div_(self.size).add_(self.decay * self.W)
+        self.move_W.mul_(MOMENTUM).sub_(slope_W.mul_(self.rate))
+        self.move_b.mul_(MOMENTUM).sub_(slope_b.div_(self.size).mul_(self.rate))
+        self.W.add_(self.move_W)
+        self.b.add_(self.move_b)
 
 
 def codewords(problem: Problem, H: Columns) -> NDArray[np.float64]:
@@ -295,7 +351,7 @@ def best_of_one_label(
     for prior, (W, b) in starts.items():
         for sharp in (plain.sharp * a for a in SHARPER):
             held, seen = (pool.scored(part, sharp * W, sharp * b) for part in parts)
-            found = held_out_map(pool, plain.V, plain.offset, held, seen)
+            found = held_out_map(pool.labels, plain.V, plain.offset, held, seen)
             if found > best_map:
                 best_map, scored = found, (held, seen)
                 best = replace(plain, sharp=sharp, prior=prior, start=(W, b))
@@ -303,10 +359,10 @@ def best_of_one_label(
     return replace(best, V=V, offset=offset)
 
 
-def best_of_several(
+def best_of_many_labels(
     pool: Pool, parts: Parts, starts: dict[float, Weights], plain: Choice, C: NDArray[Any], rng: np.random.RandomState
 ) -> Choice:
-    """The prior, the power of p (by the name of its link), the frame and the offset that rank held-out rows best.
+    """The prior, the power of p and the frame whose codes rank held-out rows best.
 
     Frames have random signs or those of C, or are the plain one, or principal ones of the scores.
     """
@@ -314,29 +370,11 @@ def best_of_several(
     given = [(frame(random, rng), zero), (frame(C, rng), zero), (plain.V, plain.offset)]
     best, best_map = plain, -1.0
     for prior, (W, b) in starts.items():
-        p = [pool.scored(part, W, b) for part in parts]
-        for link_name in ("sigmoid", "sigmoid_1"):
-            held, seen = ((powered(each, link_name), group) for each, group in p)
-            frames = principal_frames(torch.cat([held[0], seen[0]]), C.shape[1], rng)
-            for V, offset in [*given, *((V, zero) for V in frames)]:
-                V = V.to(pool.U)
-                found = held_out_map(pool, V, offset, held, seen)
-                if found > best_map:
-                    best_map = found
-                    best = replace(plain, V=V, offset=offset, link=link_name, prior=prior, start=(W, b))
+        held, seen = (pool.scored(part, W, b) for part in parts)
+        link_name, V, offset, found = best_of_several(pool.labels, given, held, seen, rng)
+        if found > best_map:
+            best, best_map = Choice(V, offset, link_name, plain.sharp, prior, (W, b)), found
     return best
-
-
-def held_out_map(
-    pool: Pool, V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
-) -> float:
-    """MAP of held-out queries against as many other rows, half of them held out."""
-    n = min(1000, len(held[0]) // 2)
-    scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
-    packed, Y = codes.pack((scores @ V + offset).cpu().numpy()), pool.labels(groups)
-    device = f"{V.device.type}:{V.device.index or 0}"  # by products: a forked process has lost numba's threads
-    counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], V.shape[1], device)
-    return float(metrics.expected_average_precision(counts).mean())
 
 
 def codes_of_labels(problem: Problem, function: Posterior) -> NDArray[np.uint8]:

@@ -102,7 +102,7 @@ def _feature_map(
         n = ranks.offset_and_total(len(rows))[1]
         if n_anchors > n:
             warnings.warn(
-                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=6
+                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=5
             )
         A, picked = find_anchors(rows, n_anchors, anchors, rng, device, ranks)
     else:

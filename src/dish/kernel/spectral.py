@@ -1,4 +1,4 @@
-"""The spectral start: W and the first codes from the relaxed problem, one bit after another."""
+"""Where H starts: W and codes from the relaxed problem, one bit after another; or random codes; or the user's."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
-from dish import team
+from dish import codes, team
 from dish.compiled import njit
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.problem import Problem
+from dish.kernel.squaring import DeviceBits
 from dish.lazy import Tensor, torch
 from dish.machine import lost_threads, one_blas_thread
 from dish.progress import LONG, progress
 from dish.similarity import Classes
+from dish.solver.cbcd import pack_signs
 
 LEADING = 256  # of more label directions the spectral start keeps that many, or 2r if that is more
 START_ROWS = 8192  # the spectral start estimates KᵀH from that many rows, or 8 m if that is more
@@ -27,8 +29,8 @@ class Relaxation:
 
     With x = Lᵀw the matrix of the problem is r·L⁻¹KᵀSKL⁻ᵀ − VVᵀ, V = L⁻¹KᵀH_k: its leading eigenvector lies
     in the span of the factors of S (at most l + 1 of them) and of the k columns of V. We keep an orthonormal
-    basis B of that span (of its leading part if l is large: r bits use no more) and solve a problem of its size,
-    always on the CPU: it is small. (Products with all groups of rows stay on a GPU.)
+    basis B of that span (of its leading part if l is large: r bits use no more) and solve a problem of its size.
+    That is done here on the CPU; ``on_device`` goes on with it on a GPU.
     """
 
     def __init__(self, problem: Problem, r: int) -> None:
@@ -55,15 +57,17 @@ class Relaxation:
     def group_codes(self, x: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """h (g,), the signs of the mean F of every group, and v = L⁻¹Kᵀh (m,)."""
         assert self.M is not None
-        if self.M.device.type == "cpu":
-            M = self.M.numpy()
-            h = M @ x >= 0
-            return h, np.where(h, 1.0, -1.0) @ M
-        return _group_codes_on_device(self.M, x)
+        M = self.M.numpy()
+        h = M @ x >= 0
+        return h, np.where(h, 1.0, -1.0) @ M
 
-    def weights(self, x: NDArray[np.float64]) -> Tensor:
+    def on_device(self) -> DeviceBits:
+        """The problem of the first bit, and all that follow, where K is."""
+        return DeviceBits(self.Bt, self.T, self.p, self.n, self.L_inv.device)
+
+    def weights(self, x: NDArray[np.float64] | Tensor) -> Tensor:
         """w = L⁻ᵀ x: (m,) → (m,), or (r, m) → (r, m)."""
-        return torch.from_numpy(x).to(self.L_inv) @ self.L_inv
+        return torch.as_tensor(x).to(self.L_inv) @ self.L_inv
 
     def subtract(self, Kth: Tensor, weight: float = 1.0) -> None:
         """Take a bit h into H_k, given Kᵀh up to the factor ``weight``."""
@@ -82,12 +86,6 @@ class Relaxation:
         self.T[: self.p, : self.p] -= np.outer(t, t)
 
 
-def _group_codes_on_device(M: Tensor, x: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    h = M @ torch.from_numpy(x).to(M) >= 0
-    v = torch.where(h, 1.0, -1.0).to(M) @ M
-    return h.cpu().numpy(), v.cpu().numpy()
-
-
 def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
     """W (m, r) of the relaxed problem, bit by bit, and the first codes, packed.
 
@@ -102,22 +100,59 @@ def spectral_start(problem: Problem, r: int) -> tuple[Tensor, Tensor]:
     if relaxed.M is None:
         W = _start_by_rows(relaxed, problem, r)
         return W, pack_F(K, W)
-    X = np.empty((r, K.shape[1]))
-    H = np.empty((S.n_groups, r), bool)
+    X, H = (_start_by_classes if K.device.type == "cpu" else _start_by_classes_on_device)(relaxed, r)
+    return relaxed.weights(X).T.to(K.dtype).contiguous(), H[S.row_group.long()]
+
+
+def first_codes(problem: Problem, init: Any, r: int) -> NDArray[np.uint8]:
+    """The user's own codes, or random ones: every bit +1 on half of the rows."""
+    n_here = len(problem.K)
+    if isinstance(init, str):
+        half, mine = np.arange(problem.n) < (problem.n + 1) // 2, slice(problem.first, problem.first + n_here)
+        return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
+    packed = codes.pack(codes.unpack(codes.check_codes(init, r, name="init"), r))  # unused bits zero
+    if len(packed) != n_here:
+        raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
+    return packed
+
+
+def _start_by_classes(relaxed: Relaxation, r: int) -> tuple[Tensor, Tensor]:
+    """X (r, m), the bits in whitened coordinates, and the codes of the classes, packed."""
+    assert relaxed.M is not None
+    n_groups, m = relaxed.M.shape
+    X, H = np.empty((r, m)), np.empty((n_groups, r), bool)
     with one_blas_thread(), progress("spectral start", r, worth=relaxed.n >= LONG) as step:
         for k in range(r):
             X[k] = relaxed.best()
             H[:, k], v = relaxed.group_codes(X[k])
             relaxed.deflate(v)
             step(1)
-    codes_of_classes = torch.from_numpy(np.packbits(H, axis=1)).to(K.device)
-    return relaxed.weights(X).T.to(K.dtype).contiguous(), codes_of_classes[S.row_group.long()]
+    return torch.from_numpy(X), torch.from_numpy(np.packbits(H, axis=1))
+
+
+def _start_by_classes_on_device(relaxed: Relaxation, r: int) -> tuple[Tensor, Tensor]:
+    """The same on a GPU, which waits for nothing in between."""
+    M = relaxed.M
+    assert M is not None
+    bits = relaxed.on_device()
+    X, H = M.new_empty(r, M.shape[1]), M.new_empty(r, len(M))
+    for k in range(r):
+        X[k] = bits.best()
+        H[k] = torch.where(M @ X[k] >= 0, 1.0, -1.0)
+        bits.deflate(H[k] @ M)
+    return X, pack_signs(H.T)
 
 
 def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
     """W (m, r), with the codes of rows in place of those of groups."""
     some, weight = _sample_rows(problem)
     W = []
+    if some.device.type != "cpu":
+        bits = relaxed.on_device()
+        for _ in range(r):
+            W.append((bits.best() @ relaxed.L_inv).to(some.dtype))
+            bits.deflate(weight * (relaxed.L_inv @ signs_product(some, W[-1]).to(relaxed.L_inv)))
+        return torch.stack(W, 1)
     with one_blas_thread():
         for _ in range(r):
             w = relaxed.weights(relaxed.best()).to(some.dtype)

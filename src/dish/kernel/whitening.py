@@ -11,6 +11,8 @@ from dish.kernel.features import ROWS_IN_CACHE, KernelMatrix, feature_blocks
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 
+RIDGE = 1e-6  # of every kernel hasher, unless told otherwise
+
 
 def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
     """KᵀK (m, m) float64: products in the type of K within a block, sums in float64 across blocks."""
@@ -64,7 +66,7 @@ class Whitening:
             rho = ridge * boost * scale
             L, failed = torch.linalg.cholesky_ex(G)
             if not failed:
-                if boost > 1:
+                if boost > 1 and ridge != RIDGE:  # the default may be raised: nobody has chosen it
                     warnings.warn(
                         f"ridge={ridge:g} is too small for rounding in KᵀK (anchors nearly alike, or many for so few "
                         f"rows): ridge={ridge * boost:g} is used",

@@ -33,9 +33,27 @@ def mean_average_precision(
 ) -> float:
     """MAP of the Hamming ranking. A query without relevant rows counts 0.
 
-    With ``k`` only the first k places count. A query's precisions there are averaged over the relevant rows found in
-    them (``denominator="found"``; for expected ties: over their expected number), or over as many as could have been
-    found, min(relevant rows, k) (``denominator="possible"``). Without ``k`` the two are the same.
+    Parameters
+    ----------
+    q_codes, db_codes : uint8 (n, ceil(n_bits / 8))
+        Packed codes of the queries and of the database.
+    q_labels, db_labels : (n,) classes, or (n, l) of 0 and 1
+        A row is relevant if it has the query's class, or shares a label with it.
+    k : int or None, default=None
+        Only the first k places count.
+    ties : "expected" or "stable", default="expected"
+        Rows at equal distance: the mean over all their orders, or the order of the database.
+    denominator : "found" or "possible", default="found"
+        With ``k``, a query's precisions are averaged over the relevant rows found in the first k places (for expected
+        ties: over their expected number), or over as many as could have been found, min(relevant rows, k).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dish import metrics
+    >>> database = np.array([[0b00000001], [0b00000011], [0b00000111]], np.uint8)
+    >>> round(metrics.mean_average_precision(np.zeros((1, 1), np.uint8), ["a"], database, ["a", "b", "a"]), 3)
+    0.833
     """
     check_option("ties", ties, ("expected", "stable"))
     check_option("denominator", denominator, ("found", "possible"))

@@ -6,9 +6,7 @@ labels and DISH learns from them. Either takes seconds, since the network that m
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,70 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.baselines.itq import PCAITQ
-from dish.deep.features import MOST_PIXELS, NET, file_features
+from dish.deep.features import MOST_PIXELS, file_features
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.io import images, modelfile
-from dish.io.featurecache import FeatureCache
+from dish.io.featurecache import NET, FeatureCache, Stamp
 from dish.kernel.dish import DISH
 from dish.photos import tuning
-from dish.photos.alike import groups_alike
+from dish.photos.plan import EPOCHS, Say, Wishes, labels_of, note_unreadable, outdated, scan, taken_out, wanted
+from dish.photos.reopen import Library
 from dish.photos.state import State, home_of, read_state, write_state
 from dish.registry import load
 
-BITS = {"pca_itq": 256, "dish": 64, "dish_d": 64}  # 64 tell classes apart; without labels more bits see more
-GROWTH = 1.5  # codes are learned anew once there are so many times the photos they were learned from
-FEW = 3  # photos that a sub-folder has at the median, at least, where sub-folders are taken for labels
-AT_ONCE = 64
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What somebody asks for. None: what was there before, or what suits the folder.
-
-    ``labels``: whether sub-folders are labels; ``epochs``: fine-tune a network with that many passes in each round;
-    ``again``: learn the codes anew.
-    """
-
-    bits: int | None = None
-    labels: bool | None = None
-    epochs: int | None = None
-    again: bool = False
-
-
-@dataclass(frozen=True)
-class Library:
-    """An open folder: its hasher and index are in ``home``, as files that ``dish serve`` reads too."""
-
-    folder: Path
-    home: Path
-    hasher: Hasher
-    index: HammingIndex
-    method: str
-    new: int
-    gone: int
-    problems: dict[str, str]
-
-    @property
-    def takes(self) -> str:
-        """How an uploaded picture becomes a row of the hasher: the ``--input`` of ``dish serve``."""
-        return "image" if self.method == "dish_d" else NET
-
-    def duplicates(self) -> list[list[str]]:
-        """Groups of photos that are copies of each other, by their features."""
-        with FeatureCache(self.home / "features.db", NET) as kept:
-            there = kept.stamps().keys() - kept.problems().keys()
-            names = [name for name in self.index.ids.tolist() if name in there]
-            return groups_alike(names, kept.read(names)) if names else []
+AT_ONCE = 64  # photos whose pixels are in memory
 
 
 def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None = None, say: Say = print) -> Library:
     """Bring the library of a folder up to date, and open it."""
     wishes, home = wishes or Wishes(), home or home_of(folder)
     files = scan(folder)
-    _note_unreadable(folder, say)
+    note_unreadable(folder, say)
     before = read_state(home)
     with FeatureCache(home / "features.db", NET) as kept:
         known = kept.stamps()
@@ -93,51 +47,6 @@ def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None =
         work = _Work(folder, home, files, kept, say)
         hasher, index, state = work.bring_up_to_date(wishes, before, changed)
     return Library(folder, home, hasher, index, state.method, len(new), len(gone), problems)
-
-
-def scan(folder: Path) -> dict[str, Path]:
-    """The photos below a folder, by their path in it; hidden ones and links that lead out are left out."""
-    if not folder.is_dir():
-        raise NotADirectoryError(f"FOLDER: {folder} is not a folder")
-    root, readable, found = folder.resolve(), images.suffixes(), {}
-    for parent, inner, names in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(parent, name)
-            if name.startswith(".") or path.suffix.lower() not in readable or not path.is_file():
-                continue
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
-                continue
-            found[path.relative_to(root).as_posix().encode("utf8", "replace").decode()] = path
-    if len(found) < 2:
-        raise ValueError(f"FOLDER: {folder} has {len(found)} photos ({', '.join(sorted(readable))}); it needs two")
-    return found
-
-
-def _note_unreadable(folder: Path, say: Say) -> None:
-    """Photos of kinds that only a plug-in of Pillow reads, which is not here."""
-    wanted = images.PLUGGED.keys() - images.suffixes()
-    left = Counter(path.suffix.lower() for path in folder.rglob("*") if path.suffix.lower() in wanted)
-    for suffix, n in sorted(left.items()):
-        say(f"{n:,} {suffix} files are left out: pip install {images.PLUGGED[suffix]} reads them")
-
-
-def labels_of(names: Sequence[str], wanted: bool | None) -> NDArray[np.str_] | None:
-    """The sub-folder of every photo, or None where sub-folders are no labels."""
-    if wanted is False:
-        return None
-    tops = [name.partition("/")[0] if "/" in name else "" for name in names]
-    sizes = Counter(tops)
-    problem = ""
-    if "" in sizes:
-        problem = f"{sizes['']:,} photos lie in no sub-folder"
-    elif len(sizes) < 2:
-        problem = "there are not two sub-folders"
-    elif wanted is None and np.median(list(sizes.values())) < FEW:
-        problem = "most sub-folders have hardly any photos"
-    if problem and wanted:
-        raise ValueError(f"--labels takes the sub-folders for labels, but {problem}")
-    return None if problem else np.array(tops)
 
 
 @dataclass(frozen=True)
@@ -157,20 +66,22 @@ class _Work:
         hasher, index = self._read(before)
         problems = self.kept.problems()
         sound = [name for name in self.files if name not in problems]
-        removed = _taken_out(before, index, sound, changed)
+        removed = taken_out(before, index, sound, changed)
         members = [name for name in sound if name not in removed]
         if len(members) < 2:
             raise ValueError(f"FOLDER: {self.folder} has {len(members)} photos that can be read; it needs two")
         labels = labels_of(members, wishes.labels)
-        state = _wanted(wishes, before, labels)
-        if hasher is None or before is None or wishes.again or _outdated(before, state, len(members)):
+        state = wanted(wishes, before, labels)
+        if hasher is None or before is None or wishes.again or outdated(before, state, len(members)):
             hasher, index, state = (
                 self._learn(state, labels, members, wishes),
                 None,
                 replace(state, rows=len(members)),
             )
             hasher.save(self.home / "model.dish")
+        stamp = tuple(Stamp.of(self.home / "model.dish"))
         state = replace(state, members=tuple(members), removed=tuple(sorted(removed)))
+        state = replace(state, model=hasher.fingerprint_, stamp=stamp)
         if index is None:
             index = HammingIndex(hasher.n_bits, model=hasher.fingerprint_)
             self._put(index, hasher, members, labels)
@@ -208,7 +119,7 @@ class _Work:
         return self._fine_tune(state, labels, names, wishes)
 
     def _fine_tune(self, state: State, labels: NDArray[Any], names: list[str], wishes: Wishes) -> Hasher:
-        epochs = wishes.epochs or tuning.EPOCHS
+        epochs = wishes.epochs or EPOCHS
         time = tuning.in_words(tuning.seconds_needed(len(names), epochs))
         self.say(f"fine-tuning the network: {tuning.passes(epochs)} passes over {len(names):,} photos, {time} here")
         checkpoint = self.home / "tuning.checkpoint"
@@ -240,33 +151,3 @@ class _Work:
         for i in range(0, len(names), AT_ONCE):
             some = [self.files[name] for name in names[i : i + AT_ONCE]]
             yield np.stack([images.decode(path, side, max_pixels=MOST_PIXELS) for path in some])
-
-
-def _taken_out(before: State | None, index: HammingIndex | None, sound: list[str], changed: list[str]) -> set[str]:
-    """Photos that were removed by hand: they stay out until their file changes."""
-    if before is None:
-        return set()
-    removed = set(before.removed)
-    if index is not None:
-        removed |= set(before.members) - set(index.ids.tolist())
-    return (removed & set(sound)) - set(changed)
-
-
-def _wanted(wishes: Wishes, before: State | None, labels: NDArray[Any] | None) -> State:
-    """How the codes are to be learned. A network that was fine-tuned stays, if nothing else is asked for."""
-    if labels is None:
-        if wishes.epochs is not None:
-            raise ValueError("--train learns from labels: put the photos of each label into a sub-folder of its name")
-        method = "pca_itq"
-    else:
-        tuned = before is not None and before.method == "dish_d" and not wishes.again
-        method = "dish_d" if wishes.epochs is not None or tuned else "dish"
-    bits = wishes.bits or (before.bits if before is not None and before.method == method else BITS[method])
-    classes = () if labels is None else tuple(sorted(set(labels.tolist())))
-    return State(method, bits, classes, 0 if before is None else before.rows)
-
-
-def _outdated(before: State, now: State, n: int) -> bool:
-    """Whether the codes must be learned anew: another method, other labels, or far more photos than then."""
-    other = (before.method, before.bits, before.labels) != (now.method, now.bits, now.labels)
-    return other or n > GROWTH * before.rows

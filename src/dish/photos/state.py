@@ -15,7 +15,11 @@ from dish.io.cache import cache_folder
 
 @dataclass(frozen=True)
 class State:
-    """The last time the library was open. ``method`` is a name of the registry; ``rows`` it learned from."""
+    """The last time the library was open.
+
+    ``method`` is a name of the registry; ``rows`` it learned from. ``model`` is the fingerprint of the model file,
+    ``stamp`` its size and time of change: while they are the same, the file need not be read to be known.
+    """
 
     method: str
     bits: int
@@ -23,6 +27,8 @@ class State:
     rows: int = 0
     members: tuple[str, ...] = field(default=(), repr=False)
     removed: tuple[str, ...] = field(default=(), repr=False)
+    model: str = ""
+    stamp: tuple[int, ...] = ()
 
 
 def home_of(folder: Path) -> Path:

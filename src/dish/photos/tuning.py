@@ -12,7 +12,6 @@ from dish.deep.features import NET
 from dish.machine import resolve_device
 from dish.nets import build, spec
 
-EPOCHS = 5  # passes in each round: enough for a network that knows photos
 ROUNDS = 1  # of H-step and training, after the first training: few photos need no more
 TRIAL = 8  # images of the step that is timed
 

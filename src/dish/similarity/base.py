@@ -150,7 +150,18 @@ def torch_csr(A: sp.csr_array) -> Tensor:
 
 
 def product(A: Tensor, same: sp.csr_array, z: Tensor) -> Tensor:
-    """A z for a CSR matrix; of one vector on the CPU by SciPy, whose call costs a tenth of torch's."""
-    if z.ndim == 1 and z.device.type == "cpu":
+    """A z for a CSR matrix of ones; of one vector on the CPU by SciPy, whose call costs a tenth of torch's.
+
+    On a GPU of one vector by running sums: exact for whole numbers, and it can be recorded as a CUDA graph.
+    """
+    if z.ndim == 2:
+        return A @ z
+    if z.device.type == "cpu":
         return torch.from_numpy(same @ z.numpy())
-    return A @ z
+    return sums_of_runs(z.index_select(0, A.col_indices()), A.crow_indices())
+
+
+def sums_of_runs(values: Tensor, ends: Tensor) -> Tensor:
+    """Sums of values ends[i] … ends[i + 1] − 1, each the difference of two running sums."""
+    running = torch.nn.functional.pad(values.cumsum(0), (1, 0)).index_select(0, ends)
+    return running[1:] - running[:-1]

@@ -15,16 +15,13 @@ All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top h
 through a ``parallel.Ranks``.
 
 Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
-``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, NumPy: the readable twin, and
-that of few rows). ``columns_for`` takes the one for a device and a size.
+``DeviceColumns`` (±1 by column, torch, GPU; ``DeviceSteps`` is their inner loop) and ``DenseColumns`` (a ±1 matrix,
+NumPy: the readable twin, and that of few rows). ``columns_for`` takes the one for a device and a size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from dish import parallel
 from dish.lazy import Tensor, torch
@@ -32,9 +29,10 @@ from dish.machine import one_blas_thread, torch_threads
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity import Similarity
-from dish.solver.columns import Columns, DenseColumns
+from dish.solver.columns import Columns, DenseColumns, Sweep
 from dish.solver.device import DeviceColumns, pack_signs
 from dish.solver.packed import PackedColumns
+from dish.solver.steps import DeviceSteps
 
 __all__ = [
     "Columns",
@@ -49,22 +47,12 @@ __all__ = [
     "update_column",
 ]
 
+MAX_STEPS = 20  # per bit
 FEW_FOR_GPU = 1 << 21  # bits; a step over fewer takes the CPU less time than a GPU needs to be told what to do
 
 
-@dataclass
-class Sweep:
-    """What a sweep leaves behind, bit by bit: enough to evaluate the objective in O(r²)."""
-
-    hSh: NDArray[np.float64]  # (r,) h_kᵀ S h_k
-    qh: NDArray[np.float64]  # (r,) q_kᵀ h_k
-    gram: NDArray[np.float64]  # (r, r) HᵀH
-    steps: int = 0  # steps taken over all bits
-    flips: int = 0  # rows moved by the steps that were kept; 0: the sweep changed nothing
-
-
 def sweep(
-    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = 20, ranks: Ranks = ALONE
+    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = MAX_STEPS, ranks: Ranks = ALONE
 ) -> Sweep:
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
@@ -74,7 +62,10 @@ def sweep(
     threads = torch_threads(S.product_size() >> 20)
     with one_blas_thread(), threads, progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
-            update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
+            if isinstance(H, DeviceColumns) and ranks.world == 1:
+                DeviceSteps.on(H, S, q, lam).update_column(H, k, q[k], result, max_steps)
+            else:
+                update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
         result.gram = ranks.total(H.gram()).cpu().numpy()
     flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to continue
@@ -92,7 +83,7 @@ def update_column(
     n: int,
     diag: Tensor,
     lam: float = 0.0,
-    max_steps: int = 20,
+    max_steps: int = MAX_STEPS,
     ranks: Ranks = ALONE,
 ) -> None:
     """Steps on bit k until it stops changing (the inner loop of Algorithm 1).

@@ -1,7 +1,8 @@
-"""How a sweep reads and writes codes: by column. The protocol, and the readable form of it."""
+"""How a sweep reads and writes codes: by column. The protocol, the readable form of it, and what a sweep finds."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,17 @@ from dish.lazy import Tensor, torch
 CHUNK = (
     8192  # rows that a kernel works on at a time: a multiple of 64, so that no two threads share a word of a column
 )
+
+
+@dataclass
+class Sweep:
+    """What a sweep leaves behind, bit by bit: enough to evaluate the objective in O(r²)."""
+
+    hSh: NDArray[np.float64]  # (r,) h_kᵀ S h_k
+    qh: NDArray[np.float64]  # (r,) q_kᵀ h_k
+    gram: NDArray[np.float64]  # (r, r) HᵀH
+    steps: int = 0  # steps taken over all bits
+    flips: int = 0  # rows moved by the steps that were kept; 0: the sweep changed nothing
 
 
 class Columns(Protocol):

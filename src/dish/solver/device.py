@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,11 +32,10 @@ class DeviceColumns:
             self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
         base = float(1 << self.digits)
         self.powers = base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]  # of u's pieces
-        self._cells = packed.new_empty(0, dtype=torch.int32)
         self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # of Eᵀb; its first stays 0
         self._order: tuple[Tensor, Tensor, Tensor] | None = None
         self._all_ties = False
-        self._diag: tuple[Tensor, float, Tensor] | None = None
+        self.steps: Any = None  # a ``DeviceSteps`` over these columns
 
     @property
     def device(self) -> torch.device:
@@ -43,19 +44,23 @@ class DeviceColumns:
 
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,) and Hᵀb (r,)."""
+        return self.group_sums(self.Ht[k], row_group, n_groups), self.against(self.Ht[k])
+
+    def group_sums(self, b: Tensor, row_group: Tensor, n_groups: int) -> Tensor:
+        """Eᵀb (g,) of a column b (n,)."""
         if self._order is None or self._order[0] is not row_group:
             counts = torch.bincount(row_group, minlength=n_groups)
             ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))  # where each group starts and ends
             self._order = row_group, torch.argsort(row_group, stable=True), ends
         _, order, ends = self._order
-        self._cells = torch.add(self.Ht[k] > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
-        torch.cumsum(self.Ht[k].index_select(0, order).int(), 0, dtype=torch.int32, out=self._running[1:])
+        torch.cumsum(b.index_select(0, order), 0, dtype=torch.int32, out=self._running[1:])
         at_ends = self._running.index_select(0, ends)
-        return (at_ends[1:] - at_ends[:-1]).double(), self._against(k)
+        return (at_ends[1:] - at_ends[:-1]).double()
 
-    def _against(self, k: int) -> Tensor:
+    def against(self, b: Tensor) -> Tensor:
         """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
-        parts = [_whole_product(Ht, Ht[k][:, None])[:, 0].double() for Ht in self.Ht.split(1 << 23, dim=1)]
+        pairs = zip(self.Ht.split(1 << 23, dim=1), b.split(1 << 23), strict=True)
+        parts = [_whole_product(Ht, part[:, None])[:, 0].double() for Ht, part in pairs]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def gram(self) -> Tensor:
@@ -67,15 +72,20 @@ class DeviceColumns:
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        if self._diag is None or self._diag[0] is not diag or self._diag[1] != lam:
-            self._diag = diag, lam, torch.stack([4 * diag, lam - 4 * diag], 1)
-        table = torch.add(self._diag[2], value[:, None], alpha=4)  # (g, 2): by group, and by −1 or +1
-        sim = table.flatten().index_select(0, self._cells)
+        return self.scores_of(self.Ht[k], u, value, diag, row_group, q, lam, n_all)
+
+    def scores_of(
+        self, b: Tensor, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same for a column b (n,)."""
+        cells = torch.add(b > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
+        table = torch.stack([4 * (value + diag), 4 * (value - diag) + lam], 1)  # (g, 2): by group, and by −1 or +1
+        sim = table.flatten().index_select(0, cells)
         pieces = (u.abs() / self.powers).floor_().remainder_(1 << self.digits).mul_(torch.sign(u))  # (8, r)
         Hu = _whole_product(pieces.to(self.Ht.dtype), self.Ht)  # (8, n)
         for j in range(-(-n_all.bit_length() // self.digits)):
             sim.sub_(Hu[j], alpha=4 << self.digits * j)
-        return sim.sub_(q), (q * self.Ht[k]).sum(dtype=torch.float64)
+        return sim.sub_(q), (q * b).sum(dtype=torch.float64)
 
     def column(self, k: int) -> Tensor:
         """Column k."""
@@ -100,6 +110,16 @@ class DeviceColumns:
         found, larger, equal = torch.stack([threshold, (left > threshold).sum(), (left == threshold).sum()]).tolist()
         self._all_ties = k - larger == equal  # as nearly always: then no row has to be left out
         return found, k - int(larger)
+
+    def largest(self, sim: Tensor, count: int) -> Tensor:
+        """A column that is +1 on the ``count`` largest sim, of equal ones on lower rows, and −1 elsewhere.
+
+        Nothing here waits for the device.
+        """
+        threshold = sim.topk(count, sorted=False).values.min()
+        larger, equal = sim > threshold, sim == threshold
+        chosen = larger | (equal & (equal.cumsum(0, dtype=torch.int32) <= count - larger.sum()))
+        return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
 
     def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""

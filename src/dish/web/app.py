@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 from fastapi import Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -19,7 +20,7 @@ from dish.web.batches import Query as SearchQuery
 from dish.web.bodies import DEFAULT_K, Bodies, Problem
 from dish.web.collection import Codes, Collection, Extent, hexes
 from dish.web.errors import Refused
-from dish.web.guard import Guard, Limits
+from dish.web.guard import Direct, Guard, Limits
 from dish.web.items import add_content, add_items, check_rows
 from dish.web.meters import Meters
 from dish.web.routing import CORES, FORM, ONLY_JSON, JsonRoute, PictureRoute, Threads, json_answer, only
@@ -44,9 +45,10 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
         responses={code: {"model": Problem} for code in (400, 401, 403, 408, 413, 415, 422, 429, 503)},
     )
     app.router.route_class = JsonRoute
-    app.add_middleware(Guard, limits=limits, meters=meters)
+    direct: dict[str, Direct] = {}
+    app.add_middleware(Guard, limits=limits, meters=meters, direct=direct)
     threads = Threads()
-    _add_search(app, collection, limits, threads)
+    direct["/search"] = _add_search(app, collection, limits, threads)
     _add_search_by_codes(app, collection, limits, threads)
     add_items(app, collection, limits, threads)
     add_content(app, collection, limits, threads)
@@ -59,7 +61,8 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
 # --- searching and encoding ---
 
 
-def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> None:
+def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> Direct:
+    """The routes; also the shortest way to a search by JSON."""
     models = Bodies.of(collection, limits)
     searches: Batches[SearchQuery, bytes] = Batches(partial(search_all, collection, limits.max_k), CORES)
     missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
@@ -67,8 +70,7 @@ def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: T
     @app.post("/search", response_model=bodies.SearchAnswer, responses=missing, dependencies=[ONLY_JSON])
     async def search(body: Annotated[models.search, Body()]) -> Response:  # type: ignore[name-defined]
         """Nearest items of a vector, an item or a code; of a picture, where a form is sent instead of JSON."""
-        code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
-        return json_answer(await searches.ask(SearchQuery(_extent(body), vector=body.vector, id=body.id, code=code)))
+        return json_answer(await searches.ask(_query(body)))
 
     @app.post("/search/image", response_model=bodies.SearchAnswer)
     async def search_picture(form: Annotated[models.picture_search, FORM]) -> Response:  # type: ignore[name-defined]
@@ -93,6 +95,22 @@ def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: T
     for path, handler in (("/search", search_picture), ("/encode", encode_picture)):
         route = PictureRoute(path, handler, methods=["POST"], include_in_schema=False)
         app.router.routes.insert(0, route)  # before the one that takes JSON
+
+    async def search_directly(kind: bytes, content: bytes) -> bytes | None:
+        if kind != b"application/json":
+            return None
+        try:
+            body = models.search.model_validate(orjson.loads(content))
+        except ValueError:
+            return None  # the long way says what is wrong
+        return await searches.ask(_query(body))
+
+    return search_directly
+
+
+def _query(body: Any) -> SearchQuery:
+    code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
+    return SearchQuery(_extent(body), vector=body.vector, id=body.id, code=code)
 
 
 def _extent(body: Any) -> Extent:

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from dish.progress import Stopwatch
-from dish.web.collection import Codes, Collection, Extent, Id
+from dish.web.collection import Codes, Collection, Extent, Id, hexes
 from dish.web.errors import Refused
 
 MOST = 256  # queries of a batch
@@ -139,11 +139,12 @@ def search_all(collection: Collection, limit: int, queries: list[Query]) -> list
         codes, refusals = _codes_of(collection, queries, now)
     with stages.stage("search"):
         hits = collection.search_many(codes, [query.extent for query in queries], limit, now)
+    own, ms = hexes(codes), stages.ms
     answers: list[bytes | Exception] = []
     for i, query in enumerate(queries):
-        about = {"code": codes[i].tobytes().hex(), "n_bits": collection.n_bits}
-        ms = {"encode": query.encode_ms or stages.ms["encode"], "search": stages.ms["search"]}
-        answers.append(refusals.get(i) or to_json(vars(hits[i]) | about | {"time_ms": ms}))
+        spent = ms if not query.encode_ms else ms | {"encode": query.encode_ms}
+        about = {"code": own[i], "n_bits": collection.n_bits, "time_ms": spent}
+        answers.append(refusals.get(i) or to_json({**vars(hits[i]), **about}))
     return answers
 
 

@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dish.codes import hamming, n_bytes
-from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
 from dish.web.errors import Refused
 from dish.web.journal import Journal, JournalError, sync_folder
 from dish.web.pictures import KINDS, PREPARE, FolderPictures, Pictures, decode
+
+if TYPE_CHECKING:
+    from dish.hasher import Hasher
 
 Id = int | str
 Label = int | str
@@ -79,13 +81,14 @@ class Collection:
         journal: Journal | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
+        self.kind = getattr(hasher, "kind", type(hasher).__name__)
         self.takes_images = bool(getattr(hasher, "takes_images", False))
         takes = takes or ("image" if self.takes_images else "vector")
         if takes not in PREPARE:
             raise ValueError(f"--input must be one of {', '.join(PREPARE)}; got {takes!r}")
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
-            raise ValueError(f"--input {takes} does not fit the model: this {type(hasher).__name__} takes {kind}")
+            raise ValueError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
         if index.n_bits != hasher.n_bits:
             raise ValueError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
         index.check_model(getattr(hasher, "fingerprint_", None))
@@ -94,6 +97,7 @@ class Collection:
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.journal, self.path = journal, None if path is None else Path(path)
+        self.to_write = "start it with --writable"  # what would make it take items
         self._kind_of_ids: str | None = None
         self._close: float | None = None
         self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
@@ -209,7 +213,7 @@ class Collection:
     def check_writable(self) -> None:
         """Refuse where nothing may be written."""
         if self.journal is None:
-            raise Refused(403, "this server does not take items: start it with --writable")
+            raise Refused(403, f"this server does not take items: {self.to_write}")
 
     def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
         """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""

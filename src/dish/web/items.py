@@ -102,7 +102,7 @@ def add_content(app: FastAPI, collection: Collection, limits: Limits, threads: T
         """What is served: the model, the size of the index, what it takes."""
         answer = bodies.InfoAnswer(
             title=collection.title,
-            model=type(collection.hasher).__name__,
+            model=collection.kind,
             n_bits=collection.n_bits,
             size=len(collection),
             ids=collection.kind_of_ids(),

@@ -25,12 +25,12 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=repr)
 
 
-def start_log() -> None:
-    """JSON lines from the service and from uvicorn."""
+def start_log(level: int = logging.INFO) -> None:
+    """JSON lines from the service and from uvicorn; a level above INFO leaves out the requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("dish.web", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level)

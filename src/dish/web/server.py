@@ -10,15 +10,15 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
+from dish.web.address import listen, prepared, url
 from dish.web.errors import need_extra
-from dish.web.guard import LOOPBACK, Limits
+from dish.web.guard import Limits
 from dish.web.pictures import to_png
 
 try:
@@ -30,7 +30,6 @@ try:
     from dish.web.collection import Collection, Extent
     from dish.web.connections import protocol_of
     from dish.web.journal import Journal, pending
-    from dish.web.logs import start_log
     from dish.web.old_journal import holds_records
 except ImportError as error:
     if (error.name or "").startswith("dish"):
@@ -38,9 +37,6 @@ except ImportError as error:
     raise need_extra(error) from None
 
 SHUTDOWN_SECONDS = 10  # for requests under way when the server is told to stop
-
-FILES = 8192  # open at a time, connections among them
-SPARE_FILES = 128  # for everything but connections
 
 log = logging.getLogger("dish.web")
 
@@ -54,24 +50,31 @@ def open_collection(
     writable: bool = False,
     title: str | None = None,
     duplicates: Callable[[], list[list[str]]] | None = None,
+    hasher: Any = None,
+    mapped: bool = False,
+    verify: bool = True,
 ) -> Collection:
-    """Load a model and an index from their files, and replay what the journal holds beyond the index.
+    """Load a model (unless its ``hasher`` is given) and an index, and replay what the journal holds beyond the index.
+
+    ``mapped``: the index stays in its file, and processes that map it share the memory. ``verify``: check its sum.
 
     The journal is locked before the index is read: a server that is about to end writes its items into the index
     file first, and unlocks then.
     """
     from dish.index.hamming import HammingIndex
-    from dish.registry import load
     from dish.web.pictures import FolderPictures
 
-    hasher = load(model)
+    if hasher is None:
+        from dish.registry import load
+
+        hasher = load(model)
     path = Path(os.path.realpath(index))
     pictures = None if images is None else FolderPictures(images)
     if pictures is not None and pictures.refused:
         log.warning("links out of the folder of images are not served", extra={"fields": {"n": pictures.refused}})
     journal = _open_journal(path, index, writable)
     try:
-        found = HammingIndex.load(path)
+        found = HammingIndex.load(path, mmap=mapped, verify=verify)
         return Collection(
             hasher,
             found,
@@ -109,20 +112,28 @@ def serve(
     port: int = 8000,
     allowed_hosts: Sequence[str] = (),
     show: bool = False,
+    eager: bool = True,
 ) -> None:
     """Serve until told to stop. Prints the address on standard output once connections are taken.
 
-    ``show`` opens it in the browser of this machine.
+    ``show`` opens it in the browser of this machine. Without ``eager``, the first one who has something encoded waits
+    for the model to be loaded.
     """
-    start_log()
-    _warm_up(collection)
-    loopback = host in LOOPBACK or host.startswith("127.")
-    limits = replace(limits, hosts=_names(host, allowed_hosts), any_address=not loopback)
-    limits = replace(limits, connections=min(limits.connections, _most_files() - SPARE_FILES))
-    listener = _listen(host, port)
-    shown, port = host if ":" not in host else f"[{host}]", listener.getsockname()[1]
-    if not loopback:
-        _warn_open(host, limits)
+    if eager:
+        warm_up(collection)
+    (listener,) = listen(host, port)
+    limits = prepared(limits, host, allowed_hosts)
+
+    def announce() -> None:
+        print(f"dish: serving {len(collection):,} items on {url(host, listener)}  (Control-C stops)", flush=True)
+        if show:
+            threading.Thread(target=webbrowser.open, args=(url(host, listener),), daemon=True).start()
+
+    run(collection, limits, listener, announce)
+
+
+def run(collection: Collection, limits: Limits, listener: socket.socket, announce: Callable[[], None]) -> None:
+    """Answer on a socket until told to stop, then close the collection. ``announce`` is called before."""
     config = uvicorn.Config(
         create_app(collection, limits),
         http=protocol_of(limits),
@@ -135,42 +146,17 @@ def serve(
     )
     signal.signal(signal.SIGTERM, _end)  # uvicorn finishes first, then passes the signal on to this
     try:
-        print(f"dish: serving {len(collection):,} items on http://{shown}:{port}/  (Control-C stops)", flush=True)
-        if show:
-            threading.Thread(target=webbrowser.open, args=(f"http://{shown}:{port}/",), daemon=True).start()
+        announce()
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         collection.close()
-
-
-def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """The host names that are answered to; none given in the list ("*"): any."""
-    if "*" in allowed:
-        return ()
-    own = (host, socket.gethostname(), socket.getfqdn()) if host not in LOOPBACK else (host,)
-    return tuple({name.lower() for name in (*LOOPBACK, *own, *allowed)})
-
-
-def _most_files() -> int:
-    """How many files and connections the process may have open, raised as far as the system lets it."""
-    try:
-        import resource
-    except ImportError:  # not a POSIX system
-        return FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return FILES
-    if soft < FILES and (hard == resource.RLIM_INFINITY or hard > soft):
-        soft = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
-def _warm_up(collection: Collection) -> None:
+def warm_up(collection: Collection) -> None:
     """The first call compiles and allocates: not while a client waits."""
     if collection.takes != "vector":
         code = collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
@@ -180,26 +166,3 @@ def _warm_up(collection: Collection) -> None:
     for n in (1, 64):  # one query and a batch may go different ways
         for extent in (Extent(k=10), Extent(radius=0)):
             collection.search_many(np.repeat(code, n, axis=0), [extent] * n, 10, now)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, OverflowError) as error:
-        raise ValueError(f"--host {host} --port {port}: no such address ({error})") from None
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(2048)  # from here on clients wait instead of being turned away
-    except OSError as error:
-        listener.close()
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    return listener
-
-
-def _warn_open(host: str, limits: Limits) -> None:
-    text = f"WARNING: listening on {host}: other machines can reach this server, and it speaks plain HTTP."
-    text += " A token is required." if limits.token else " ANYONE who can reach it may search: set --token."
-    bar = "!" * 79
-    print(f"{bar}\ndish: {text}\n{bar}", file=sys.stderr, flush=True)
