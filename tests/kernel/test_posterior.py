@@ -35,7 +35,9 @@ def problem_of(X, y):
     return Problem.of(from_labels(y), K)
 
 
-def test_the_regression_is_that_of_scikit_learn():
+def test_the_regression_is_that_of_scikit_learn(monkeypatch):
+    monkeypatch.setattr(posterior, "PRIORS", (1.0,))
+    monkeypatch.setattr(posterior, "SHARPER", (1.0,))
     X, y = blobs(900, 4)
     problem = problem_of(X, y)
     found = posterior.fit_posterior(problem_of(X, y), codes_of(y, 16))
@@ -48,7 +50,8 @@ def test_the_regression_is_that_of_scikit_learn():
     np.testing.assert_allclose(p, exact.predict_proba(centred @ T), atol=0.02)
 
 
-def test_labels_of_several_per_row_have_a_logistic_regression_each():
+def test_labels_of_several_per_row_have_a_logistic_regression_each(monkeypatch):
+    monkeypatch.setattr(posterior, "PRIORS", (1.0,))
     X, y = blobs(900, 4)
     Y = np.eye(4)[y]
     Y[:, 3] = X[:, 0] > 0
@@ -61,6 +64,23 @@ def test_labels_of_several_per_row_have_a_logistic_regression_each():
     p = exact.fit(centred @ T, Y[:, 3]).predict_proba(centred @ T)[:, 1]
     found_p = torch.sigmoid(torch.from_numpy(centred) @ found.B + found.b)[:, 3].numpy()
     np.testing.assert_allclose(found_p, p, atol=0.02)
+
+
+def test_held_out_rows_choose_the_prior(monkeypatch):
+    """Rows that are told apart with ease: the usual prior for so few of them is too strong."""
+    X, y = blobs(1000, 4, spread=0.5)
+    monkeypatch.setattr(posterior, "PRIORS", (1.0, 50.0))
+    taken = []
+    regress = posterior.regress
+    monkeypatch.setattr(
+        posterior, "regress", lambda *args, **named: taken.append(args[5:]) or regress(*args, **named)
+    )
+    posterior.fit_posterior(problem_of(X, y), codes_of(y, 16))
+    assert taken[-1] == (1.0,)  # of 1 and 50 times the usual
+    monkeypatch.setattr(posterior, "FEW", 999)
+    count = len(taken)
+    posterior.fit_posterior(problem_of(X, y), codes_of(y, 16))
+    assert len(taken) == count + 1  # the last fit alone was given a prior: with more rows nothing is tried
 
 
 def test_the_prior_is_stronger_for_few_rows_of_few_classes():

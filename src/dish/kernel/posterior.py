@@ -57,7 +57,7 @@ NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n r
 PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
 SHARPER = (1.0, 1.5, 2.25)  # times that: a strong prior leaves p less sure than it is right, if classes are few
-FEW, PRIORS = 1 << 15, (1.0, 0.25, 4.0)  # with so few rows, held-out ones choose among priors, times the usual one
+FEW, PRIORS = 1 << 14, (1.0, 0.25, 4.0)  # with so few rows, held-out ones choose among priors, times the usual one
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 
 
