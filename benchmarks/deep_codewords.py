@@ -86,7 +86,7 @@ def ablation_runs() -> list[Run]:
         "all parts": {},
         "no mixed images": {"constants": {"codewords.MIXUP": 0.0}},
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
-        "no batch norm": {"constants": {"dish.DeepDISH._norm": False}},
+        "no batch norm": {"constants": {"codewords.NORM": False}},
         "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
         "48 outputs": {"constants": {"codewords.WIDTH": 48}},
         "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
@@ -188,8 +188,6 @@ def change(constants: dict[str, Any]) -> None:
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]
         elif name == "fixed":
             dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
-        elif name == "dish.DeepDISH._norm":
-            dish.DeepDISH._norm = value  # type: ignore[assignment, method-assign]
         else:
             module, constant = name.split(".")
             if not hasattr(modules[module], constant):

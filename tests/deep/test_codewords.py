@@ -29,15 +29,14 @@ def test_the_loss_is_that_of_a_loop_over_rows():
 
 
 def test_the_loss_of_labels_is_that_of_a_loop():
-    rng = np.random.default_rng(0)
-    F, C = rng.standard_normal((3, 4)), np.sign(rng.standard_normal((2, 4)))
+    F = np.random.default_rng(0).standard_normal((3, 2))
     t, share, total = np.array([[1, 0], [1, 1], [0, 1]], float), np.array([0.6, 0.3]), 0.0
     for f, labels in zip(F, t, strict=True):
-        for c, wanted, s in zip(C, labels, share, strict=True):
-            p = 1 / (1 + np.exp(-(1.5 * 2 * (c @ f / np.linalg.norm(f) / 2) + np.log(s / (1 - s)))))
+        for z, wanted, s in zip(f, labels, share, strict=True):
+            p = 1 / (1 + np.exp(-(z + np.log(s / (1 - s)))))
             total -= np.log(p if wanted else 1 - p)
-    found = label_loss(*(torch.from_numpy(a) for a in (F, C, t, share)))
-    assert float(found) == pytest.approx(total / 3 / 0.9)
+    found = label_loss(*(torch.from_numpy(a) for a in (F, t, share)))
+    assert float(found) == pytest.approx(total / 3)
 
 
 def test_codewords_are_votes():
@@ -63,7 +62,8 @@ def test_it_learns(multilabel):
         y, yq = (np.stack([v % 2 == 0, v % 2 == 1, v // 2 == 1], 1).astype(int) for v in (y, yq))
     hasher = tiny(head="codewords").fit(X, y)
     assert score(hasher, X, y, Xq, yq) > 0.9
-    assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
+    if not multilabel:
+        assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
 
 
 @pytest.mark.slow

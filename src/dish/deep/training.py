@@ -171,7 +171,8 @@ class Training(Stopwatch):
         """
         s = self.settings
         lr = scale * ((0.01 if s.fine_tuning else 0.1) if isinstance(s.lr, str) else float(s.lr))
-        decay = (5e-4 if s.fine_tuning else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
+        light = s.fine_tuning or self.problem.rows.ndim == 2
+        decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
         old: list[nn.Parameter] = []
         for name, p in self.model.body.named_parameters():
