@@ -101,7 +101,6 @@ def recipe_runs(trials: int) -> list[Run]:
     """Constants by held-out training images; the first half of a fit is all that is scored by ``top``."""
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
-        "as it is, graphs": {"constants": {"training.GRAPHS": True}},
         "smoothing 0.1": {"constants": {"codewords.SMOOTHING": 0.1}},
         "mixup 0.3": {"constants": {"codewords.MIXUP": 0.3}},
         "mixup 0.5": {"constants": {"codewords.MIXUP": 0.5}},
@@ -126,7 +125,6 @@ def recipe2_runs(trials: int) -> list[Run]:
         "mixup 0.3, margin 0.3": {"codewords.MARGIN": 0.3},
         "mixup 0.3, margin 0.4": {"codewords.MARGIN": 0.4},
         "mixup 0.2": {"codewords.MIXUP": 0.2},
-        "mixup 0.3, averaged weights": {"codewords.AVERAGE": 0.999},
         "mixup 0.3, smoothing 0.1": {"codewords.SMOOTHING": 0.1},
     }
     return [
@@ -168,12 +166,11 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself, also with recorded steps; a short one first warms up."""
-    graphs = {"training.GRAPHS": True}
+    """For the seconds of one run with the GPU to itself, also without recorded steps; a short one first warms up."""
     return [
         ours("alone", "warm-up", epochs=8),
         ours("alone", "one run alone"),
-        ours("alone", "one run alone, graphs", constants=graphs),
+        ours("alone", "one run alone, steps not recorded", constants={"training.GRAPHS": False}),
     ]
 
 

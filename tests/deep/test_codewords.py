@@ -6,10 +6,8 @@ import torch
 
 import dish
 from dish import DeepDISH, codes, metrics
-from dish.deep import codewords as codewords_module
 from dish.deep.checkpoint import Checkpoint
 from dish.deep.codewords import MARGIN, codeword_loss, codewords, label_loss, one_hot, start_codes
-from dish.deep.training import Training
 from dish.similarity import from_labels
 from helpers.deep import patches, score, tiny
 
@@ -87,26 +85,6 @@ def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
     assert resumed.history_ == whole.history_
     assert resumed.agreement_ == whole.agreement_
     np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
-
-
-def test_averaged_weights_are_those_of_a_loop(monkeypatch, digits):
-    """Over the last round of each cycle, batch norm's averages too."""
-    monkeypatch.setattr(codewords_module, "AVERAGE", 0.5)
-    seen, step = [], Training._step
-
-    def noted(self, *args, **named):
-        value = step(self, *args, **named)
-        seen.append({k: v.clone() for k, v in self.model.state_dict().items()})
-        return value
-
-    monkeypatch.setattr(Training, "_step", noted)
-    X, y = digits[0][:300], digits[1][:300]
-    model = DeepDISH(8, head="codewords", epochs=2, n_iter=0, batch_size=100, device="cpu").fit(X, y).model_
-    for name in ("hash.weight", "norm.running_mean"):
-        mean = seen[0][name]
-        for other in seen[1:]:
-            mean = 0.5 * mean + 0.5 * other[name]
-        torch.testing.assert_close(model.state_dict()[name], mean)
 
 
 def test_files_and_parameters(digits, tmp_path):

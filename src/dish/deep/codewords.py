@@ -27,7 +27,6 @@ MARGIN = 0.2
 NORM = True  # whether the outputs have batch norm
 SMOOTHING = 0.0  # the share of a row's labels that is spread over all
 MIXUP = 0.3  # up to this share of another row is mixed into each
-AVERAGE = 0.0  # what a running average of the weights keeps of itself in each step; 0: no average
 WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
 SWEEPS = 5  # of the H-step without a network, at most
 HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none are held out

@@ -73,8 +73,7 @@ class CodewordFit:
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
             last = round_ == rounds[-1]
-            average = codewords.AVERAGE if last else 0.0
-            training.run(loss, round_, optimiser, rows, codewords.MIXUP, average, same=True)
+            training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
             fitted = rows is not None and last
             top = state_arrays(self.fit_top(C)) if fitted else state.top
             state = training.save(round_, packed, state.agreement, optimiser, top)

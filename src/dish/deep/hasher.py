@@ -219,6 +219,7 @@ class DeepHasher(Hasher):
             augment=self.augment,
             mirror=self.mirror,
             fine_tuning=self.weights is not None,
+            recordable=not isinstance(self.net, nn.Module),
             report=reporter(type(self).__name__, self.verbose),
         )
 
