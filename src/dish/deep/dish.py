@@ -43,7 +43,7 @@ class DeepDISH(DeepHasher):
         Rounds end once that share of the bits of F on the training images equals H.
     head : "paper" or "codewords"
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
-        loss on the last hidden layer; an optimiser of its own in each round. "codewords" (experimental): a softmax
+        loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
         where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
         500 rows or more a part is held out in the first half of the rounds, to fit it. ``alpha``, ``mu`` and
