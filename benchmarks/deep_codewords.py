@@ -86,7 +86,7 @@ def ablation_runs() -> list[Run]:
         "all parts": {},
         "no mixed images": {"constants": {"codewords.MIXUP": 0.0}},
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
-        "no batch norm": {"constants": {"dish.DeepDISH._norm": False}},
+        "no batch norm": {"constants": {"codewords.NORM": False}},
         "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
         "48 outputs": {"constants": {"codewords.WIDTH": 48}},
         "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
@@ -101,7 +101,6 @@ def recipe_runs(trials: int) -> list[Run]:
     """Constants by held-out training images; the first half of a fit is all that is scored by ``top``."""
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
-        "as it is, graphs": {"constants": {"training.GRAPHS": True}},
         "smoothing 0.1": {"constants": {"codewords.SMOOTHING": 0.1}},
         "mixup 0.3": {"constants": {"codewords.MIXUP": 0.3}},
         "mixup 0.5": {"constants": {"codewords.MIXUP": 0.5}},
@@ -126,7 +125,6 @@ def recipe2_runs(trials: int) -> list[Run]:
         "mixup 0.3, margin 0.3": {"codewords.MARGIN": 0.3},
         "mixup 0.3, margin 0.4": {"codewords.MARGIN": 0.4},
         "mixup 0.2": {"codewords.MIXUP": 0.2},
-        "mixup 0.3, averaged weights": {"codewords.AVERAGE": 0.999},
         "mixup 0.3, smoothing 0.1": {"codewords.SMOOTHING": 0.1},
     }
     return [
@@ -168,12 +166,11 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself, also with recorded steps; a short one first warms up."""
-    graphs = {"training.GRAPHS": True}
+    """For the seconds of one run with the GPU to itself, also without recorded steps; a short one first warms up."""
     return [
         ours("alone", "warm-up", epochs=8),
         ours("alone", "one run alone"),
-        ours("alone", "one run alone, graphs", constants=graphs),
+        ours("alone", "one run alone, steps not recorded", constants={"training.GRAPHS": False}),
     ]
 
 
@@ -188,8 +185,6 @@ def change(constants: dict[str, Any]) -> None:
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]
         elif name == "fixed":
             dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
-        elif name == "dish.DeepDISH._norm":
-            dish.DeepDISH._norm = value  # type: ignore[assignment, method-assign]
         else:
             module, constant = name.split(".")
             if not hasattr(modules[module], constant):

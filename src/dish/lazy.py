@@ -38,16 +38,13 @@ if TYPE_CHECKING:
 else:
 
     class _Later:
-        """A module by name."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
+        """torch itself, from its first use on."""
 
         def __getattr__(self, name: str) -> Any:
-            if self._name not in sys.modules:
-                with threads_that_sleep():
-                    importlib.import_module(self._name)
-            return getattr(importlib.import_module(self._name), name)
+            with threads_that_sleep():
+                module = importlib.import_module("torch")
+            self.__dict__ = module.__dict__  # from now on its names are found without coming here
+            return getattr(module, name)
 
     class _TensorType(type):
         def __instancecheck__(cls, one: Any) -> bool:
@@ -57,4 +54,4 @@ else:
     class Tensor(metaclass=_TensorType):
         """``torch.Tensor``, for annotations and ``isinstance``."""
 
-    torch = _Later("torch")
+    torch = _Later()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from dish.compiled import threads
+from dish.lazy import torch
 from dish.machine import usable_cores
 
 Task = Callable[[int], None]
+T = TypeVar("T")
 
 
 def size(most: int) -> int:
@@ -48,6 +50,23 @@ def over_rows(kernel: Callable[..., Any], arrays: tuple[Any, ...], *rest: Any, l
 
     run(task, parts)
     return results
+
+
+def results(work: Callable[[int], T], parts: int) -> list[T]:
+    """``[work(0), …, work(parts − 1)]``, shared by the threads: for work by torch, which has one thread in each.
+
+    The number of parts should not depend on that of threads: then sums over them do not either.
+    """
+    lanes, found = size(parts), [None] * parts
+
+    def task(lane: int) -> None:
+        if lane:  # torch has a number per thread; the caller has set its own
+            torch.set_num_threads(1)
+        for part in range(lane, parts, lanes):
+            found[part] = work(part)  # type: ignore[call-overload]
+
+    run(task, lanes)
+    return cast("list[T]", found)
 
 
 class _Worker(threading.Thread):

@@ -6,10 +6,8 @@ import torch
 
 import dish
 from dish import DeepDISH, codes, metrics
-from dish.deep import codewords as codewords_module
 from dish.deep.checkpoint import Checkpoint
 from dish.deep.codewords import MARGIN, codeword_loss, codewords, label_loss, one_hot, start_codes
-from dish.deep.training import Training
 from dish.similarity import from_labels
 from helpers.deep import patches, score, tiny
 
@@ -29,15 +27,14 @@ def test_the_loss_is_that_of_a_loop_over_rows():
 
 
 def test_the_loss_of_labels_is_that_of_a_loop():
-    rng = np.random.default_rng(0)
-    F, C = rng.standard_normal((3, 4)), np.sign(rng.standard_normal((2, 4)))
+    F = np.random.default_rng(0).standard_normal((3, 2))
     t, share, total = np.array([[1, 0], [1, 1], [0, 1]], float), np.array([0.6, 0.3]), 0.0
     for f, labels in zip(F, t, strict=True):
-        for c, wanted, s in zip(C, labels, share, strict=True):
-            p = 1 / (1 + np.exp(-(1.5 * 2 * (c @ f / np.linalg.norm(f) / 2) + np.log(s / (1 - s)))))
+        for z, wanted, s in zip(f, labels, share, strict=True):
+            p = 1 / (1 + np.exp(-(z + np.log(s / (1 - s)))))
             total -= np.log(p if wanted else 1 - p)
-    found = label_loss(*(torch.from_numpy(a) for a in (F, C, t, share)))
-    assert float(found) == pytest.approx(total / 3 / 0.9)
+    found = label_loss(*(torch.from_numpy(a) for a in (F, t, share)))
+    assert float(found) == pytest.approx(total / 3)
 
 
 def test_codewords_are_votes():
@@ -63,7 +60,8 @@ def test_it_learns(multilabel):
         y, yq = (np.stack([v % 2 == 0, v % 2 == 1, v // 2 == 1], 1).astype(int) for v in (y, yq))
     hasher = tiny(head="codewords").fit(X, y)
     assert score(hasher, X, y, Xq, yq) > 0.9
-    assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
+    if not multilabel:
+        assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
 
 
 @pytest.mark.slow
@@ -87,26 +85,6 @@ def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
     assert resumed.history_ == whole.history_
     assert resumed.agreement_ == whole.agreement_
     np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
-
-
-def test_averaged_weights_are_those_of_a_loop(monkeypatch, digits):
-    """Over the last round of each cycle, batch norm's averages too."""
-    monkeypatch.setattr(codewords_module, "AVERAGE", 0.5)
-    seen, step = [], Training._step
-
-    def noted(self, *args, **named):
-        value = step(self, *args, **named)
-        seen.append({k: v.clone() for k, v in self.model.state_dict().items()})
-        return value
-
-    monkeypatch.setattr(Training, "_step", noted)
-    X, y = digits[0][:300], digits[1][:300]
-    model = DeepDISH(8, head="codewords", epochs=2, n_iter=0, batch_size=100, device="cpu").fit(X, y).model_
-    for name in ("hash.weight", "norm.running_mean"):
-        mean = seen[0][name]
-        for other in seen[1:]:
-            mean = 0.5 * mean + 0.5 * other[name]
-        torch.testing.assert_close(model.state_dict()[name], mean)
 
 
 def test_files_and_parameters(digits, tmp_path):

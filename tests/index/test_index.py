@@ -114,6 +114,28 @@ def test_one_query_at_a_time_shared_between_threads(kind, n_bits, monkeypatch):
             np.testing.assert_array_equal(found[1], N[i : i + 1])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_cuts_radius_search_off_and_counts_say_where(kind):
+    B = make(kind, 6000, 64)
+    Q = queries_of(B, 40, 64)
+    ix = settled(B[:5500], 64)
+    ix.add(B[5500:])  # behind the view
+    for removed in ([], [1, 7, 5700]):
+        ix.remove(removed)
+        for some in (None, np.arange(0, 6000, 3)):
+            for radius in (0, 3, 20):
+                lims, D, N = ix.radius_search(Q, radius, some)
+                np.testing.assert_array_equal(ix.radius_count(Q, radius, some), np.diff(lims))
+                for limit in (1, 5, 6000):
+                    first = np.arange(len(D)) - np.repeat(lims[:-1], np.diff(lims)) < limit
+                    cut = ix.radius_search(Q, radius, some, limit=limit)
+                    np.testing.assert_array_equal(np.diff(cut[0]), np.minimum(np.diff(lims), limit))
+                    np.testing.assert_array_equal(cut[1], D[first])
+                    np.testing.assert_array_equal(cut[2], N[first])
+    with pytest.raises(ValueError, match="limit"):
+        ix.radius_search(Q, 2, limit=0)
+
+
 def test_learned_codes_are_grouped_and_random_ones_are_not():
     grouped, flat = settled(make("duplicates", 6000, 64), 64), settled(make("random", 6000, 64), 64)
     assert len(view_of(grouped).codes) == 60

@@ -71,7 +71,7 @@ def test_the_papers_six_convolutions():
 
 def test_the_perceptron_learns_its_width_from_the_rows():
     assert nets.build("mlp", 7)(torch.rand(3, 11)).shape == (3, 7)
-    assert nets.build("mlp", None)(torch.rand(3, 11)).shape == (3, 512)
+    assert nets.build("mlp", None)(torch.rand(3, 11)).shape == (3, 1024)
 
 
 def test_an_unknown_name_is_refused():

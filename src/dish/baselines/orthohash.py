@@ -12,6 +12,7 @@ from torch import Tensor
 from dish.baselines._centres import centres
 from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, one_hot
+from dish.deep.data import Problem
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
@@ -24,9 +25,8 @@ class OrthoHash(DeepHasher):
     The codes are the signs of F.
     """
 
-    @property
-    def _norm(self) -> bool:
-        return True
+    def _outputs(self, problem: Problem) -> tuple[int, bool]:
+        return self.n_bits, True
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         problem = training.problem

@@ -1,11 +1,11 @@
-"""The F-step against codewords: a softmax over the cosines of the outputs with one codeword per class or label.
+"""The F-step against codewords: a softmax over the cosines of the outputs with one codeword per class.
 
-With t (n, l) the labels of the rows, C_l = sgn(Σ_i t_il h_i) is the vote of the codes H of the rows with label l, and
+With t (n, l) the classes of the rows, C_l = sgn(Σ_i t_il h_i) is the vote of the codes H of the rows of class l, and
 
     loss_i = −Σ_l t̄_il log softmax_l( √R (cos(f_i, C_l) − m t_il) ) ,   t̄_i = t_i / Σ_l t_il .
 
-The margin m asks f to be nearer to its own codewords than to others by that much; several labels share one softmax,
-or have a logistic loss each (``SEVERAL``).
+The margin m asks f to be nearer to its own codeword than to others by that much. Where rows have several labels, the
+outputs are logits and every label has a logistic loss: what a row is like is then not one codeword but a sum of some.
 Training has two cycles of the learning rate: the first leaves some rows out, by which ``top`` is fitted, the second
 has all of them.
 """
@@ -24,10 +24,9 @@ from dish.similarity import Similarity
 from dish.solver import cbcd
 
 MARGIN = 0.2
-SEVERAL = "softmax"  # the loss of rows with several labels: "softmax" over all, or "sigmoid", one per label
+NORM = True  # whether the outputs have batch norm
 SMOOTHING = 0.0  # the share of a row's labels that is spread over all
 MIXUP = 0.3  # up to this share of another row is mixed into each
-AVERAGE = 0.0  # what a running average of the weights keeps of itself in each step; 0: no average
 WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
 SWEEPS = 5  # of the H-step without a network, at most
 HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none are held out
@@ -63,10 +62,10 @@ def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:
     return functional.cross_entropy(C.shape[1] ** 0.5 * (cosines(f, C) - MARGIN * t), wanted)
 
 
-def label_loss(f: Tensor, C: Tensor, t: Tensor, share: Tensor) -> Tensor:
-    """The logistic losses of all labels, by how many a row has on average; ``share`` (l,) of the rows have each."""
-    z = 1.5 * C.shape[1] ** 0.5 * cosines(f, C) + torch.logit(share, eps=1e-4)
-    return functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / (len(t) * share.sum())
+def label_loss(f: Tensor, t: Tensor, share: Tensor) -> Tensor:
+    """The logistic losses of all labels, mean over rows; ``share`` (l,) of the rows have each."""
+    z = f + torch.logit(share, eps=1e-4)
+    return functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / len(t)
 
 
 def hold_out(n: int, seed: int) -> tuple[Tensor, Tensor]:

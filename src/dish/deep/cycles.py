@@ -15,7 +15,7 @@ from dish.deep import codewords
 from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, hold_out, label_loss, one_hot, start_codes
 from dish.deep.model import state_arrays
-from dish.deep.top import PosteriorTop, Rows, fit_top, plain_top
+from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top
 from dish.deep.training import Batch, Training, seed_generators
 
 Packed = NDArray[np.uint8]
@@ -34,8 +34,8 @@ class CodewordFit:
     def __post_init__(self) -> None:
         problem = self.training.problem
         self.t = one_hot(problem.targets, problem.n_targets)
-        self.one_label, self.share = problem.targets.ndim == 1, self.t.mean(0)
-        self.width = self.training.model.hash.out_features
+        self.share = self.t.mean(0)
+        self.width = self.n_bits if problem.several else self.training.model.hash.out_features  # of codewords
         self.held, self.seen = hold_out(problem.n, problem.seed + 7)
 
     def learn(self, done: State | None) -> tuple[Packed, list[float]]:
@@ -66,15 +66,14 @@ class CodewordFit:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
         for round_ in range(first, rounds.stop):
             packed = self.between_rounds(round_, state)
-            C = codewords.codewords(packed, self.width, self.t)
+            C = self.codewords(packed)
 
             def loss(phi: Tensor, f: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
                 return self.loss(f, C, batch.blend(self.t[batch.rows]))
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
             last = round_ == rounds[-1]
-            average = codewords.AVERAGE if last else 0.0
-            training.run(loss, round_, optimiser, rows, codewords.MIXUP, average, same=True)
+            training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
             fitted = rows is not None and last
             top = state_arrays(self.fit_top(C)) if fitted else state.top
             state = training.save(round_, packed, state.agreement, optimiser, top)
@@ -82,13 +81,17 @@ class CodewordFit:
 
     def loss(self, f: Tensor, C: Tensor, t: Tensor) -> Tensor:
         """Of outputs towards codewords."""
-        if self.one_label or codewords.SEVERAL == "softmax":
-            return codeword_loss(f, C, t)
-        return label_loss(f, C, t, self.share)
+        return label_loss(f, t, self.share) if self.training.problem.several else codeword_loss(f, C, t)
+
+    def codewords(self, packed: Packed) -> Tensor:
+        """C (l, R); none where rows have several labels, whose outputs are logits."""
+        if self.training.problem.several:
+            return self.t.new_zeros(0, 0)
+        return codewords.codewords(packed, self.width, self.t)
 
     def between_rounds(self, round_: int, state: State) -> Packed:
         """Codes for the next round, given what the network says now."""
-        if round_ == 0:
+        if round_ == 0 or self.training.problem.several:
             return state.codes
         f = self.training.outputs()
         packed = self.h_step(f, state.codes)
@@ -110,13 +113,18 @@ class CodewordFit:
             f = self.training.outputs()
             held, seen = (Rows(f[i], self.t[i]) for i in (self.held.to(f.device), self.seen.to(f.device)))
             rng = np.random.RandomState(problem.seed)
-            return fit_top(C, self.signs, held, seen, self.one_label, rng)
+            if problem.several:
+                return fit_label_top(self.signs, held, seen, rng)
+            return fit_top(C, self.signs, held, seen, rng)
 
     def top(self, state: State) -> PosteriorTop:
         """The top of the state for its codewords; without held-out rows, one that is as sure as the training was."""
-        C = codewords.codewords(state.codes, self.width, self.t)
+        C, problem = self.codewords(state.codes), self.training.problem
+        rng = np.random.RandomState(problem.seed)
+        if not state.top and problem.several:
+            return plain_label_top(self.signs, self.share, rng)
         if not state.top:
-            return plain_top(C, self.signs, self.width**0.5, np.random.RandomState(self.training.problem.seed))
+            return plain_top(C, self.signs, self.width**0.5, rng)
         return PosteriorTop.of({**state.top, "C": C.cpu().numpy()}).to(C.device)
 
 

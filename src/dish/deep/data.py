@@ -45,6 +45,11 @@ class Problem:
         return len(self.rows)
 
     @property
+    def several(self) -> bool:
+        """Whether rows have several labels."""
+        return self.targets.ndim == 2
+
+    @property
     def n_targets(self) -> int:
         """Classes, or labels."""
         return int(self.targets.shape[1]) if self.targets.ndim == 2 else self.S.n_groups

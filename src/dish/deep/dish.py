@@ -14,6 +14,7 @@ from dish.checks import check_integer, check_number, check_option
 from dish.deep import codewords
 from dish.deep.checkpoint import State
 from dish.deep.cycles import CodewordFit, bit_agreement
+from dish.deep.data import Problem
 from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
@@ -42,10 +43,11 @@ class DeepDISH(DeepHasher):
         Rounds end once that share of the bits of F on the training images equals H.
     head : "paper" or "codewords"
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
-        loss on the last hidden layer; an optimiser of its own in each round. "codewords" (experimental): a softmax
-        over the cosines of the outputs with one codeword of H per class or label, with a margin, then the posterior
-        hash function of ``DISH`` on top of the network (``deep.top``). Of 500 rows or more a part is held out in the
-        first half of the rounds, to fit it. ``alpha``, ``mu`` and ``stop_agreement`` are the paper's.
+        loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
+        over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
+        where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
+        500 rows or more a part is held out in the first half of the rounds, to fit it. ``alpha``, ``mu`` and
+        ``stop_agreement`` are the paper's.
     """
 
     def __init__(
@@ -108,13 +110,12 @@ class DeepDISH(DeepHasher):
             raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
 
-    @property
-    def _norm(self) -> bool:
-        return self.head == "codewords"
-
-    @property
-    def _n_outputs(self) -> int:
-        return max(self.n_bits, codewords.WIDTH) if self.head == "codewords" else self.n_bits
+    def _outputs(self, problem: Problem) -> tuple[int, bool]:
+        if self.head == "paper":
+            return self.n_bits, False
+        if problem.several:
+            return problem.n_targets, False
+        return max(self.n_bits, codewords.WIDTH), codewords.NORM
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         if self.head == "codewords":

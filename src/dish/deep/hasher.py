@@ -46,7 +46,7 @@ class DeepHasher(Hasher):
         Code length r.
     net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0", "efficientnet_lite2" or an ``nn.Module``
         A module's output (n, D) is taken as the last hidden layer; it gets images (n, 3, H, W), or vectors.
-        Rows of features (n, d) get a perceptron with two hidden layers in place of a named network.
+        Rows of features (n, d) get a perceptron in place of a named network.
     weights : None, "imagenet" or a path (.pth, .safetensors)
         Where the network starts from: fine-tuning uses a tenth of the learning rate, ten times that in new layers.
     freeze : bool
@@ -55,8 +55,9 @@ class DeepHasher(Hasher):
     epochs : int
         Passes over the training images in each round.
     batch_size, lr, weight_decay
-        Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 and a decay of 0.002 from scratch, 0.01 and 0.0005
-        (the paper's) for fine-tuning. Several processes share every batch: at least two rows each.
+        Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 and a decay of 0.002 from scratch (0.0005 on
+        vectors), 0.01 and 0.0005 (the paper's) for fine-tuning. Several processes share every batch: at least two
+        rows each.
     accumulate : int
         Parts of a batch that are put through the network one after the other, their gradients summed: less memory for
         the same step. Batch norm sees a part.
@@ -137,15 +138,9 @@ class DeepHasher(Hasher):
         height, width = getattr(self, "image_shape_", (FILE_SIDE, FILE_SIDE))
         return int(height) if height == width else FILE_SIDE
 
-    @property
-    def _norm(self) -> bool:
-        """Whether the outputs have batch norm."""
-        return False
-
-    @property
-    def _n_outputs(self) -> int:
-        """Outputs of the last layer that is trained."""
-        return self.n_bits
+    def _outputs(self, problem: Problem) -> tuple[int, bool]:
+        """How many outputs the last layer has that is trained, and whether batch norm follows."""
+        return self.n_bits, False
 
     # --- fit ---
 
@@ -194,7 +189,8 @@ class DeepHasher(Hasher):
         """The training at its beginning, or as a checkpoint left it."""
         with problem.ranks.raise_together():
             some = problem.rows[:2]
-            model, fresh = make_model(self.net, self.weights, self.image_size, self._n_outputs, some, self._norm)
+            n_outputs, norm = self._outputs(problem)
+            model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, some, norm)
             model = model.to(problem.device)
             if problem.rows.ndim == 4:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -223,6 +219,7 @@ class DeepHasher(Hasher):
             augment=self.augment,
             mirror=self.mirror,
             fine_tuning=self.weights is not None,
+            recordable=not isinstance(self.net, nn.Module),
             report=reporter(type(self).__name__, self.verbose),
         )
 
@@ -338,12 +335,14 @@ class DeepHasher(Hasher):
         if "codes_" in arrays:
             hasher.codes_ = arrays["codes_"]
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
-        body = spec.make(None)
+        former = hasher.vectors_ and "model.body.features.0.weight" in arrays
+        body = nets.FormerMLP() if former else spec.make(None)
         if hasher.vectors_:
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
         n_outputs = len(arrays["model.hash.bias"])
-        hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, hasher._norm)
+        norm = "model.norm.running_mean" in arrays
+        hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, norm)
         if "model.top.V" in arrays:
             hasher.model_.top = PosteriorTop.of({k.removeprefix("model.top."): a for k, a in arrays.items()})
         load_state(hasher.model_, arrays, "model.")

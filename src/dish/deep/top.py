@@ -1,10 +1,10 @@
 """What comes on top of a trained network: the posterior hash function of the kernel side, on the network's cosines.
 
-    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(β cos(f(x), C)), or sigmoid(β cos(f(x), C) + b) for several labels
+    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(β cos(f(x), C)), or sigmoid(β f(x) + b) where rows have several labels
 
-f(x) are the network's outputs, C one codeword per label; β (and b, both per label then) make p as sure as it is right
+f(x) are the network's outputs, C one codeword per class; β (and b, both per label then) make p as sure as it is right
 on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
-rows share a class; the frame V (``kernel.frames``), fitted by those rows, keeps more of it.
+rows share a class; the frame V (``kernel.frames``, ``kernel.several``), fitted by those rows, keeps more of it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dish import codes, metrics
 from dish.kernel.frames import centred_frame, frame, turn_frame
 from dish.kernel.functions import link
+from dish.kernel.several import best_of_several
 
-POWERS = {"softmax": (0.5, 1.0), "sigmoid": (1.0, 2.0)}  # of p that are tried where rows have several labels
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 
@@ -30,7 +29,7 @@ SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 class PosteriorTop(nn.Module):
     """Outputs f (n, R) → F (n, r)."""
 
-    C: Tensor  # (l, R) of ±1
+    C: Tensor  # (l, R) of ±1; empty where f are logits
     V: Tensor  # (l, r)
     offset: Tensor  # (r,)
     beta: Tensor  # (1,) for all labels, or one each (l,)
@@ -54,7 +53,7 @@ class PosteriorTop(nn.Module):
 
     def posterior(self, f: Tensor) -> Tensor:
         """p (n, l)."""
-        z = self.beta * cosines(f.float(), self.C)
+        z = self.beta * (cosines(f.float(), self.C) if len(self.C) else f.float())
         return link(z, True) if len(self.b) == 0 else link(z + self.b, False)
 
     def forward(self, f: Tensor) -> Tensor:
@@ -82,34 +81,34 @@ def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random
 
 
 def fit_top(
-    C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, one_label: bool, rng: np.random.RandomState
+    C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState
 ) -> PosteriorTop:
-    """β, b and the frame by rows that the network was not trained on, and as many that it was."""
-    if not one_label:
-        return best_top(C, signs, held, seen, rng)
+    """β and the frame by rows that the network was not trained on, and others that it was."""
     start = plain_top(C, signs, calibrate(C, held), rng)
     scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
     V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
     return PosteriorTop(C, V, offset, start.beta)
 
 
-def best_top(
-    C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState
-) -> PosteriorTop:
-    """Rows with several labels: the link, the power of p and the signs of the frame that rank held-out rows best."""
-    links = {
-        "softmax": (torch.tensor(calibrate(C, held)), None),
-        "sigmoid": calibrate_each(cosines(held.f, C), held.t),
-    }
-    random = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0)
-    frames = [frame(each, rng).to(C) for each in (signs, random)]
-    tops = [
-        PosteriorTop(C, V, torch.zeros_like(V[0]), beta, b, a)
-        for name, (beta, b) in links.items()
-        for V in frames
-        for a in POWERS[name]
-    ]
-    return max(tops, key=lambda top: held_out_map(top, held, seen))
+def plain_label_top(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> PosteriorTop:
+    """For rows with several labels, each of a ``share`` (l,) of them; no rows were held out to fit the frame."""
+    V = frame(signs, rng).to(share)
+    return PosteriorTop(
+        share.new_zeros(0, 0), V, torch.zeros_like(V[0]), torch.ones_like(share), torch.logit(share, eps=1e-4), 2.0
+    )
+
+
+def fit_label_top(signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:
+    """For rows with several labels: β and b of each, the power of p and the frame that rank held-out rows best."""
+    beta, b = calibrate_each(held.f, held.t)
+    none, n = held.f.new_zeros(0, 0), len(held.f)
+    p = link(beta * torch.cat([held.f, seen.f[:n]]) + b, False)
+    Y = torch.cat([held.t, seen.t[:n]]).cpu().numpy().astype(np.uint8)
+    random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
+    given, number = [(frame(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
+    scored = [(p[part], number[part]) for part in (slice(n), slice(n, None))]
+    name, V, offset = best_of_several(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
+    return PosteriorTop(none, V, offset, beta, b, 2.0 if name == "sigmoid" else 1.0)
 
 
 def calibrate(C: Tensor, held: Rows) -> float:
@@ -121,7 +120,7 @@ def calibrate(C: Tensor, held: Rows) -> float:
 
 
 def calibrate_each(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """β (l,) and b (l,) of a logistic regression of each label on its own cosine, by Newton's steps."""
+    """β (l,) and b (l,) of a logistic regression of each label on its own score, by Newton's steps."""
     x = torch.stack([scores, torch.ones_like(scores)]).double()  # (2, n, l)
     theta = torch.zeros(2, scores.shape[1], dtype=torch.float64, device=scores.device)
     prior = NEWTON_RIDGE * torch.eye(2, dtype=torch.float64, device=scores.device)
@@ -131,12 +130,3 @@ def calibrate_each(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         curve = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3)) + prior
         theta = theta - torch.linalg.solve(curve, slope.T[..., None])[..., 0].T
     return theta[0].float(), theta[1].float()
-
-
-def held_out_map(top: PosteriorTop, held: Rows, seen: Rows) -> float:
-    """MAP of half of the held-out rows as queries, against the other half and as many that were trained on."""
-    n = len(held.f) // 2
-    f, t = torch.cat([held.f, seen.f[:n]]), torch.cat([held.t, seen.t[:n]])
-    with torch.no_grad():
-        packed, Y = codes.pack(top(f).cpu().numpy()), t.cpu().numpy().astype(np.uint8)
-    return float(metrics.mean_average_precision(packed[:n], Y[:n], packed[n:], Y[n:]))

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dish import codes
 from dish.deep.augment import augment
@@ -29,7 +28,7 @@ from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
 from dish.progress import Stopwatch, progress
 
-GRAPHS = False  # whether steps are recorded as CUDA graphs where they can be (experimental)
+GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class Settings:
     augment: bool
     mirror: bool
     fine_tuning: bool
+    recordable: bool  # the network is one of ours, whose steps a GPU can record
     report: Callable[[str], None]  # takes a line per epoch
 
 
@@ -171,7 +171,8 @@ class Training(Stopwatch):
         """
         s = self.settings
         lr = scale * ((0.01 if s.fine_tuning else 0.1) if isinstance(s.lr, str) else float(s.lr))
-        decay = (5e-4 if s.fine_tuning else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
+        light = s.fine_tuning or self.problem.rows.ndim == 2
+        decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
         old: list[nn.Parameter] = []
         for name, p in self.model.body.named_parameters():
@@ -193,8 +194,13 @@ class Training(Stopwatch):
         return Optimiser(sgd, schedule)
 
     def graphs(self) -> bool:
-        """Whether steps may be recorded: on a GPU that one process has."""
-        return GRAPHS and self.problem.device.type == "cuda" and self.problem.ranks.world == 1
+        """Whether steps may be recorded: those of a network of ours, on a GPU that one process has.
+
+        They are the ordinary steps up to rounding: the optimiser's kernels differ, and sums on a GPU have no fixed
+        order anyway.
+        """
+        alone = self.problem.device.type == "cuda" and self.problem.ranks.world == 1
+        return GRAPHS and self.settings.recordable and alone
 
     def run(
         self,
@@ -203,13 +209,10 @@ class Training(Stopwatch):
         optimiser: Optimiser,
         rows: Tensor | None = None,
         mixup: float = 0.0,
-        average: float = 0.0,
         same: bool = False,
     ) -> None:
         """``epochs`` passes over all rows or some; up to a share ``mixup`` of another row is mixed into each.
 
-        ``average``: in the end the network gets a running average of its weights and of batch norm's averages, which
-        keeps that share of itself in each step.
         ``same``: the loss does the same in every step, so that a GPU may record it.
         Seeded by round: a fit that resumes takes the same steps as one that was never stopped.
         """
@@ -225,7 +228,6 @@ class Training(Stopwatch):
         one_step = partial(self._step, loss=loss, noise=noise, optimiser=optimiser, mixup=mixup)
         if same and self.graphs():
             one_step = GraphedStep(one_step, noise)
-        averaged = running_average(self.model, average) if average else None
         with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
             for epoch in range(epochs):
                 self.model.train()
@@ -234,13 +236,9 @@ class Training(Stopwatch):
                 for batch in self._batches(rows, order):
                     total += one_step(batch)
                     optimiser.schedule.step()
-                    if averaged is not None:
-                        averaged.update_parameters(self.model)
                     steps += 1
                 self._epoch_done(round_, epoch, float(ranks.total(total)) / steps)
                 step(1)
-            if averaged is not None:
-                self.model.load_state_dict(averaged.module.state_dict())
             ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
 
     def _batches(self, rows: Tensor, order: torch.Generator) -> Iterator[Batch]:
@@ -329,11 +327,6 @@ class Training(Stopwatch):
             state.rates, state.momentum = optimiser.rates, optimiser.momentum
         self.checkpoint.write(state, self.model)
         return state
-
-
-def running_average(model: nn.Module, share: float) -> AveragedModel:
-    """A copy that keeps this share of its weights and buffers in each step."""
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(share), use_buffers=True)
 
 
 def reporter(name: str, verbose: int) -> Callable[[str], None]:

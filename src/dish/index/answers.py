@@ -89,8 +89,11 @@ def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
     return np.take_along_axis(D, order, 1), np.take_along_axis(R, order, 1)
 
 
-def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64]) -> Any:
-    """(how many, distances, rows) over stretches of rows → (lims, distances, rows), deleted rows left out."""
+def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64], limit: int | None) -> Any:
+    """(how many, distances, rows) over stretches of rows → (lims, distances, rows) of the first ``limit`` of a query.
+
+    Deleted rows are left out.
+    """
     found, D, R = joined(parts)
     if len(parts) > 1 or len(deleted):
         query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
@@ -98,6 +101,10 @@ def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64]) -> Any:
         query, D, R = query[alive], D[alive], R[alive]
         order = np.lexsort((R, D, query))
         found, D, R = np.bincount(query, minlength=n), D[order], R[order]
+    if limit is not None and (found > limit).any():
+        ends = np.cumsum(found)
+        first = np.arange(len(D)) - np.repeat(ends - found, found) < limit
+        found, D, R = np.minimum(found, limit), D[first], R[first]
     lims = np.zeros(n + 1, np.int64)
     np.cumsum(found, out=lims[1:])
     return lims, D, R

@@ -76,7 +76,7 @@ def count_rows(found: Any, G: Any, starts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def expand_all(found: Any, D: Any, G: Any, n_rows: Any, starts: Any, members: Any, keys: Any, rows: Any) -> None:
-    """Groups within the radius → all of their rows in the same form, into ``keys`` and ``rows``."""
+    """Groups within the radius → the first ``n_rows`` of each query in the same form, into ``keys`` and ``rows``."""
     marks = np.empty(0, np.uint64)
     c, p = 0, np.int64(0)
     for i in range(len(found)):

@@ -105,7 +105,8 @@ class HammingIndex:
     def snapshot(self) -> Snapshot:
         """The index as it is now, for answers that belong together: it stays as it is whatever is written later.
 
-        It has ``search``, ``radius_search``, ``get``, ``labels_of``, ``ids``, ``sample_ids``, ``len`` and ``in``.
+        It has ``search``, ``radius_search``, ``radius_count``, ``get``, ``labels_of``, ``ids``, ``sample_ids``,
+        ``len`` and ``in``.
         """
         return self._now
 
@@ -252,13 +253,18 @@ class HammingIndex:
         return self._now.search(queries, k, ids, mode, shortlist)
 
     def radius_search(
-        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None
+        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
         """All rows at distance ≤ ``radius``: (lims, D, I), those of query i at lims[i]:lims[i + 1].
 
-        Exact in every mode. Ordered by distance, then by insertion.
+        Exact in every mode. Ordered by distance, then by insertion. ``limit``: at most so many per query, the first
+        of them; where many rows share a code that saves most of the work. ``radius_count`` says how many there are.
         """
-        return self._now.radius_search(queries, radius, ids)
+        return self._now.radius_search(queries, radius, ids, limit)
+
+    def radius_count(self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+        """How many rows are at distance ≤ ``radius`` of every query, without listing them."""
+        return self._now.radius_count(queries, radius, ids)
 
     def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
         """The share of the k nearest that ``search`` finds, against an exact scan; ties count as found."""

@@ -149,14 +149,26 @@ class Snapshot:
         return (-D).astype(np.float32), self._ids_at(R)
 
     def radius_search(
-        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None
+        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
         """``HammingIndex.radius_search`` of this snapshot."""
+        if limit is not None:
+            check_integer("limit", limit, low=1)
+        return self.within(queries, radius, ids, limit)[1:]
+
+    def radius_count(self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+        """``HammingIndex.radius_count`` of this snapshot."""
+        return self.within(queries, radius, ids, limit=0)[0]
+
+    def within(
+        self, queries: ArrayLike, radius: int, ids: ArrayLike | None = None, limit: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], Ids]:
+        """How many rows are within the radius of each query, and (lims, D, I) of its first ``limit``, or of all."""
         check_integer("radius", radius, low=0)
         among = self._among(ids)
         Q = to_words(queries, self.n_bits, "queries")
-        lims, D, R = self._within(among, Q, min(radius, self.n_bits))
-        return lims, D, self._ids_at(R)
+        counts, lims, D, R = self._within(among, Q, min(radius, self.n_bits), limit)
+        return counts, lims, D, self._ids_at(R)
 
     def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
         """``HammingIndex.measure_recall`` of this snapshot."""
@@ -184,20 +196,23 @@ class Snapshot:
         D, R = merge(parts, len(Q), wanted)
         return without(self.deleted, D, R, k)
 
-    def _within(
-        self, among: NDArray[Any] | None, Q: NDArray[Any], radius: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """(lims, D, rows) of all rows within the radius, by distance, then by row."""
+    def _within(self, among: NDArray[Any] | None, Q: NDArray[Any], radius: int, limit: int | None) -> Any:
+        """(counts, lims, D, rows) of the first rows within the radius, by distance, then by row."""
         if among is not None:
-            found, D, R = run_within(Q, self.codes[among], radius)
-            return merge_within([(found, D, among[R])], len(Q), NONE)
-        view = self._view(len(Q))
-        start = view.n if isinstance(view, Groups) else 0
-        parts = [view.within(Q, radius)] if isinstance(view, Groups) else []
+            counts, D, R = run_within(Q, self.codes[among], radius)
+            return counts, *merge_within([(counts, D, among[R])], len(Q), NONE, limit)
+        view, start, counts, parts = self._view(len(Q)), 0, np.zeros(len(Q), np.int64), []
+        if isinstance(view, Groups):
+            start = view.n
+            counts, *found = view.within(Q, radius, None if limit is None else limit + len(self.deleted))
+            parts.append(found)
         if start < self.n or not parts:
-            found, D, R = run_within(Q, self.codes[start : self.n], radius)
-            parts.append((found, D, R + start))
-        return merge_within(parts, len(Q), self.deleted)
+            found = run_within(Q, self.codes[start : self.n], radius)
+            parts.append((found[0], found[1], found[2] + start))
+            counts = counts + found[0]
+        if len(self.deleted):
+            counts = counts - run_within(Q, self.codes[self.deleted], radius)[0]
+        return counts, *merge_within(parts, len(Q), self.deleted, limit)
 
     def _view(self, n_queries: int) -> Groups | Lists | None:
         return self.generation.views.covering(self.codes[: self.n], n_queries)

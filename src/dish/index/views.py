@@ -103,10 +103,16 @@ class Groups:
 
         return stacked(scan.in_threads(expanded, Q, k=k), len(Q), k)
 
-    def within(self, Q: NDArray[Any], radius: int) -> Any:
-        """All rows within the radius: how many per query, distances, rows."""
+    def within(self, Q: NDArray[Any], radius: int, limit: int | None = None) -> Any:
+        """Rows within the radius: how many there are and how many are listed per query; distances and rows of these.
+
+        Groups need not be listed beyond ``limit`` rows of a query; rows as they are, all.
+        """
         parts = scan.in_threads(self._looking(radius, len(Q)), Q)
-        return joined(parts) if self.members is None else _expanded(parts, *self.members)
+        if self.members is None:
+            found, D, R = joined(parts)
+            return found, found, D, R
+        return _expanded(parts, *self.members, limit)
 
     def _looking(self, radius: int, n_queries: int) -> Callable[[NDArray[Any]], Any]:
         """The way to the codes within a radius: by bits of some words, or by a scan if that costs less."""
@@ -142,18 +148,20 @@ class Groups:
         return np.bincount(queries, minlength=len(Q)), D, R
 
 
-def _expanded(parts: list[Any], starts: NDArray[np.int32], members: NDArray[np.int32]) -> Any:
+def _expanded(parts: list[Any], starts: NDArray[np.int32], members: NDArray[np.int32], limit: int | None) -> Any:
     """Groups → rows: counted first, then every thread writes its own to their place in the answer."""
     counts = [grouping.count_rows(found, G, starts) for found, _, G in parts]
-    ends = np.cumsum([0, *(int(count.sum()) for count in counts)])
+    listed = counts if limit is None else [np.minimum(count, limit) for count in counts]
+    ends = np.cumsum([0, *(int(n.sum()) for n in listed)])
     D, R = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.int64)
 
     def expand(i: int) -> None:
         place = slice(ends[i], ends[i + 1])
-        grouping.expand_all(*parts[i], counts[i], starts, members, D[place], R[place])
+        grouping.expand_all(*parts[i], listed[i], starts, members, D[place], R[place])
 
     scan.share_out(expand, range(len(parts)))
-    return np.concatenate([np.empty(0, np.int64), *counts]), D, R
+    none = np.empty(0, np.int64)
+    return np.concatenate([none, *counts]), np.concatenate([none, *listed]), D, R
 
 
 @dataclass(frozen=True)

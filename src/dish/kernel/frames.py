@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dish import team
 from dish.kernel.features import feature_blocks
 from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, threads_for
 from dish.solver.recorded import Recorded
 
 FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
+QUERIES = 128  # whose scores are kept in cache
 ROTATIONS = 30  # rounds of ITQ
 
 
@@ -134,26 +137,39 @@ def ranking_loss(
     """Loss, and its slopes in V and log β.
 
     With Φ = tanh(GV) in place of signs: the cross-entropy, mean over queries, of "another row of my class" under
-    softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows.
+    softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows. On the CPU a few queries at a time: their scores
+    stay in cache.
     """
     (G, y), (G_other, y_other) = queries, others
     q, beta = len(G), log_beta.exp() / V.shape[1]
     Phi, Phi_other = torch.tanh(G @ V), torch.tanh(G_other @ V)
     database, y_database = torch.cat([Phi, Phi_other]), torch.cat([y, y_other])
-    scores = (Phi @ database.T).mul_(beta)  # (q, rows)
-    scores.diagonal().fill_(-1e4)  # nobody finds itself
-    same = (y[:, None] == y_database[None]).to(V.dtype)
-    same.diagonal().fill_(0)
-    same /= same.sum(1, keepdim=True).clamp(min=1)
+    ends = range(0, q, QUERIES if V.device.type == "cpu" else q)
+    found = team.results(
+        lambda i: _ranking_loss(ends[i], min(q, ends[i] + ends.step), q, beta, database, y_database), len(ends)
+    )
+    loss, slope_beta, slope_database = (reduce(torch.add, [part[i] for part in found]) for i in range(3))
+    slope_database[:q] += torch.cat([part[3] for part in found])
+    slope_Phi, slope_other = slope_database[:q], slope_database[q:]
+    slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_other * (1 - Phi_other * Phi_other))
+    return loss, slope_V, slope_beta
+
+
+def _ranking_loss(
+    start: int, stop: int, q: int, beta: Tensor, database: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries start … stop − 1, which come first in the database: loss, slopes in log β, database and queries."""
+    Phi = database[start:stop]
+    scores = (Phi @ database.T).mul_(beta)  # (some, rows)
+    scores[:, start:].diagonal().fill_(-1e4)  # nobody finds itself
+    same = (y[start:stop, None] == y[None]).to(Phi.dtype)
+    same[:, start:].diagonal().fill_(0)
+    same /= same.sum(1, keepdim=True).clamp_(min=1)
     log_p = torch.log_softmax(scores, 1)
     loss = -torch.dot(same.flatten(), log_p.flatten()) / q
     slope = log_p.exp_().mul_(same.sum(1, keepdim=True)).sub_(same).div_(q)  # in the scores
-    slope_Phi = beta * (slope @ database)
-    slope_database = beta * (slope.T @ Phi)
-    slope_Phi += slope_database[:q]
-    slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_database[q:] * (1 - Phi_other * Phi_other))
-    scores.diagonal().fill_(0)
-    return loss, slope_V, scores.mul_(slope).sum()
+    scores[:, start:].diagonal().fill_(0)
+    return loss, scores.mul_(slope).sum(), beta * (slope.T @ Phi), beta * (slope @ database)
 
 
 def steps_threads(products: int) -> AbstractContextManager[None]:

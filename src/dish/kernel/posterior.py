@@ -211,16 +211,8 @@ class Pool:
         own.
         """
         parts = PARTS if self.U.device.type == "cpu" and W.numel() <= LARGE else 1
-        rows, found = picked.tensor_split(parts), [(W, b)] * parts
-        lanes = team.size(parts)
-
-        def task(lane: int) -> None:
-            if lane:
-                torch.set_num_threads(1)  # of this thread: the first has been told
-            for i in range(lane, parts, lanes):
-                found[i] = self._slopes(rows[i], W, b)
-
-        team.run(task, lanes)
+        rows = picked.tensor_split(parts)
+        found = team.results(lambda i: self._slopes(rows[i], W, b), parts)
         slopes = self.ranks.sum(*(reduce(torch.add, part) for part in zip(*found, strict=True)))
         return slopes[0].to(W), slopes[1].to(b)
 

@@ -360,8 +360,7 @@ def _find(
     at_once = TOGETHER if extent.radius <= at.n_bits // 8 else 1  # a wide ball may hold all rows
     for start in range(0, len(queries), at_once):
         some = queries[start : start + at_once]
-        lims, D, ids = at.radius_search(codes[some], radius=extent.radius)
-        for query, first, last in zip(some, lims[:-1], lims[1:], strict=True):
-            end = min(last, first + limit)  # nearest first already
-            found[query] = D[first:end], ids[first:end], int(last - first)
+        counts, lims, D, ids = at.within(codes[some], extent.radius, limit=limit)
+        for query, first, last, n in zip(some, lims[:-1], lims[1:], counts.tolist(), strict=True):
+            found[query] = D[first:last], ids[first:last], n
     return found
