@@ -107,7 +107,7 @@ def fit_label_top(signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.ra
     random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
     given, number = [(frame(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
     scored = [(p[part], number[part]) for part in (slice(n), slice(n, None))]
-    name, V, offset = best_of_several(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
+    name, V, offset, _ = best_of_several(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
     return PosteriorTop(none, V, offset, beta, b, 2.0 if name == "sigmoid" else 1.0)
 
 
