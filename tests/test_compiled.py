@@ -64,6 +64,7 @@ def test_threads_of_kernels_do_not_spin_unless_asked_to():
     assert "GOMP_SPINCOUNT = '0'" not in chosen
 
 
+@pytest.mark.slow  # starts two processes that load torch
 @pytest.mark.parametrize("names", ["DISH", "DISH, load", "load"])
 def test_threads_of_torch_do_not_spin_if_dish_loads_it(names):
     code = f"import os; before = dict(os.environ); from dish import {names}; from dish.lazy import torch; "
@@ -134,6 +135,7 @@ def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):
     assert pays(Kernel, 1)
 
 
+@pytest.mark.slow
 def test_ten_lines_on_a_few_rows_compile_nothing():
     done = python("import numba.core.dispatcher as d; d.Dispatcher.compile = None\n" + EVERYTHING)
     assert done.returncode == 0, done.stderr[-2000:]
