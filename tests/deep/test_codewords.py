@@ -87,6 +87,7 @@ def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
     np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
 
 
+@pytest.mark.slow
 def test_files_and_parameters(digits, tmp_path):
     X, y, Xq, yq = digits
     hasher = DeepDISH(24, head="codewords", epochs=5, n_iter=1, device="cpu").fit(X, y)

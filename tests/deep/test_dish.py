@@ -235,7 +235,7 @@ def test_a_module_of_ones_own_is_not_saved(data, tmp_path):
     assert not (tmp_path / "m.dish").exists()
 
 
-@pytest.mark.parametrize("kind", ["named", "own", "vectors", "codewords"])
+@pytest.mark.parametrize("kind", ["named", "own", "vectors", pytest.param("codewords", marks=pytest.mark.slow)])
 def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="ONNX NOT CHECKED: onnxruntime is missing")
     pytest.importorskip("onnx", reason="ONNX NOT CHECKED: onnx is missing")

@@ -90,6 +90,7 @@ def test_rows_with_several_labels_get_the_frame_that_ranks_them_best():
     assert ranking(fitted, held) > max(ranking(other, held) for other in others)
 
 
+@pytest.mark.slow
 def test_rows_are_held_out_in_the_first_cycle_only(digits, monkeypatch):
     X, y, _, _ = digits
     seen, run = [], Training.run
