@@ -88,8 +88,8 @@ bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real
 	$(BIN)/python benchmarks/real.py $(FEATURES)
 	$(BIN)/python benchmarks/real_tables.py
 
-bench-load: $(VENV)/.ready       ## a minute of requests at saturation against a real server
-	$(BIN)/python benchmarks/load.py
+bench-load: $(VENV)/.ready       ## three minutes of requests at saturation against real servers: make bench-load AGAINST="--against ../old/src"
+	$(BIN)/python benchmarks/load.py $(AGAINST)
 
 bench-busy: $(VENV)/.ready      ## fits beside busy neighbours, first use, imports: ratios in one run
 	$(BIN)/python benchmarks/busy.py

@@ -1,13 +1,15 @@
 """Requests at saturation against a real server: throughput, latency, errors, memory; before and after in one run.
 
-The server is `dish serve` in a process of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
+The server is `dish serve` in processes of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
 digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
-process is the client: asyncio, kept connections, requests made beforehand; the two share the cores. Measured are
-single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary route, many per
-request. /health is asked meanwhile.
+process is the client: asyncio on uvloop, kept connections, requests made beforehand; the two share the cores.
+Measured are single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary
+route, many per request, on one process and on a worker per core; and an ASGI application that does nothing, on the
+same server, which is as fast as JSON over HTTP gets here. /health is asked meanwhile.
 
-    python benchmarks/load.py                           # writes benchmarks/results/load.json
+    python benchmarks/load.py                       # benchmarks/results/load.json, and the table of docs/serve.md
     python benchmarks/load.py --against ../old/src  # and, before it, the JSON load on other sources
+    python benchmarks/load.py --table               # the table alone, from the results there are
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 from sklearn.datasets import load_digits
 
 N, BITS, K, RADIUS, SEED = 1_000_000, 64, 10, 2, 0
@@ -34,6 +37,10 @@ CONNECTIONS, CONCURRENCY = 64, 64
 CODES = 500  # per request of the binary route, on BINARY_CONNECTIONS of them
 BINARY_CONNECTIONS = 2
 RESULTS = Path(__file__).parent / "results" / "load.json"
+PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+MARKS = "<!-- the table of benchmarks/load.py -->", "<!-- its end -->"
+WORKERS = max(2, len(os.sched_getaffinity(0)))
+LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 
 
 def prepare(folder: Path) -> None:
@@ -87,9 +94,8 @@ class Client(asyncio.Protocol):
         self.buffer, self.needed = b"", 0
         self.done = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._ask()
 
@@ -105,7 +111,7 @@ class Client(asyncio.Protocol):
             at = self.buffer.find(b"\r\n\r\n")
             if at < 0:
                 return
-            found = re.search(rb"(?i)content-length: (\d+)", self.buffer[:at])
+            found = LENGTH.search(self.buffer, 0, at + 2)
             self.needed = at + 4 + int(found[1] if found else 0)
         if len(self.buffer) < self.needed:
             return
@@ -156,7 +162,7 @@ async def _watch_health(port: int, end: float, seen: Seen) -> None:
         start = time.perf_counter()
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         head = await reader.readuntil(b"\r\n\r\n")
-        found = re.search(rb"(?i)content-length: (\d+)", head)
+        found = LENGTH.search(head)
         await reader.readexactly(int(found[1] if found else 0))
         seen.health.append(time.perf_counter() - start)
         await asyncio.sleep(0.25)
@@ -167,30 +173,32 @@ async def _watch_health(port: int, end: float, seen: Seen) -> None:
 
 
 class Server:
-    """`dish serve` of this version, or of the sources at a path."""
+    """A process that prints its address, and the processes it starts."""
 
-    def __init__(self, folder: Path, sources: Path | None) -> None:
-        self.env = {**os.environ, **({} if sources is None else {"PYTHONPATH": str(sources)})}
-        folder.mkdir()
-        subprocess.run([sys.executable, __file__, "--prepare", folder], env=self.env, check=True)
-        call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
-        call += ["--port", "0", "--concurrency", str(CONCURRENCY)]
-        self.log = open(folder / "log", "wb")  # noqa: SIM115 (closed by stop)
+    def __init__(self, call: list[Any], log: Path, env: dict[str, str] | None = None) -> None:
+        self.log = open(log, "wb")  # noqa: SIM115 (closed by stop)
         self.process = subprocess.Popen(
-            [*map(str, call)], stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.env
+            [*map(str, call)], stdout=subprocess.PIPE, stderr=self.log, text=True, env=env
         )
         line = self.process.stdout.readline() if self.process.stdout else ""
         self.port = int(re.findall(r":(\d+)/", line)[0])
 
-    def resident(self) -> int:
-        """Resident bytes."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    def _all(self) -> list[int]:
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [pid, *map(int, children)]
+
+    def memory(self) -> int:
+        """Bytes in memory; what processes share is counted once."""
+        texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self._all()]
+        return sum(1024 * int(re.findall(r"(?m)^Pss: +(\d+)", text)[0]) for text in texts)
 
     def cpu_seconds(self) -> float:
         """Of all its threads, so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._all()]
+        return sum(int(user) + int(system) for *_, user, system in (f[:13] for f in fields)) / os.sysconf(
+            "SC_CLK_TCK"
+        )
 
     def stop(self) -> int:
         """The exit code."""
@@ -200,6 +208,35 @@ class Server:
         return code
 
 
+def serve(folder: Path, sources: Path | None = None, workers: int = 1) -> Server:
+    """`dish serve` of this version, or of the sources at a path."""
+    env = {**os.environ, **({} if sources is None else {"PYTHONPATH": str(sources)})}
+    if not folder.exists():
+        folder.mkdir()
+        subprocess.run([sys.executable, __file__, "--prepare", folder], env=env, check=True)
+    call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
+    call += ["--port", "0", "--concurrency", CONCURRENCY, *(["--workers", workers] if workers > 1 else [])]
+    return Server(call, folder / "log", env)
+
+
+def serve_nothing() -> None:
+    """The same HTTP server with an application that reads a body and sends an answer as long as a search's."""
+    import socket
+
+    import uvicorn
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"900")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b" " * 900})
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+    uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")).run([listener])
+
+
 def quantiles(seconds: list[float]) -> dict[str, float]:
     """In milliseconds."""
     return {f"p{q}": round(1000 * float(np.percentile(seconds, q)), 2) for q in (50, 90, 99, 100)}
@@ -207,14 +244,16 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 def measure(server: Server, requests: list[bytes], connections: int, seconds: float, queries: int) -> dict[str, Any]:
     """Warm up, then load; what was seen."""
-    asyncio.run(saturate(server.port, requests, connections, min(5.0, seconds / 2)))  # warm up
-    before, cpu, own = server.resident(), server.cpu_seconds(), time.process_time()
-    seen = asyncio.run(saturate(server.port, requests, connections, seconds))
+    uvloop.run(saturate(server.port, requests, connections, min(3.0, seconds / 2)))  # warm up
+    before, cpu, own = server.memory(), server.cpu_seconds(), time.process_time()
+    seen = uvloop.run(saturate(server.port, requests, connections, seconds))
     return {
+        "load_average": os.getloadavg(),
         "seconds": seconds,
         "connections": connections,
         "queries_per_request": queries,
         "answers": dict(seen.statuses),
+        "failed": sum(n for status, n in seen.statuses.items() if status != "200"),
         "queries_per_second": round(queries * len(seen.seconds) / seconds, 1),
         "cpu_us_per_query": {
             "server": round(1e6 * (server.cpu_seconds() - cpu) / (queries * len(seen.seconds))),
@@ -222,7 +261,7 @@ def measure(server: Server, requests: list[bytes], connections: int, seconds: fl
         },
         "latency_ms": quantiles(seen.seconds),
         "health_ms": quantiles(seen.health),
-        "server_resident_bytes": {"start": before, "end": server.resident()},
+        "server_memory_bytes": {"start": before, "end": server.memory()},
     }
 
 
@@ -234,36 +273,117 @@ def measure_json(server: Server, seconds: float, suffix: str) -> dict[str, Any]:
     }
 
 
+def measure_all(folder: Path, against: Path | None, seconds: float) -> dict[str, Any]:
+    """Every load on every server, one after another."""
+    results: dict[str, Any] = {}
+    if against is not None:
+        server = serve(folder / "before", against)
+        results |= measure_json(server, seconds, "_before")
+        server.stop()
+    server = Server([sys.executable, __file__, "--nothing"], folder / "log")
+    results["nothing"] = measure(server, json_requests(False), CONNECTIONS, seconds / 2, 1)
+    server.stop()
+    for workers in (1, WORKERS):
+        suffix = "" if workers == 1 else "_workers"
+        server = serve(folder / "now", workers=workers)
+        results |= measure_json(server, seconds, suffix)
+        requests = binary_requests(folder / "now")
+        results[f"binary{suffix}"] = measure(server, requests, BINARY_CONNECTIONS, seconds, CODES)
+        results[f"exit_code{suffix}"] = server.stop()
+    return results
+
+
+# --- the table ---
+
+
+ROWS = {
+    "json_k": "single, JSON, k = 10",
+    "json_mixed": "single, JSON, every fifth within radius 2 (mostly 1,000 hits)",
+    "binary": "packed codes, 500 per request, k = 10",
+    "nothing": "an application that does nothing, same HTTP server",
+}
+
+
+def table(content: dict[str, Any]) -> str:
+    """Markdown of the results."""
+    workers, environment = content["workers"], content["environment"]
+    runs = [content[name] for name in content if isinstance(content[name], dict) and "failed" in content[name]]
+    lines = [
+        f"| queries | per second | with {workers} workers | before | server's processor time per query | before "
+        "| 99th percentile, with workers |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, about in ROWS.items():
+        now, many, before = (content.get(name + suffix) for suffix in ("", "_workers", "_before"))
+        rates = [f"{run['queries_per_second']:,.0f}" if run else "–" for run in (now, many, before)]
+        costs = [f"{run['cpu_us_per_query']['server'] / 1000:.2f} ms" if run else "–" for run in (now, before)]
+        slowest = [f"{run['latency_ms']['p99']:.0f}" for run in (now, many) if run]
+        lines.append(f"| {about} | {' | '.join(rates + costs)} | {', '.join(slowest)} ms |")
+    failed, loads = sum(run["failed"] for run in runs), [run["load_average"][0] for run in runs]
+    lines += [
+        "",
+        f"{failed or 'No'} answer{'s' if failed > 1 else ''} failed; `/health` took "
+        f"{content['json_k']['health_ms']['p50']:.0f} ms at the median during the first load. {environment['cpu']}, "
+        f"{environment['cores']} cores, shared by client and server; load average before the runs "
+        f"{min(loads):.1f} to {max(loads):.1f}; Python {environment['python']}, "
+        f"NumPy {environment['versions']['numpy']}, commit {environment['commit']}, "
+        f"before: {content.get('before', '–')}.",
+    ]
+    return "\n".join(lines)
+
+
+def write_table(content: dict[str, Any]) -> None:
+    """Into the page, between the marks."""
+    from dish.io.atomic import write_atomically
+
+    text = PAGE.read_text()
+    head, _, rest = text.partition(MARKS[0])
+    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+
+
+def commit_of(sources: Path) -> str:
+    """The commit of a checkout."""
+    call = ["git", "-C", str(sources), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(call, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each load")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--against", type=Path, help="sources of another version, measured first by JSON")
+    parser.add_argument("--table", action="store_true", help="write the table of the results there are")
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--nothing", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.prepare:
         prepare(given.prepare)
-        return
-    results: dict[str, Any] = {"load_average_before": os.getloadavg()}
-    with tempfile.TemporaryDirectory() as temporary:
-        if given.against:
-            server = Server(Path(temporary, "before"), given.against)
-            results |= measure_json(server, given.seconds, "_before")
-            server.stop()
-        folder = Path(temporary, "now")
-        server = Server(folder, None)
-        results |= measure_json(server, given.seconds, "")
-        results["binary"] = measure(server, binary_requests(folder), BINARY_CONNECTIONS, given.seconds, CODES)
-        results["exit_code"] = server.stop()
+    elif given.nothing:
+        serve_nothing()
+    elif given.table:
+        write_table(json.loads(given.output.read_text()))
+    else:
+        run(given.against, given.seconds, given.output)
+
+
+def run(against: Path | None, seconds: float, output: Path) -> None:
+    """Measure all, write the results and the table."""
     from dish import machine
     from dish.experiments.bench import write_json
 
     what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1)"
     how = f"json_k and binary: k={K}; json_mixed: 4 in 5 by k={K}, else radius {RADIUS}"
-    content = {"what": f"{what}; {how}", **results, "environment": machine.environment()}
-    write_json(given.output, content)
-    print(json.dumps({name: value for name, value in content.items() if name != "environment"}, indent=1))
+    content = {"what": f"{what}; {how}", "workers": WORKERS, "load_average_before": os.getloadavg()}
+    with tempfile.TemporaryDirectory() as temporary:
+        content |= measure_all(Path(temporary), against, seconds)
+    if against is not None:
+        content["before"] = commit_of(against)
+    content["environment"] = machine.environment()
+    write_json(output, content)
+    if output == RESULTS:
+        write_table(content)
+    print(table(content))
 
 
 if __name__ == "__main__":
