@@ -98,7 +98,7 @@ def torch_threads(most: int) -> Iterator[None]:
 
     _keep_threads_from_spinning()
     global _threads_before
-    limit = max(1, min(most, usable_cores()))
+    limit = min(most, usable_cores()) if most > 1 else 1
     with _limits_lock:
         if not _limits:
             _threads_before = torch.get_num_threads()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,20 @@ T = TypeVar("T")
 
 def size(most: int) -> int:
     """Threads to share work between: cores we may use, at most ``NUMBA_NUM_THREADS`` and at most ``most``."""
-    return max(1, min(most, usable_cores(), threads()))
+    most = min(most, threads())
+    return min(most, _cores()) if most > 1 else 1
+
+
+_asked = float("-inf"), 1  # when, and the answer
+
+
+def _cores() -> int:
+    """``usable_cores``, asked once a second: reading the control groups takes as long as a small search."""
+    global _asked
+    now = time.monotonic()
+    if now - _asked[0] > 1:
+        _asked = now, usable_cores()
+    return _asked[1]
 
 
 def run(task: Task, parts: int) -> None:

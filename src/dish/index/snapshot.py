@@ -110,11 +110,18 @@ class Snapshot:
             "labels": 0 if self.labels is None else self.labels.nbytes,
         }
 
+    @property
+    def numbered(self) -> bool:
+        """Whether the ids are 0, 1, …, n − 1: the numbers of the rows themselves."""
+        return self.ascending and self.n > 0 and self.ids_[0] == 0 and self.ids_[self.n - 1] == self.n - 1
+
     def rows_of(self, ids: Ids) -> NDArray[np.int64]:
         """The row of each id; −1 for ids that are not there."""
         if not self.n or (ids.dtype == object) != (self.ids_.dtype == object):
             return np.full(len(ids), -1)
-        if self.ascending:
+        if self.numbered:
+            found = np.where((ids >= 0) & (ids < self.n), ids, -1)
+        elif self.ascending:
             known = self.ids_[: self.n]
             found = np.minimum(np.searchsorted(known, ids), self.n - 1)
             found = np.where(known[found] == ids, found, -1)
@@ -218,10 +225,8 @@ class Snapshot:
         return self.generation.views.covering(self.codes[: self.n], n_queries)
 
     def _ids_at(self, rows: NDArray[np.int64]) -> Ids:
-        """The ids of rows; if they are 0, 1, …, n − 1, the row numbers themselves."""
-        if self.ascending and self.n and self.ids_[0] == 0 and self.ids_[self.n - 1] == self.n - 1:
-            return rows
-        return self.ids_[rows]
+        """The ids of rows."""
+        return rows if self.numbered else self.ids_[rows]
 
     def _known_rows(self, ids: ArrayLike) -> NDArray[np.int64]:
         given = as_ids(ids)
