@@ -21,6 +21,8 @@ NumPy: the readable twin, and that of few rows). ``columns_for`` takes the one f
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dish import parallel
@@ -94,17 +96,20 @@ def update_column(
     kept, g_kept, moved = H.column(k), np.inf, 0
     for step in range(max_steps + 1):
         sums, against = H.sums(k, S.row_group, S.n_groups)  # Eᵀb, Hᵀb
-        Rtb, u, moved_all = ranks.sum(S.Rt(sums), against, torch.tensor([moved], device=sums.device))
-        if step and ranks.world > 1 and moved_all == 0:
-            result.steps -= 1  # not a step after all: ranks learn only here that no row moved
-            break
+        Rtb, u = S.Rt(sums), against
+        if ranks.world > 1:
+            Rtb, u, moved_all = ranks.sum(Rtb, u, torch.tensor([moved], device=sums.device))
+            if step and moved_all == 0:
+                result.steps -= 1  # not a step after all: ranks learn only here that no row moved
+                break
         SB = S.P(Rtb)  # S b by group
         u[k] = 0  # H'ᵀ b
         sim, qb = H.scores(k, u, H.r * SB, diag, S.row_group, q, lam, n)
-        parts = torch.stack([sums @ SB, qb, sums.sum()])
+        parts: Any = (sums @ SB, qb, sums.sum(), u @ u)
         if ranks.world > 1:
-            parts, samples = ranks.sum(parts, parallel.sample(sim, ranks))
-        bSb, linear, b1, uu = torch.cat([parts, (u @ u)[None]]).tolist()
+            sent, samples = ranks.sum(torch.stack(parts[:3]), parallel.sample(sim, ranks))
+            parts = torch.cat([sent, parts[3][None]]).tolist()
+        bSb, linear, b1, uu = map(float, parts)
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
         if not np.isfinite(g):  # summed over all processes, so that all of them stop here
             raise ValueError(
