@@ -1,7 +1,7 @@
 """Fits on a GPU: 1.28 million rows of two shapes, from the device and from host memory; few rows; several labels.
 
-    python benchmarks/gpu.py                      # on a machine with a GPU; writes benchmarks/results/gpu.json
-    python benchmarks/gpu.py labels --profile     # one part, and what its fit launches and waits for
+    python benchmarks/gpu.py                          # on a machine with a GPU; writes benchmarks/results/gpu.json
+    python benchmarks/gpu.py labels --out try.json    # one part. Without a GPU: a few rows, to see that it runs
 
 Rows are synthetic and made on the device. "imagenet": 1,000 classes of SyntheticImageNet, which settle after one or
 two sweeps. "overlapping": 100 Gaussian classes of different sizes that overlap, which move for longer. Every fit runs
@@ -28,17 +28,18 @@ RESULTS = Path(__file__).parent / "results" / "gpu.json"
 LOSSES: dict[str, dict[str, Any]] = {"default": {}, "paper": {"loss": "ridge", "similar_weight": 2.0}}
 BARS = {"device_s": 1.0, "host_s": 2.0, "10,000 rows_s": 0.25, "multi-label 60,000 rows_s": 1.0}
 REPEATS = 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Keep = Callable[[str, dict[str, Any]], None]
 
 
 def overlapping(n: int, d: int = 4096, classes: int = 100, seed: int = 1) -> tuple[torch.Tensor, np.ndarray]:
     """Gaussian classes on the sphere, the largest with some thirty times the rows of the smallest."""
-    draw = torch.Generator(device="cuda").manual_seed(seed)
-    share = torch.arange(1, classes + 1, device="cuda", dtype=torch.float32) ** -0.75
+    draw = torch.Generator(device=DEVICE).manual_seed(seed)
+    share = torch.arange(1, classes + 1, device=DEVICE, dtype=torch.float32) ** -0.75
     y = torch.multinomial(share, n, replacement=True, generator=draw)
-    centres = 0.25 * torch.randn(classes, d, device="cuda", generator=draw)
-    X = torch.randn(n, d, device="cuda", generator=draw)
-    for rows in torch.arange(n, device="cuda").split(1 << 16):
+    centres = 0.25 * torch.randn(classes, d, device=DEVICE, generator=draw)
+    X = torch.randn(n, d, device=DEVICE, generator=draw)
+    for rows in torch.arange(n, device=DEVICE).split(1 << 16):
         X[rows] = torch.nn.functional.normalize(X[rows] + centres[y[rows]])
     return X, y.cpu().numpy()
 
@@ -47,80 +48,72 @@ def several_labels(n: int, sets: int = 15_000, labels: int = 80, seed: int = 2) 
     """Rows with one of so many sets of a few labels each; a row is the sum of its labels' centres and noise."""
     rng = np.random.default_rng(seed)
     Y = (rng.random((sets, labels)) < 4 / labels).astype(np.uint8)[np.arange(n) % sets]
-    draw = torch.Generator(device="cuda").manual_seed(seed)
-    centres = 0.25 * torch.randn(labels, 512, device="cuda", generator=draw)
-    X = torch.from_numpy(Y).cuda().float() @ centres + torch.randn(n, 512, device="cuda", generator=draw)
-    return X, Y
+    draw = torch.Generator(device=DEVICE).manual_seed(seed)
+    centres = 0.25 * torch.randn(labels, 512, device=DEVICE, generator=draw)
+    noise = torch.randn(n, 512, device=DEVICE, generator=draw)
+    return torch.from_numpy(Y).to(DEVICE).float() @ centres + noise, Y
 
 
-def timed(X: torch.Tensor, y: np.ndarray, n_bits: int = R, repeats: int = REPEATS) -> dict[str, Any]:
+def timed(name: str, X: torch.Tensor, y: np.ndarray, n_bits: int = R, repeats: int = REPEATS) -> dict[str, Any]:
     """Both losses: seconds of every fit, the fastest, its stages, and the MAP of its codes."""
     out = {}
-    for name, params in LOSSES.items():
+    for loss, params in LOSSES.items():
         runs = []
         for _ in range(repeats):
-            torch.cuda.synchronize()
+            synchronize()
             start = time.perf_counter()
-            hasher = DISH(n_bits=n_bits, n_anchors=M, device="cuda", **params).fit(X, y)
-            torch.cuda.synchronize()
+            hasher = DISH(n_bits=n_bits, n_anchors=M, device=DEVICE, **params).fit(X, y)
+            synchronize()
             runs.append((time.perf_counter() - start, hasher.timings_, hasher.n_iter_))
         seconds, stages, n_iter = min(runs, key=lambda run: run[0])
-        out[name] = {"s": seconds, "all_s": [run[0] for run in runs], "n_iter": n_iter, "stages_s": stages}
-        out[name]["map"] = score(hasher, X, y)
+        out[loss] = {"s": seconds, "all_s": [run[0] for run in runs], "n_iter": n_iter, "stages_s": stages}
+        out[loss]["map"] = score(hasher, X, y)
         shown = {stage: round(s, 4) for stage, s in stages.items()}
-        print(
-            f"{len(X):,} rows on {X.device.type}, {name}: {seconds:.3f} s, sweeps {n_iter}, "
-            f"map {out[name]['map']:.4f}, {shown}",
-            flush=True,
-        )
+        print(f"{name}, {loss}: {seconds:.3f} s, sweeps {n_iter}, MAP {out[loss]['map']:.4f}, {shown}", flush=True)
     return out
 
 
 def score(hasher: DISH, X: torch.Tensor, y: np.ndarray) -> float:
-    """MAP of 500 rows against 9,500 others, all of them trained on: that it was not fast for nothing."""
-    codes = hasher.transform(X[:10_000].cpu())
-    return metrics.mean_average_precision(codes[:500], y[:500], codes[500:], y[500:10_000], device="cuda")
+    """MAP of 500 rows against 4,500 others, all of them trained on: that it was not fast for nothing."""
+    codes, y = hasher.transform(X[:5_000].cpu()), y[:5_000]
+    counts = metrics.histograms(codes[:500], y[:500], codes[500:], y[500:], hasher.n_bits, DEVICE)
+    return float(metrics.expected_average_precision(counts).mean())
 
 
-def profiled(X: torch.Tensor, y: np.ndarray, n_bits: int = R) -> None:
-    """What a fit with the defaults launches and waits for, by number of calls."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
-        DISH(n_bits=n_bits, n_anchors=M, device="cuda").fit(X, y)
+def synchronize() -> None:
+    """Wait for the device."""
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
-    calls = profiler.key_averages()
-    for key in ("count", "self_cpu_time_total", "self_device_time_total"):
-        print(calls.table(sort_by=key, row_limit=14, max_name_column_width=44), flush=True)
 
 
-def labels(keep: Keep, profile: bool) -> None:
+def labels(keep: Keep, share: float) -> None:
     """Several labels per row."""
-    X, Y = several_labels(60_000)
-    timed(X[:40_000], Y[:40_000], 64, 1)  # libraries load, kernels compile
-    keep("multi-label 60,000 rows", timed(X, Y, 64))
-    if profile:
-        profiled(X, Y, 64)
+    n = int(60_000 * share)
+    X, Y = several_labels(n)
+    timed("several labels, first fit", X[: n // 2], Y[: n // 2], 64, 1)  # libraries load
+    keep("multi-label 60,000 rows", timed("several labels", X, Y, 64))
 
 
-def rows(name: str, make: Callable[[], tuple[torch.Tensor, np.ndarray]], keep: Keep, profile: bool) -> None:
+def one_label(name: str, make: Callable[[], tuple[torch.Tensor, np.ndarray]]) -> Callable[[Keep, float], None]:
     """One label per row: few rows, all rows from the device, all rows from host memory."""
-    X, y = make()
-    timed(X[:20_000], y[:20_000], repeats=1)
-    keep(f"{name}, 10,000 rows", timed(X[:10_000], y[:10_000]))
-    keep(f"{name}, device", timed(X, y))
-    if profile:
-        profiled(X[:10_000], y[:10_000])
-        profiled(X, y)
-    host = X.cpu()
-    del X
-    torch.cuda.empty_cache()
-    keep(f"{name}, host", timed(host, y, repeats=2))
+
+    def measure(keep: Keep, share: float) -> None:
+        X, y = make()
+        X, y, few = X[: int(share * N)], y[: int(share * N)], int(10_000 * max(share, 0.2))
+        timed(f"{name}, first fit", X[: 2 * few], y[: 2 * few], repeats=1)
+        keep(f"{name}, 10,000 rows", timed(f"{name}, few rows", X[:few], y[:few]))
+        keep(f"{name}, device", timed(f"{name}, device", X, y))
+        host = X.cpu()
+        del X
+        keep(f"{name}, host", timed(f"{name}, host", host, y, repeats=2))
+
+    return measure
 
 
-PARTS: dict[str, Callable[[Keep, bool], None]] = {
+PARTS: dict[str, Callable[[Keep, float], None]] = {
     "labels": labels,
-    "imagenet": lambda keep, profile: rows("imagenet", rows_on_gpu, keep, profile),
-    "overlapping": lambda keep, profile: rows("overlapping", lambda: overlapping(N), keep, profile),
+    "overlapping": one_label("overlapping", lambda: overlapping(N if DEVICE == "cuda" else 4000)),
+    "imagenet": one_label("imagenet", lambda: rows_on_gpu() if DEVICE == "cuda" else overlapping(4000, classes=900)),
 }
 
 
@@ -128,20 +121,19 @@ def main() -> None:
     """Measure, print, write after every part: a machine may be taken away."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; none: all")
-    parser.add_argument("--profile", action="store_true", help="print what fits launch and wait for")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     content: dict[str, Any] = {"what": "fits on a GPU", "data": "synthetic", "d": 4096, "m": M, "r": R, "bars": BARS}
-    gemm, copy = gpu_ceilings()
-    content |= {"gemm_flops": gemm, "copy_bytes_s": copy, "load_average": os.getloadavg()}
-    content |= {"environment": machine.environment(), "fits": {}}
+    content |= {"load_average": os.getloadavg(), "environment": machine.environment(), "fits": {}}
+    if DEVICE == "cuda":
+        content |= dict(zip(("gemm_flops", "copy_bytes_s"), gpu_ceilings(), strict=True))
 
     def keep(name: str, found: dict[str, Any]) -> None:
         content["fits"][name] = found
         bench.write_json(given.out, content)
 
     for part in given.parts or PARTS:
-        PARTS[part](keep, given.profile)
+        PARTS[part](keep, 1.0 if DEVICE == "cuda" else 0.05)
     print(f"written: {given.out}")
 
 

@@ -253,5 +253,22 @@ def test_few_rows_of_a_gpu_are_swept_on_the_cpu(monkeypatch):
 
     monkeypatch.setattr(cbcd, "DeviceColumns", lambda packed, r: "on the GPU")
     assert isinstance(cbcd.columns_for(OnGpu(10), 8), cbcd.DenseColumns)
-    assert isinstance(cbcd.columns_for(OnGpu(1 << 17), 8), cbcd.PackedColumns)
-    assert cbcd.columns_for(OnGpu((1 << 18) + 1), 8) == "on the GPU"
+    assert isinstance(cbcd.columns_for(OnGpu(1 << 15), 8), cbcd.DenseColumns)
+    assert cbcd.columns_for(OnGpu((1 << 15) + 1), 8) == "on the GPU"
+
+
+@pytest.mark.parametrize(("lam", "max_steps"), [(0.0, 20), (3.0, 2)])
+@pytest.mark.parametrize("several", [False, True])
+def test_steps_of_a_gpu_are_those_of_the_loop(several, lam, max_steps):
+    """Tensors on the CPU take the place of a GPU's: the same steps, those taken back too."""
+    rng = np.random.default_rng(1)
+    y = (rng.random((2001, 9)) < 0.2).astype(int) if several else rng.integers(0, 5, 2001)
+    start, q = codes.pack(rng.standard_normal((2001, 11))), torch.from_numpy(5 * rng.standard_normal((11, 2001)))
+    forms = [FORMS[form](start, 11) for form in ("packed", "device")]
+    for _ in range(2):
+        a, b = (cbcd.sweep(H, from_labels(y), q, lam=lam, max_steps=max_steps) for H in forms)
+        np.testing.assert_array_equal(forms[0].packed(), forms[1].packed())
+        assert (a.steps, a.flips) == (b.steps, b.flips)
+        np.testing.assert_array_equal(a.hSh, b.hSh)
+        np.testing.assert_allclose(a.qh, b.qh)
+    assert a.steps > 0

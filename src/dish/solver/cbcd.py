@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 MAX_STEPS = 20  # per bit
-FEW_FOR_GPU = 1 << 21  # bits; a step over fewer takes the CPU less time than a GPU needs to be told what to do
 
 
 def sweep(
@@ -143,6 +142,6 @@ def objective(result: Sweep, squared_norm: float, r: int, loss_constant: float =
 def columns_for(packed: Tensor, n_bits: int) -> Columns:
     """Packed codes in the form that suits their device and their number."""
     bits = len(packed) * n_bits
-    if packed.device.type != "cpu" and (bits > FEW_FOR_GPU or parallel.current().world > 1):
+    if packed.device.type != "cpu" and (bits > DenseColumns.FEW or parallel.current().world > 1):
         return DeviceColumns(packed, n_bits)
     return (DenseColumns if bits <= DenseColumns.FEW else PackedColumns)(packed.cpu().numpy(), n_bits)

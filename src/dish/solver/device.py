@@ -116,7 +116,7 @@ class DeviceColumns:
 
         Nothing here waits for the device.
         """
-        threshold = sim.topk(count, sorted=False).values.min()
+        threshold = sim.sort().values[self.n - count]
         larger, equal = sim > threshold, sim == threshold
         chosen = larger | (equal & (equal.cumsum(0, dtype=torch.int32) <= count - larger.sum()))
         return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)

@@ -14,19 +14,19 @@ from dish.solver.recorded import Recorded
 class DeviceSteps:
     """Steps on the columns of H, one column after another, in tensors that stay where they are.
 
-    A step scores the column b as it is, keeps it if it is the best so far, and makes the next one: what
-    ``cbcd.update_column`` does, with all decisions on the device. The host reads them afterwards.
+    What ``cbcd.update_column`` does, with all decisions on the device: ``_score`` scores the column b as it is, keeps
+    it if it is the best so far, and looks whether it is what ``_select`` would make of it.
     """
 
     def __init__(self, H: DeviceColumns, S: Similarity, q: Tensor, lam: float) -> None:
         self.S, self.lam = S, lam
         self.diag = H.r * S.diag - (H.r - 1)  # Q_ii
-        self.b, self.before, self.kept = (torch.empty_like(H.Ht[0]) for _ in range(3))
+        self.b, self.kept = torch.empty_like(H.Ht[0]), torch.empty_like(H.Ht[0])
         self.q = torch.empty_like(q[0])
-        self.others = torch.ones(H.r, dtype=torch.float64, device=H.device)  # 0 for the column itself
-        self.g_kept = torch.full((), math.inf, dtype=torch.float64, device=H.device)
-        self.found = torch.zeros(5, dtype=torch.float64, device=H.device)
-        self.recorded = Recorded(H.device)
+        new = self.diag.new_zeros  # float64, on the device
+        self.sim, self.g_kept, self.found, self.moved = new(H.n), new(()), new(6), new(())
+        self.others = new(H.r)  # 1, but 0 for the column itself
+        self.score, self.select = Recorded(H.device), Recorded(H.device)
 
     @classmethod
     def on(cls, H: DeviceColumns, S: Similarity, q: Tensor, lam: float) -> DeviceSteps:
@@ -37,27 +37,23 @@ class DeviceSteps:
         return steps
 
     def update_column(self, H: DeviceColumns, k: int, q: Tensor, result: Sweep, max_steps: int) -> None:
-        """Steps on bit k until it stops changing."""
+        """Steps on bit k until it stops changing. The host waits for the device once per step."""
         self._begin(H, k, q)
-        moved = 0
         for step in range(max_steps + 1):
-            self.recorded(lambda: self._step(H))
-            g, bSb, linear, worse, moves = self.found.tolist()
+            self.score(lambda: self._score(H))
+            g, bSb, linear, worse, settled, moved = self.found.tolist()
             if not math.isfinite(g):
                 raise ValueError(
                     f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity"
                 )
+            result.steps += step > 0 and moved > 0
             if worse:  # than the column we had, which is back
                 break
             result.hSh[k], result.qh[k] = bSb, linear
-            result.flips += moved
-            if step == max_steps:
-                self.b.copy_(self.before)
+            result.flips += int(moved)
+            if settled or step == max_steps or (step and not moved):
                 break
-            moved = int(moves)
-            if moved == 0:
-                break
-            result.steps += 1
+            self.select(lambda: self._select(H))
         H.Ht[k] = self.b
 
     def _begin(self, H: DeviceColumns, k: int, q: Tensor) -> None:
@@ -66,8 +62,9 @@ class DeviceSteps:
         self.others.fill_(1)
         self.others[k] = 0
         self.g_kept.fill_(math.inf)
+        self.moved.fill_(0)
 
-    def _step(self, H: DeviceColumns) -> None:
+    def _score(self, H: DeviceColumns) -> None:
         S, b = self.S, self.b
         sums, u = H.group_sums(b, S.row_group, S.n_groups), H.against(b) * self.others  # Eᵀb, H'ᵀb
         SB = S.P(S.Rt(sums))  # S b by group
@@ -76,9 +73,15 @@ class DeviceSteps:
         g = -2 * (H.r * bSb - u @ u) + qb
         worse, balanced = g > self.g_kept, sums.sum() == H.n % 2
         keep = balanced & ~worse  # a column that is not balanced is no solution to fall back to
-        self.before.copy_(b)
         self.kept.copy_(torch.where(keep, b, self.kept))
         self.g_kept.copy_(torch.where(keep, g, self.g_kept))
-        column = H.largest(sim, (H.n + 1) // 2)
-        self.found.copy_(torch.stack([g, bSb, qb, worse.double(), (column != b).sum().double()]))
-        b.copy_(torch.where(worse, self.kept, column))
+        inside, outside = torch.where(b > 0, sim, math.inf).amin(), torch.where(b > 0, -math.inf, sim).amax()
+        settled = balanced & (inside > outside)  # the largest sim are where b is +1 already
+        self.sim.copy_(sim)
+        self.found.copy_(torch.stack([g, bSb, qb, worse.double(), settled.double(), self.moved]))
+        b.copy_(torch.where(worse, self.kept, b))
+
+    def _select(self, H: DeviceColumns) -> None:
+        column = H.largest(self.sim, (H.n + 1) // 2)
+        self.moved.copy_((column != self.b).sum())
+        self.b.copy_(column)
