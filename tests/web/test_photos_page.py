@@ -1,6 +1,7 @@
 """The page over somebody's photos: uploads from a phone, the large view, adding, removing, sharing, Back, a phone."""
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -80,6 +81,24 @@ def test_a_photo_of_twelve_megapixels_is_shrunk_and_searched(browser, album):
         wait_for_hits(page, 24)
         assert page.locator("#error").is_hidden()
         assert max(sent) < 1_000_000
+
+
+def test_a_first_upload_that_takes_long_says_why(browser, album, monkeypatch):
+    url, folder, found = album
+    encode, loaded = found.encode_picture, threading.Event()
+
+    def slowly(*given):
+        assert loaded.wait(20)
+        return encode(*given)
+
+    monkeypatch.setattr(found, "encode_picture", slowly)
+    with opened(browser, url) as page:
+        data = draw(folder.parent / "mine.png", 77, side=64).read_bytes()
+        page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": data})
+        until(page, "document.getElementById('status').textContent.includes('it loads the network')")
+        loaded.set()
+        until(page, "!document.getElementById('status').textContent.includes('it loads the network')")
+        wait_for_hits(page, 24)
 
 
 def test_add_share_go_back_and_remove(browser, album):

@@ -5,6 +5,7 @@ import { $, ask, fail, fileAddress, make, picture, shrunk, state, words } from "
 
 // --- searching ---
 
+const SLOW = "Looking at the picture … The first upload takes some seconds: it loads the network.";
 const mode = () => document.querySelector("input[name=mode]:checked").value;
 const extent = () => ({ [mode()]: Number($("amount").value) });
 
@@ -26,6 +27,7 @@ async function search({ remember = true } = {}) {
   const turn = ++state.turn;
   $("hits").classList.add("stale");
   const start = performance.now();
+  const slow = setTimeout(() => { if (state.asked.file && turn === state.turn) $("status").textContent = SLOW; }, 700);
   try {
     const answer = await (await ask("/search", await question())).json();
     if (turn !== state.turn) return;
@@ -35,6 +37,7 @@ async function search({ remember = true } = {}) {
   } catch (problem) {
     if (turn === state.turn) fail(problem);
   } finally {
+    clearTimeout(slow);
     if (turn === state.turn) $("hits").classList.remove("stale");
   }
 }
