@@ -8,14 +8,19 @@ Codes of four kinds, of 64 and of 128 bits:
 - tiled: the codes of the 59,000 rows, repeated.
 - learned: the codes that DISH learned for the training rows (``codes_``), repeated.
 
-Queries are 500 held-out images (random codes for the random kind). Distances are checked to be equal.
+Queries are 500 held-out images (random codes for the random kind). Distances are checked to be equal. Where a radius
+search is cut off after 1,000 rows per query, and the rest counted, faiss lists all of them: it has no such search.
 
-    python benchmarks/index.py            # writes benchmarks/results/index.json
+    python benchmarks/index.py            # benchmarks/results/index.json, and the table of docs/search.md
+    python benchmarks/index.py --table    # the table alone, from the results there are
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
+import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +34,23 @@ from rich.table import Table
 
 from dish import DISH, HammingIndex, machine
 from dish.experiments import bench
+from dish.io.atomic import write_atomically
 
 N, N_QUERIES, N_RADIUS, N_SINGLE, SEED, JITTER = 1_000_000, 500, 100, 100, 0, 0.05
+LIMIT = 1000  # rows per query where a radius search is cut off
 RESULTS = Path(__file__).parent / "results" / "index.json"
+PAGE = Path(__file__).parents[1] / "docs" / "search.md"
+MARKS = "<!-- the table of benchmarks/index.py -->", "<!-- its end -->"
+COLUMNS = {  # of the table: task → heading
+    "k=10, 1 threads": "k = 10",
+    "k=100, 1 threads": "k = 100",
+    "radius 2, 1 threads": "radius 2",
+    "radius 2 cut off, 1 threads": "radius 2, at most 1,000 rows",
+    "k=10, one at a time, 1 threads": "k = 10, one query a call",
+    "k=10, 2 threads": "k = 10, 2 threads",
+    "radius 2, 2 threads": "radius 2, 2 threads",
+    "k=10, one at a time, 2 threads": "k = 10, one query a call, 2 threads",
+}
 
 
 def learned(n_bits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -82,6 +101,11 @@ def measure(B: np.ndarray, Q: np.ndarray) -> dict[str, Any]:
         "k=10": (N_QUERIES, lambda: ours.search(Q, 10), lambda: flat.search(Q, 10)),
         "k=100": (N_QUERIES, lambda: ours.search(Q, 100), lambda: flat.search(Q, 100)),
         "radius 2": (N_RADIUS, lambda: ours.radius_search(some, 2), lambda: flat.range_search(some, 3)),
+        "radius 2 cut off": (
+            N_RADIUS,
+            lambda: (ours.radius_search(some, 2, limit=LIMIT), ours.radius_count(some, 2)),
+            lambda: flat.range_search(some, 3),
+        ),
         "k=10, one at a time": (
             N_SINGLE,
             lambda: [ours.search(single[i : i + 1], 10) for i in range(N_SINGLE)],
@@ -91,7 +115,7 @@ def measure(B: np.ndarray, Q: np.ndarray) -> dict[str, Any]:
     result: dict[str, Any] = {"distinct_codes": len(np.unique(B.view(f"V{B.shape[1]}"))), "add_s": add_s}
     for name, (n, run_ours, run_faiss) in tasks.items():
         check(name, run_ours(), run_faiss())
-        for threads in (1,) if "one at a time" in name else (1, 2):  # one query runs on one thread
+        for threads in (1, 2):
             numba.set_num_threads(threads)
             faiss.omp_set_num_threads(threads)
             a, b = rate(run_ours, n), rate(run_faiss, n)
@@ -103,7 +127,10 @@ def measure(B: np.ndarray, Q: np.ndarray) -> dict[str, Any]:
 
 def check(name: str, ours: Any, theirs: Any) -> None:
     """The same distances, or the figures mean nothing."""
-    if name == "radius 2":
+    if name == "radius 2 cut off":
+        assert (ours[1] == np.diff(theirs[0])).all()
+        assert (np.diff(ours[0][0]) == np.minimum(ours[1], LIMIT)).all()
+    elif name == "radius 2":
         assert (ours[0] == theirs[0]).all()
         assert (np.bincount(ours[1], minlength=3) == np.bincount(theirs[1].astype(int), minlength=3)).all()
     else:
@@ -111,25 +138,69 @@ def check(name: str, ours: Any, theirs: Any) -> None:
         assert all((a[0] == b[0]).all() for a, b in pairs)
 
 
-def main() -> None:
-    """Measure, print, write."""
-    results = {}
+def table(content: dict[str, Any]) -> str:
+    """Markdown of the results: ours / theirs (ratio)."""
+    lines = [
+        f"| codes | bits | distinct | {' | '.join(COLUMNS.values())} | bytes |",
+        "|---" * (len(COLUMNS) + 4) + "|",
+    ]
+    for name, result in content["results"].items():
+        kind, bits = name.removesuffix(" bits").split(", ")
+        cells = [_cell(result.get(task)) for task in COLUMNS]
+        width = sum(result["bytes_per_row"][what] for what in ("codes", "search"))
+        lines.append(f"| {kind} | {bits} | {result['distinct_codes']:,} | {' | '.join(cells)} | {width:.1f} |")
+    about = content["environment"]
+    load = content.get("load_average")
+    how = "not noted" if load is None else f"{load[0]:.1f} before and {load[1]:.1f} after"
+    lines += [
+        "",
+        f"{about['cpu']}, {about['cores']} cores, load average {how}; faiss {about['versions']['faiss-cpu']}, numba "
+        f"{about['versions']['numba']}, commit {about['commit']}, {about['date'][:10]}.",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(value: dict[str, float] | None) -> str:
+    if value is None:
+        return "not measured"
+    ratio = value["ratio"]
+    times = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}"
+    return f"{value['ours_qps']:,.0f} / {value['faiss_qps']:,.0f} ({times}×)"
+
+
+def write_table(content: dict[str, Any]) -> None:
+    """Into the page, between the marks."""
+    head, _, rest = PAGE.read_text().partition(MARKS[0])
+    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+
+
+def run() -> dict[str, Any]:
+    """Measure and print."""
+    results, before = {}, os.getloadavg()[0]
     for n_bits in (64, 128):
         for kind, (B, Q) in {"random": uniform(n_bits), **learned(n_bits)}.items():
             results[f"{kind}, {n_bits} bits"] = measure(B, Q)
             show(f"{kind}, {n_bits} bits", results[f"{kind}, {n_bits} bits"])
     environment = machine.environment()
     environment["versions"]["faiss-cpu"] = importlib.metadata.version("faiss-cpu")
-    bench.write_json(
-        RESULTS,
-        {
-            "what": "queries per second of HammingIndex and of faiss IndexBinaryFlat, exact, 1,000,000 codes",
-            "setting": {"n": N, "queries": N_QUERIES, "jitter": JITTER, "seed": SEED, "data": "cifar10 GIST, real"},
-            "results": results,
-            "environment": environment,
-        },
-    )
-    print(f"written: {RESULTS}")
+    return {
+        "what": "queries per second of HammingIndex and of faiss IndexBinaryFlat, exact, 1,000,000 codes",
+        "setting": {"n": N, "queries": N_QUERIES, "jitter": JITTER, "seed": SEED, "data": "cifar10 GIST, real"},
+        "load_average": (before, os.getloadavg()[0]),
+        "results": results,
+        "environment": environment,
+    }
+
+
+def main() -> None:
+    """Measure, write the results and the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--table", action="store_true", help="write the table of the results there are")
+    given = parser.parse_args()
+    if not given.table:
+        bench.write_json(RESULTS, run())
+        print(f"written: {RESULTS}")
+    write_table(json.loads(RESULTS.read_text()))
 
 
 def show(title: str, result: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import dish
 from dish import DeepDISH, codes, metrics
 from dish.deep.checkpoint import Checkpoint
 from dish.deep.codewords import MARGIN, codeword_loss, codewords, label_loss, one_hot, start_codes
+from dish.deep.cycles import CodewordFit
 from dish.similarity import from_labels
 from helpers.deep import patches, score, tiny
 
@@ -35,6 +36,29 @@ def test_the_loss_of_labels_is_that_of_a_loop():
             total -= np.log(p if wanted else 1 - p)
     found = label_loss(*(torch.from_numpy(a) for a in (F, t, share)))
     assert float(found) == pytest.approx(total / 3)
+
+
+def test_a_missing_label_counts_nothing():
+    F = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+    share = torch.tensor([0.5, 0.5])
+    whole = label_loss(F, torch.tensor([[1.0, 0.0], [0.3, 1.0]]), share)
+    part = label_loss(F, torch.tensor([[1.0, torch.nan], [0.3, 1.0]]), share)
+    assert float(whole - part) == pytest.approx(np.log1p(np.exp(-2)) / 2)
+
+
+@pytest.mark.slow
+def test_labels_may_be_missing_or_between_0_and_1(digits):
+    """A third of the labels missing, and those of one digit never sure: it still tells them apart."""
+    X, y, Xq, yq = digits
+    Y, Yq = (np.eye(10)[each] for each in (y, yq))
+    graded = np.where(Y == 1, 0.8, 0.1)
+    graded[np.random.default_rng(0).random(Y.shape) < 1 / 3] = np.nan
+    hasher = DeepDISH(32, head="codewords", epochs=5, n_iter=1, device="cpu").fit(X, graded)
+    assert metrics.mean_average_precision(hasher.transform(Xq), Yq, hasher.transform(X), Y) > 0.85
+    with pytest.raises(ValueError, match=r"missing .NaN. or between 0 and 1: only"):
+        DeepDISH(32).fit(X, graded)
+    with pytest.raises(ValueError, match=r"y: labels \(n, l\) must be from 0 to 1"):
+        DeepDISH(32, head="codewords").fit(X, 2 * graded)
 
 
 def test_codewords_are_votes():
@@ -85,6 +109,46 @@ def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
     assert resumed.history_ == whole.history_
     assert resumed.agreement_ == whole.agreement_
     np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
+
+
+@pytest.mark.slow
+def test_it_stops_when_held_out_rows_gain_no_more(tmp_path, monkeypatch):
+    """Their loss is least after three passes here. The second cycle has as many, also after resuming."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((500, 8)), rng.integers(0, 4, 500)
+    loss = CodewordFit.loss
+
+    def scripted(self, *args):
+        held = not self.training.model.training
+        return torch.tensor(1.0 + abs(len(self.held_out_losses()) - 2)) if held else loss(self, *args)
+
+    monkeypatch.setattr(CodewordFit, "loss", scripted)
+    params = {"head": "codewords", "epochs": 12, "n_iter": 1, "patience": 2, "device": "cpu"}
+    hasher = DeepDISH(16, **params).fit(X, y)
+    assert [epoch.get("held_out") for epoch in hasher.history_] == [3, 2, 1, 2, 3, None, None, None]
+    hasher.draw_history(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
+    write = Checkpoint.write
+
+    def killed(checkpoint, state, model):
+        write(checkpoint, state, model)
+        if state.round == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DeepDISH(16, **params, checkpoint=tmp_path / "c.dish").fit(X, y)
+    monkeypatch.setattr(Checkpoint, "write", write)
+    resumed = DeepDISH(16, **params, checkpoint=tmp_path / "c.dish").fit(X, y)
+    assert resumed.history_ == hasher.history_
+    np.testing.assert_array_equal(resumed.decision_function(X), hasher.decision_function(X))
+
+
+def test_patience_needs_rows_to_hold_out(digits):
+    with pytest.raises(ValueError, match=r"patience needs rows to hold out: at least 500 rows .got 100"):
+        DeepDISH(8, head="codewords", patience=3, device="cpu").fit(digits[0][:100], digits[1][:100])
+    with pytest.raises(ValueError, match="patience is for head='codewords'"):
+        DeepDISH(8, patience=3).fit(*digits[:2])
 
 
 @pytest.mark.slow

@@ -63,9 +63,10 @@ def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:
 
 
 def label_loss(f: Tensor, t: Tensor, share: Tensor) -> Tensor:
-    """The logistic losses of all labels, mean over rows; ``share`` (l,) of the rows have each."""
-    z = f + torch.logit(share, eps=1e-4)
-    return functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / len(t)
+    """The logistic losses of labels that are not missing, mean over rows; ``share`` (l,) of the rows have each."""
+    z, known = f + torch.logit(share, eps=1e-4), ~t.isnan()
+    losses = functional.binary_cross_entropy_with_logits(z, t.nan_to_num(0.0), reduction="none")
+    return (losses * known).sum() / len(t)
 
 
 def hold_out(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,11 +31,12 @@ class CodewordFit:
     n_bits: int
     n_rounds: int
     h_step: Callable[[Tensor, Packed], Packed]  # codes near the outputs that keep S, from former ones on
+    patience: int | None = None  # passes that may go by without a lower loss of the rows that are held out
 
     def __post_init__(self) -> None:
         problem = self.training.problem
         self.t = one_hot(problem.targets, problem.n_targets)
-        self.share = self.t.mean(0)
+        self.share = self.t.nanmean(0).nan_to_num(0.0)
         self.width = self.n_bits if problem.several else self.training.model.hash.out_features  # of codewords
         self.held, self.seen = hold_out(problem.n, problem.seed + 7)
 
@@ -53,7 +55,13 @@ class CodewordFit:
     def cycles(self) -> list[Cycle]:
         """The first half of the rounds leaves rows out, unless they are few."""
         first = self.n_rounds // 2
-        if self.training.problem.n < codewords.FEWEST_ROWS or first == 0:
+        n = self.training.problem.n
+        if self.patience and (n < codewords.FEWEST_ROWS or first == 0):
+            raise ValueError(
+                f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows (got {n}) and n_iter of at "
+                "least 1; leave it None"
+            )
+        if n < codewords.FEWEST_ROWS or first == 0:
             return [(range(self.n_rounds), None)]
         return [(range(first), self.seen), (range(first, self.n_rounds), None)]
 
@@ -61,6 +69,8 @@ class CodewordFit:
         """The rounds of a cycle that the state does not have yet, under one optimiser."""
         training, problem = self.training, self.training.problem
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
+        if rows is None:
+            training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
         optimiser = training.optimiser(rounds=len(rounds), n=n)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
@@ -72,12 +82,34 @@ class CodewordFit:
                 return self.loss(f, C, batch.blend(self.t[batch.rows]))
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
-            last = round_ == rounds[-1]
-            training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True)
-            fitted = rows is not None and last
-            top = state_arrays(self.fit_top(C)) if fitted else state.top
-            state = training.save(round_, packed, state.agreement, optimiser, top)
+            enough = partial(self.enough, C) if self.patience and rows is not None else None
+            stopped = training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True, enough=enough)
+            last = stopped or round_ == rounds[-1]
+            top = state_arrays(self.fit_top(C)) if last and rows is not None else state.top
+            state = training.save(rounds[-1] if last else round_, packed, state.agreement, optimiser, top)
+            if last:
+                break
         return state
+
+    def enough(self, C: Tensor) -> bool:
+        """Note the loss of the rows that are held out; whether it has not fallen for too long."""
+        training, problem = self.training, self.training.problem
+        held = self.held.to(problem.device)
+        f = training.outputs(problem.rows[held])
+        loss = float(problem.ranks.gather(self.loss(f, C, self.t[held]).detach().cpu().view(1))[0, 0])
+        training.history[-1]["held_out"] = loss
+        losses = self.held_out_losses()
+        training.settings.report(f"held-out loss {loss:.4f}, lowest after {1 + int(np.argmin(losses))} passes")
+        return len(losses) - 1 - int(np.argmin(losses)) >= (self.patience or 0)
+
+    def held_out_losses(self) -> list[float]:
+        """Of the passes of the first cycle so far."""
+        return [epoch["held_out"] for epoch in self.training.history if "held_out" in epoch]
+
+    def passes(self, n_rounds: int) -> int:
+        """Passes of each round of the second cycle: in all as many as the held-out rows wanted, if asked."""
+        losses = self.held_out_losses()
+        return -(-(1 + int(np.argmin(losses))) // n_rounds) if losses else self.training.settings.epochs
 
     def loss(self, f: Tensor, C: Tensor, t: Tensor) -> Tensor:
         """Of outputs towards codewords."""
@@ -104,7 +136,7 @@ class CodewordFit:
         """The codewords of n_bits whose signs the frame has."""
         problem = self.training.problem
         packed = start_codes(problem.S, self.n_bits, problem.seed)
-        return codewords.codewords(packed, self.n_bits, self.t).double().cpu().numpy()
+        return codewords.codewords(packed, self.n_bits, self.t.nan_to_num(0.0)).double().cpu().numpy()
 
     def fit_top(self, C: Tensor) -> PosteriorTop:
         """By the rows that were held out."""

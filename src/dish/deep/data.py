@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.model import HashingNet
 from dish.parallel import Ranks
-from dish.similarity import Classes, LabelCounts, Similarity
+from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Problem:
     """Rows and labels of one fit, with its seed, its device and its processes. Every process has all rows."""
 
     rows: Tensor  # uint8 (n, H, W, 3) or float32 (n, d)
-    targets: Tensor  # classes (n,) int64, or labels (n, l) float32 of 0 and 1
+    targets: Tensor  # classes (n,) int64, or labels (n, l) float32 from 0 to 1, NaN where they are missing
     S: Similarity
     seed: int
     device: torch.device
@@ -60,6 +63,36 @@ class Problem:
         if target.ndim == 2:
             return functional.binary_cross_entropy_with_logits(logits, target)
         return functional.cross_entropy(logits, target)
+
+
+def learnable(y: Any, n_rows: int, takes_graded: bool) -> tuple[Similarity, Tensor]:
+    """The similarity of the rows, and what a network learns: classes (n,), or labels (n, l)."""
+    graded = graded_labels(y)
+    if graded is None:
+        S = from_labels(y, n_rows=n_rows)
+        return S, targets_of(S)
+    if not takes_graded:
+        raise ValueError(
+            "y has labels that are missing (NaN) or between 0 and 1: only DeepDISH(head='codewords') learns from "
+            "such; give labels of 0 and 1"
+        )
+    rather = (np.nan_to_num(graded) >= 0.5).astype(np.uint8)
+    return from_labels(rather, n_rows=n_rows), torch.from_numpy(graded)
+
+
+def graded_labels(y: Any) -> NDArray[np.float32] | None:
+    """(n, l) labels some of which are missing (NaN) or between 0 and 1; None for classes and other labels."""
+    if not isinstance(y, np.ndarray) or y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind != "f":
+        return None
+    known = y[~np.isnan(y)]
+    if len(known) == y.size and np.isin(known, (0, 1)).all():
+        return None
+    low, high = (known.min(), known.max()) if len(known) else (0, 0)
+    if not 0 <= low <= high <= 1:
+        raise ValueError(
+            f"y: labels (n, l) must be from 0 to 1, or NaN where they are not known; they go from {low} to {high}"
+        )
+    return y.astype(np.float32)
 
 
 def targets_of(S: Similarity) -> Tensor:

@@ -46,8 +46,12 @@ class DeepDISH(DeepHasher):
         loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
         where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
-        500 rows or more a part is held out in the first half of the rounds, to fit it. ``alpha``, ``mu`` and
-        ``stop_agreement`` are the paper's.
+        500 rows or more a part is held out in the first half of the rounds, to fit it. Labels (n, l) may be between
+        0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
+        the paper's.
+    patience : int or None
+        With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
+        held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class DeepDISH(DeepHasher):
         device: str = "auto",
         random_state: Any = 0,
         verbose: int = 0,
+        patience: int | None = None,
     ) -> None:
         super().__init__(
             n_bits=n_bits,
@@ -99,6 +104,7 @@ class DeepDISH(DeepHasher):
         self.mu = mu
         self.nu = nu
         self.stop_agreement = stop_agreement
+        self.patience = patience
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -109,6 +115,14 @@ class DeepDISH(DeepHasher):
         if not 0 <= check_number("alpha", self.alpha, low=0) <= 0.5:
             raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
+        if self.patience is not None:
+            check_integer("patience", self.patience, low=1)
+            if self.head == "paper":
+                raise ValueError("patience is for head='codewords', which holds rows out; the paper's head has none")
+
+    @property
+    def _takes_graded(self) -> bool:
+        return self.head == "codewords"
 
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         if self.head == "paper":
@@ -161,7 +175,10 @@ class DeepDISH(DeepHasher):
         training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
 
     def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
-        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, lambda F, H: self._h_step(training, F, H)[0])
+        def h_step(F: Tensor, packed: Packed) -> Packed:
+            return self._h_step(training, F, packed)[0]
+
+        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, h_step, self.patience)
         packed, agreement = fit.learn(done)
         return {"codes_": packed, "agreement_": agreement}
 

@@ -22,8 +22,9 @@ from torch import nn
 
 from dish import codes, nets, parallel
 from dish.checks import check_integer, check_number, check_option
+from dish.deep import curves
 from dish.deep.checkpoint import Checkpoint, State
-from dish.deep.data import Problem, targets_of
+from dish.deep.data import Problem, learnable
 from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
 from dish.deep.top import PosteriorTop
 from dish.deep.training import Settings, Training, reporter, seeded
@@ -31,7 +32,7 @@ from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
 from dish.machine import resolve_device
-from dish.similarity import Similarity, from_labels
+from dish.similarity import Similarity
 
 Fitted = dict[str, Any]  # attribute → value
 FILE_SIDE = 224  # of image files for a module that has no size of its own
@@ -138,6 +139,11 @@ class DeepHasher(Hasher):
         height, width = getattr(self, "image_shape_", (FILE_SIDE, FILE_SIDE))
         return int(height) if height == width else FILE_SIDE
 
+    @property
+    def _takes_graded(self) -> bool:
+        """Whether labels may be missing, or between 0 and 1."""
+        return False
+
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         """How many outputs the last layer has that is trained, and whether batch norm follows."""
         return self.n_bits, False
@@ -179,11 +185,11 @@ class DeepHasher(Hasher):
             raise ValueError(
                 "freeze is for images: rows of features have no network in front of them to leave as it is"
             )
-        S = from_labels(y, n_rows=len(data))
+        S, targets = learnable(y, len(data), self._takes_graded)
         device = resolve_device(self.device)
         rows = torch.tensor(data, device=device)  # a copy: a memory-map may be read-only
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Problem(rows, targets_of(S).to(device), S, seed, device, ranks), seen
+        return Problem(rows, targets.to(device), S, seed, device, ranks), seen
 
     def _start(self, problem: Problem) -> tuple[Training, State | None]:
         """The training at its beginning, or as a checkpoint left it."""
@@ -300,6 +306,12 @@ class DeepHasher(Hasher):
             for i in range(0, len(X), size)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
+
+    def draw_history(self, path: str | os.PathLike[str]) -> None:
+        """Draw the losses of the last fit, pass by pass, as .png, .svg or .pdf; needs matplotlib."""
+        if not getattr(self, "history_", None):
+            raise ValueError(f"this {type(self).__name__} has no history to draw: it is not fitted, or from a file")
+        curves.draw(self.history_, path)
 
     # --- files ---
 

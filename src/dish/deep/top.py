@@ -71,7 +71,7 @@ class Rows:
     """Outputs of some rows with their labels."""
 
     f: Tensor  # (n, R)
-    t: Tensor  # (n, l) of 0 and 1
+    t: Tensor  # (n, l) from 0 to 1, NaN where a label is missing
 
 
 def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random.RandomState) -> PosteriorTop:
@@ -103,7 +103,7 @@ def fit_label_top(signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.ra
     beta, b = calibrate_each(held.f, held.t)
     none, n = held.f.new_zeros(0, 0), len(held.f)
     p = link(beta * torch.cat([held.f, seen.f[:n]]) + b, False)
-    Y = torch.cat([held.t, seen.t[:n]]).cpu().numpy().astype(np.uint8)
+    Y = (torch.cat([held.t, seen.t[:n]]) >= 0.5).cpu().numpy().astype(np.uint8)
     random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
     given, number = [(frame(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
     scored = [(p[part], number[part]) for part in (slice(n), slice(n, None))]
@@ -122,11 +122,12 @@ def calibrate(C: Tensor, held: Rows) -> float:
 def calibrate_each(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """β (l,) and b (l,) of a logistic regression of each label on its own score, by Newton's steps."""
     x = torch.stack([scores, torch.ones_like(scores)]).double()  # (2, n, l)
+    known, t = ~t.isnan(), t.nan_to_num(0.0)
     theta = torch.zeros(2, scores.shape[1], dtype=torch.float64, device=scores.device)
     prior = NEWTON_RIDGE * torch.eye(2, dtype=torch.float64, device=scores.device)
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid((theta[:, None] * x).sum(0))
-        slope = (x * (p - t)).sum(1) + NEWTON_RIDGE * theta  # (2, l)
-        curve = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3)) + prior
+        slope = (x * ((p - t) * known)).sum(1) + NEWTON_RIDGE * theta  # (2, l)
+        curve = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3) * known) + prior
         theta = theta - torch.linalg.solve(curve, slope.T[..., None])[..., 0].T
     return theta[0].float(), theta[1].float()

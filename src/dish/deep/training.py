@@ -184,11 +184,12 @@ class Training(Stopwatch):
             for params, rate in zip((old, new), rates, strict=True)
         ]
         sgd = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay, fused=True if graphs else None)
+        total = rounds * self.steps_of(n or self.problem.n) + 1
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             sgd,
             max_lr=rates,
-            total_steps=rounds * self.steps_of(n or self.problem.n) + 1,
-            pct_start=0.1,
+            total_steps=total,
+            pct_start=0.1 if total != 10 else 0.2,  # torch divides by zero where the rise ends with the first step
             cycle_momentum=False,
         )
         return Optimiser(sgd, schedule)
@@ -210,8 +211,11 @@ class Training(Stopwatch):
         rows: Tensor | None = None,
         mixup: float = 0.0,
         same: bool = False,
-    ) -> None:
+        enough: Callable[[], bool] | None = None,
+    ) -> bool:
         """``epochs`` passes over all rows or some; up to a share ``mixup`` of another row is mixed into each.
+
+        ``enough`` is asked after every pass; whether it ended the round before its time.
 
         ``same``: the loss does the same in every step, so that a GPU may record it.
         Seeded by round: a fit that resumes takes the same steps as one that was never stopped.
@@ -228,6 +232,7 @@ class Training(Stopwatch):
         one_step = partial(self._step, loss=loss, noise=noise, optimiser=optimiser, mixup=mixup)
         if same and self.graphs():
             one_step = GraphedStep(one_step, noise)
+        stopped = False
         with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
             for epoch in range(epochs):
                 self.model.train()
@@ -239,7 +244,11 @@ class Training(Stopwatch):
                     steps += 1
                 self._epoch_done(round_, epoch, float(ranks.total(total)) / steps)
                 step(1)
+                if enough is not None and enough():
+                    stopped = True
+                    break
             ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
+        return stopped
 
     def _batches(self, rows: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """This process's part of the batches of one pass; rows beyond the last whole batch wait for another pass."""
@@ -295,9 +304,9 @@ class Training(Stopwatch):
         """Half precision where it is fast."""
         return torch.autocast("cuda", torch.bfloat16) if self.problem.device.type == "cuda" else nullcontext()
 
-    def outputs(self) -> Tensor:
-        """F (n, r) of the training rows, or what is trained, without augmentation; every process encodes its part."""
-        ranks, rows = self.problem.ranks, self.problem.rows
+    def outputs(self, rows: Tensor | None = None) -> Tensor:
+        """F (n, r) of the training rows or others, or what is trained, not augmented; each process encodes a part."""
+        ranks, rows = self.problem.ranks, self.problem.rows if rows is None else rows
         size, width = self.model.rows_at_once(), encode(self.model, rows[:1], False).shape[1]
         F = torch.zeros(len(rows), width, device=self.problem.device)
         for i in range(ranks.rank * size, len(rows), ranks.world * size):

@@ -88,6 +88,10 @@ def _distances(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, out:
         for w in range(1, Q.shape[1]):
             for t in range(n):
                 out[t] += popcount(C[w, t] ^ Q[i, w])
+    elif Q.shape[1] == 2:
+        first, second = Q[i, 0], Q[i, 1]
+        for t in range(n):
+            out[t] = popcount(words[2 * t] ^ first) + popcount(words[2 * t + 1] ^ second)
     else:
         for t in range(n):
             d = np.uint64(0)

@@ -102,7 +102,7 @@ class FeatureMap:
                 on_place = keep is not None and keep.device.type == device.type
                 x = X.read(rows, device, check=device.type == "cpu")
                 if device.type == "cuda":  # asked for at the end: an answer now would wait for all that is under way
-                    finite.append(x.isfinite().all())
+                    finite.append(x.sum().isfinite())  # one pass; a sum that overflows is looked into as well
                 block = self.raw(x, out=keep[rows] if keep is not None and on_place else None)
                 if keep is not None and (not on_place or block.data_ptr() != keep[rows].data_ptr()):
                     keep[rows] = block

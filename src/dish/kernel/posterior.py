@@ -170,17 +170,19 @@ class Pool:
 
     def local(self, numbers: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
         """Of some numbers those of rows here, as local numbers, and their places."""
-        first = self.ranks.offset_and_total(len(self.U))[0] if self.ranks.world > 1 else 0
-        places = np.flatnonzero((numbers >= first) & (numbers < first + len(self.U)))
         device = self.U.device
+        if self.ranks.world == 1:
+            return torch.from_numpy(numbers).to(device), torch.arange(len(numbers), device=device)
+        first = self.ranks.offset_and_total(len(self.U))[0]
+        places = np.flatnonzero((numbers >= first) & (numbers < first + len(self.U)))
         return torch.from_numpy(numbers[places] - first).to(device), torch.from_numpy(places).to(device)
 
     def batches(
         self, numbers: NDArray[np.intp], size: int, count: int, rng: np.random.RandomState
     ) -> Iterator[Tensor]:
         """Local numbers of the rows of ``count`` batches: permutations of the numbers, one after the other."""
-        rounds = -(-size * count // len(numbers))
-        order = np.concatenate([numbers[rng.permutation(len(numbers))] for _ in range(rounds)])[: size * count]
+        all_, rounds = size * count, -(-size * count // len(numbers))
+        order = np.concatenate([numbers[rng.permutation(len(numbers))[:all_]] for _ in range(rounds)])[:all_]
         picked, places = self.local(order)
         ends = torch.searchsorted(places, torch.arange(count + 1, device=places.device) * size).tolist()
         for start, stop in pairwise(ends):

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dish import parallel
 from dish.lazy import Tensor, torch
 
-SAMPLE = 1 << 14  # values that a selection takes its first bounds from
-
 
 class DeviceColumns:
     """Codes as ±1, one contiguous row of memory per bit, for a GPU.
@@ -34,7 +32,6 @@ class DeviceColumns:
         self.powers = base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]  # of u's pieces
         self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # of Eᵀb; its first stays 0
         self._order: tuple[Tensor, Tensor, Tensor] | None = None
-        self._all_ties = False
         self.steps: Any = None  # a ``DeviceSteps`` over these columns
 
     @property
@@ -96,20 +93,9 @@ class DeviceColumns:
         self.Ht[k] = column
 
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
-        """The count-th largest sim, and its ties among the largest: as the function of this name, on the device."""
-        k, left = count, sim
-        if self.n > 4 * SAMPLE:
-            ordered = sim[:: self.n // SAMPLE].sort().values
-            place, margin = (self.n - count) / self.n * len(ordered), 1.5 * len(ordered) ** 0.5
-            low, high = ordered[int(place - margin)], ordered[min(len(ordered) - 1, int(place + margin))]
-            between = sim[(sim >= low) & (sim <= high)]
-            above = int((sim > high).sum())
-            if above < count <= above + len(between):
-                k, left = count - above, between
-        threshold = left.sort(descending=True).values[k - 1]
-        found, larger, equal = torch.stack([threshold, (left > threshold).sum(), (left == threshold).sum()]).tolist()
-        self._all_ties = k - larger == equal  # as nearly always: then no row has to be left out
-        return found, k - int(larger)
+        """The count-th largest sim, and its ties among the largest."""
+        threshold = sim.sort().values[self.n - count]
+        return float(threshold), count - int((sim > threshold).sum())
 
     def largest(self, sim: Tensor, count: int) -> Tensor:
         """A column that is +1 on the ``count`` largest sim, of equal ones on lower rows, and −1 elsewhere.
@@ -117,19 +103,17 @@ class DeviceColumns:
         Nothing here waits for the device.
         """
         threshold = sim.sort().values[self.n - count]
-        larger, equal = sim > threshold, sim == threshold
-        chosen = larger | (equal & (equal.cumsum(0, dtype=torch.int32) <= count - larger.sum()))
+        return self._above(sim, threshold, count - (sim > threshold).sum())
+
+    def _above(self, sim: Tensor, threshold: Any, ties: Any) -> Tensor:
+        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal, else −1."""
+        equal = sim == threshold
+        chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
         return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
 
     def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
-        if self._all_ties:
-            self._all_ties = False
-            chosen = sim >= threshold
-        else:
-            equal = sim == threshold
-            chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
-        column = torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
+        column = self._above(sim, threshold, ties)
         moved = int((self.Ht[k] != column).sum())
         self.Ht[k] = column
         return moved
