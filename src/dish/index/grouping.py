@@ -136,7 +136,7 @@ def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any)
     for x in g:
         for s in range(starts[x], starts[x + 1]):
             marks[members[s] >> 6] |= one << np.uint64(members[s] & 63)
-    c = 0
+    c = np.int64(0)
     for w in range(len(marks)):
         word = marks[w]
         marks[w] = 0
