@@ -11,6 +11,7 @@ from dish.photos import Wishes, open_library
 from dish.photos.alike import groups_alike
 from dish.photos.library import labels_of, scan
 from dish.photos.state import read_state
+from dish.web.photos import open_photos
 from helpers.photos import draw
 
 
@@ -208,3 +209,7 @@ def test_fine_tuning_says_how_long_and_serves_pictures(tmp_path, home, network):
     assert any("2 passes over 8 photos, about" in line for line in lines)
     again, lines = opened(tmp_path / "p", home)
     assert (again.method, lines) == ("dish_d", [])  # a network that was tuned stays
+    found, quick = open_photos(tmp_path / "p", Wishes(), home, writable=False, say=lines.append)
+    assert (quick.takes, found.takes_images, found.hasher._loaded) == ("image", True, None)
+    code = found.encode_picture((tmp_path / "p" / "cats" / "0.png").read_bytes(), 10_000)
+    assert found.search(code, k=1, radius=None, limit=1).distances == [0]

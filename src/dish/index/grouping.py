@@ -101,7 +101,7 @@ def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, mar
             rows[place : place + take] = members[s : s + take]
         elif 8 * take < total:
             rows[place : place + take] = _first_merged(g[i:j], starts, members, take)
-        elif 256 * total < len(members):
+        elif 1024 * total < len(members):
             rows[place : place + take] = _sorted_members(g[i:j], starts, members, total)[:take]
         else:
             if not len(marks):
@@ -136,15 +136,21 @@ def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any)
     for x in g:
         for s in range(starts[x], starts[x + 1]):
             marks[members[s] >> 6] |= one << np.uint64(members[s] & 63)
-    c = 0
+    c = np.int64(0)
     for w in range(len(marks)):
         word = marks[w]
-        if word:
-            marks[w] = 0
-            while word and c < len(rows):
-                rows[c] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
+        marks[w] = 0
+        n, u = np.int64(popcount(word)), 0
+        if c + 4 <= len(rows):  # four places, needed or not: what is not is written over by the next word
+            for u in range(4):
+                rows[c + u] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
                 word &= word - one
-                c += 1
+            u = 4
+        while word and c + u < len(rows):
+            rows[c + u] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
+            word &= word - one
+            u += 1
+        c += n
 
 
 @njit(nogil=True, cache=True)

@@ -27,12 +27,11 @@ Load = Callable[[Path], Any]
 class LaterHasher:
     """The hasher of a model file, read when something must be encoded: what it is like is known before."""
 
-    def __init__(self, path: Path, fingerprint: str, load: Load) -> None:
+    def __init__(self, path: Path, fingerprint: str, takes_images: bool, load: Load) -> None:
         self.kind, content, _ = modelfile.read(path, mmap=True, verify=False)
         self.n_bits = int(content["init"]["n_bits"])
         self.n_features_in_ = content["fitted"].get("n_features_in_")
-        self.takes_images = self.n_features_in_ is None
-        self.fingerprint_ = fingerprint
+        self.takes_images, self.fingerprint_ = takes_images, fingerprint
         self._path, self._load = path, load
         self._loading, self._loaded = threading.Lock(), None
 
@@ -98,5 +97,5 @@ def reopen(folder: Path, wishes: Wishes, home: Path, load: Load, say: Say) -> Li
     now = replace(before, members=tuple(members), removed=tuple(sorted(removed)))
     if now != before:
         write_state(home, now)
-    hasher = LaterHasher(model, before.model, load)
+    hasher = LaterHasher(model, before.model, state.method == "dish_d", load)
     return Library(folder, home, hasher, index, state.method, 0, 0, problems)
