@@ -152,3 +152,11 @@ def test_an_index_is_not_a_model(tmp_path):
     HammingIndex(8).save(tmp_path / "ix.dish")
     with pytest.raises(ValueError, match=r"ix.dish holds an index, not a model; HammingIndex.load reads it"):
         load(tmp_path / "ix.dish")
+
+
+def test_rows_and_columns_in_each_others_place_are_noticed(cli, tmp_path):
+    np.save(tmp_path / "X.npy", X.T)
+    np.save(tmp_path / "y.npy", Y)
+    code, _, err = cli("fit", tmp_path / "X.npy", tmp_path / "y.npy", "-o", tmp_path / "m.dish")
+    assert code == 2
+    assert "X has 6 rows but y has 90; they must be equal (is X transposed? It has 6 rows and 90 columns)" in err

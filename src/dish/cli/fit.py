@@ -300,6 +300,8 @@ def rows_and_labels(path: Path, labels: Path | None, columns: Columns, drop: boo
     if y.shape[0] != n:
         header = labels is not None and labels.suffix == ".csv" and abs(y.shape[0] - n) == 1
         hint = f" (is the first line of {labels} a header? --header and --no-header tell)" if header else ""
+        if X.shape[1] == y.shape[0]:
+            hint = f" (is X transposed? It has {n} rows and {X.shape[1]} columns)"
         raise ValueError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
     return X, y
 
