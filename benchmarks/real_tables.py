@@ -55,9 +55,9 @@ Features of real images, videos and texts, four protocols: the database was **tr
 rewards learning rows by heart); **disjoint**, half of the rows trained on and the other half the database; **few
 rows**, the same with 3,000 of them trained on; **unseen classes**, a quarter of the classes kept from training, both
 queries and database of these alone. Rows named in [baselines.md](baselines.md). MAP, and in brackets the precision
-within radius 2: mean ± standard deviation over the trials. The two first lines rank by real numbers: the cosine of the
-rows, and the product of the class posteriors that `DISH()` learned, which its codes can at best keep. The best codes
-of a column are bold.
+within radius 2: mean ± standard deviation over the trials. The two first lines rank by real numbers: the cosine of
+the rows, and the product of the class posteriors that `DISH()` learned, which its codes can at best keep. The best
+codes of a column are bold.
 
 This page is written by `benchmarks/real_tables.py` from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
 Every run names its commit: those of DISH on MediaMill are older than the frames along principal directions.

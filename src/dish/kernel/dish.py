@@ -49,8 +49,9 @@ class DISH(KernelHasher):
         Anchors m of the kernel map. More anchors give better codes: the cost grows with n·m. With fewer rows
         than that all rows become anchors (with a warning).
     gamma : "auto" or float, default="auto"
-        Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors. A few rows
-        that lie far outside all others are left out of that mean, with a warning that names them.
+        Of the RBF kernel exp(−γ‖x−a‖²). "auto": one over the mean squared distance of rows to anchors, or twice that
+        if ``kernel`` is "auto" too and held-out rows choose it as they choose x. A few rows that lie far outside all
+        others are left out of that mean, with a warning that names them.
     loss : "auto", "posterior", "ridge", "hinge", "logistic" or a scikit-learn classifier, default="auto"
         Which hash function is learned, and how. "posterior": F(x) = p(x) V + offset, p the probabilities of the
         labels and V a frame of one vector per label, learned once the codes are. "ridge", "hinge", "logistic": F
@@ -70,7 +71,7 @@ class DISH(KernelHasher):
         Where H starts.
     kernel : "auto", "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m), default="auto"
         The feature map. "linear" is x − mean, without anchors; "rbf+linear" has both. "auto": "rbf+linear" for the
-        posterior if x has no more than ``n_anchors`` features, but "rbf" if there are fewer than 32,768 rows and
+        posterior if x has no more than ``n_anchors`` features, but "rbf" if there are at most 32,768 rows and
         held-out ones are predicted better without x; else "rbf".
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How anchors are chosen.

@@ -15,8 +15,8 @@ from dish.hasher import Encoder, Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.defaults import chosen_kernel
 from dish.kernel.features import FeatureMap, row_blocks, rows_at_a_time
+from dish.kernel.few_rows import best_features
 from dish.kernel.functions import HashFunction, Linear, Posterior
-from dish.kernel.linear_part import without_useless_linear_part
 from dish.kernel.problem import Problem, prepare
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
@@ -72,23 +72,29 @@ class KernelHasher(Stopwatch, Hasher):
     ) -> Problem:
         """Rows and their similarity as the problem to solve; ``kernel``: what "auto" stands for."""
         kernel = self.kernel if kernel is None else kernel
-        problem = prepare(
-            rows,
-            S,
-            kernel=kernel,
-            anchors=self.anchors,
-            n_anchors=self.n_anchors,
-            gamma=self.gamma,
-            ridge=self.ridge,
-            rng=rng,
-            device=resolve_device(self.device),
-            ranks=ranks,
-            budget=budget,
-            stage=self._stage,
-        )
-        if kernel == "rbf+linear" != self.kernel:
-            without_useless_linear_part(problem)
-        return problem
+
+        def problem(gamma: float | str, anchors: Any) -> Problem:
+            return prepare(
+                rows,
+                S,
+                kernel=kernel,
+                anchors=anchors,
+                n_anchors=self.n_anchors,
+                gamma=gamma,
+                ridge=self.ridge,
+                rng=rng,
+                device=resolve_device(self.device),
+                ranks=ranks,
+                budget=budget,
+                stage=self._stage,
+            )
+
+        usual = problem(self.gamma, self.anchors)
+        if kernel != "rbf+linear" or kernel == self.kernel:
+            return usual
+        anchors = usual.features.anchors.cpu().numpy()
+        other = (lambda gamma: problem(gamma, anchors)) if isinstance(self.gamma, str) else None
+        return best_features(usual, other)
 
     def _keep(self, problem: Problem, function: HashFunction) -> None:
         """The features and the hash function on them become this hasher's own."""

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from dish import codes, team
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
+from dish.kernel.few_rows import can_decide, n_labels
 from dish.kernel.frames import centred_frame, frame, steps_threads, turn_frame
 from dish.kernel.functions import Posterior, link
 from dish.kernel.problem import Problem
@@ -64,11 +65,6 @@ HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 def can_learn_posterior(S: Similarity) -> bool:
     """Whether S comes from labels, and from few enough of them."""
     return isinstance(S, Classes | LabelCounts | LabelSets) and 2 <= n_labels(S) <= MAX_LABELS
-
-
-def n_labels(S: Similarity) -> int:
-    """Classes, or columns of the label matrix."""
-    return S.sets.shape[1] if isinstance(S, LabelCounts | LabelSets) else S.n_groups
 
 
 def fit_posterior(problem: Problem, H: Columns) -> Posterior:
@@ -251,7 +247,7 @@ class Pool:
 def regressions(pool: Pool, seen: Numbers, rng: np.random.RandomState) -> dict[float, Weights]:
     """The regression on the rows that are not held out; where they are few, with weaker and stronger priors too."""
     usual = regress(pool, seen, rng, share=0.6)
-    others = PRIORS[1:] if pool.n <= FEW else ()
+    others = PRIORS[1:] if pool.n <= FEW and can_decide(pool.n, n_labels(pool.S)) else ()
     return {1.0: usual} | {prior: regress(pool, seen, rng, usual, 0.3, prior) for prior in others}
 
 
@@ -342,8 +338,9 @@ def best_of_one_label(
 ) -> Choice:
     """The prior and the sharpness whose codes rank held-out rows best, and the frame turned for them."""
     best, best_map = plain, -1.0
+    sharper = SHARPER if can_decide(pool.n, n_labels(pool.S)) else SHARPER[:1]
     for prior, (W, b) in starts.items():
-        for sharp in (plain.sharp * a for a in SHARPER):
+        for sharp in (plain.sharp * a for a in sharper):
             held, seen = (pool.scored(part, sharp * W, sharp * b) for part in parts)
             found = held_out_map(pool.labels, plain.V, plain.offset, held, seen)
             if found > best_map:

@@ -1,4 +1,4 @@
-"""Whether x itself is among the features: decided by held-out rows, where rows are few."""
+"""Which features few rows get: x among them or not, and how wide the kernel is; held-out rows decide."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 import dish
 from dish import DISH
-from dish.kernel import linear_part
+from dish.kernel import few_rows
 from dish.kernel.problem import Problem
 from dish.similarity import from_labels
 
@@ -39,38 +39,52 @@ def errors(K, y, m):
     for A in (K[:, :m], K):
         seen, T_seen = A[~held], T[~held]
         G = seen.T @ seen
-        ridges = [ridge / n * np.trace(G) / len(G) for ridge in linear_part.RIDGES]
+        ridges = [ridge / n * np.trace(G) / len(G) for ridge in few_rows.RIDGES]
         solved = [np.linalg.solve(G + rho * np.eye(len(G)), seen.T @ T_seen) for rho in ridges]
         found.append(min(((A[held] @ W - T[held]) ** 2).sum() for W in solved))
     return found
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_smaller_error_decides(seed):
+def test_the_errors_are_those_of_ridge_regressions(seed):
     rng = np.random.default_rng(seed)
     K, y = rng.standard_normal((400, 60)), rng.integers(0, 3, 400)
     K[:, :5] += 0.6 * np.eye(3)[y] @ rng.standard_normal((3, 5))
     K[:, 40:] += 0.05 * seed * np.eye(3)[y] @ rng.standard_normal((3, 20))
     K -= K.mean(0)
     alone, both = errors(K, y, 40)
-    assert linear_part.better_without(Problem.of(from_labels(y), torch.from_numpy(K)), 40) == (alone < both)
+    found = few_rows.held_out_errors(Problem.of(from_labels(y), torch.from_numpy(K)), 40)
+    assert found == [(60, pytest.approx(both)), (40, pytest.approx(alone))]
 
 
 def test_many_labels_are_replaced_by_random_sums_of_the_same_size():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 500, 5000)
     problem = Problem.of(from_labels(y), torch.from_numpy(rng.standard_normal((5000, 4))))
-    T = linear_part.targets(problem)
-    assert T.shape == (5000, linear_part.TARGETS)
+    T = few_rows.targets(problem)
+    assert T.shape == (5000, few_rows.TARGETS)
     assert torch.equal(T[y == y[0]][0], T[0])
     assert (T[0] != T[np.flatnonzero(y != y[0])[0]]).any()
+
+
+def test_the_kernel_is_narrower_where_that_predicts_more(monkeypatch):
+    """Classes in small patches: the usual kernel blurs them."""
+    rng = np.random.default_rng(0)
+    X = rng.random((3000, 1)).astype(np.float32)
+    y = (np.floor(8 * X[:, 0]) % 2).astype(int)
+    usual = DISH(16, n_anchors=50, kernel="rbf").fit(X, y).gamma_
+    assert DISH(16, n_anchors=50).fit(X, y).gamma_ == pytest.approx(2 * usual)
+    assert DISH(16, n_anchors=50, gamma=usual).fit(X, y).gamma_ == usual  # it was asked for
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 2999)
+    assert DISH(16, n_anchors=50).fit(X, y).gamma_ == usual
 
 
 def test_x_is_left_out_where_few_rows_cannot_learn_from_it(tmp_path):
     X, y = noisy_rows()
     hasher = DISH(16, n_anchors=300).fit(X, y)
     assert len(hasher.mean_) == len(hasher.anchors_) == 300
-    assert np.array_equal(hasher.transform(X), DISH(16, n_anchors=300, kernel="rbf").fit(X, y).transform(X))
+    same = DISH(16, n_anchors=300, kernel="rbf", gamma=hasher.gamma_).fit(X, y)
+    assert np.array_equal(hasher.transform(X), same.transform(X))
     hasher.save(tmp_path / "model.dish")
     assert np.array_equal(dish.load(tmp_path / "model.dish").transform(X), hasher.transform(X))
 
