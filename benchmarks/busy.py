@@ -170,6 +170,12 @@ def floors(X: np.ndarray, hasher: DISH, classes: int) -> dict[str, tuple[Callabl
             "posterior, forward": (lambda: batch @ B, 1400),
             "posterior, back": (lambda: batch.T @ excess, 1400),
         }
+        codes, slopes = torch.randn(2048, r), torch.randn(1024, 2048)  # the frame: 1,024 queries, as many others
+        found |= {
+            "frame, forward": (lambda: codes[:1024] @ codes.T, 100),
+            "frame, back to queries": (lambda: slopes @ codes, 100),
+            "frame, back to all": (lambda: slopes.T @ codes[:1024], 100),
+        }
     return found
 
 

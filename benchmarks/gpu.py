@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                          # on a machine with a GPU; writes benchmarks/results/gpu.json
     python benchmarks/gpu.py labels --out try.json    # one part. Without a GPU: a few rows, to see that it runs
+    python benchmarks/gpu.py --page                   # rewrites the tables of docs/scale.md
 
 Rows are synthetic and made on the device. "imagenet": 1,000 classes of SyntheticImageNet, which settle after one or
 two sweeps. "overlapping": 100 Gaussian classes of different sizes that overlap, which move for longer. Every fit runs
@@ -12,6 +13,7 @@ fastest counts.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -25,9 +27,11 @@ import torch
 
 from dish import DISH, machine, metrics
 from dish.experiments import bench
+from dish.io.atomic import write_atomically
 from scale import M, N, R, gpu_ceilings, rows_on_gpu
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 LOSSES: dict[str, dict[str, Any]] = {"default": {}, "paper": {"loss": "ridge", "similar_weight": 2.0}}
 BARS = {"device_s": 1.0, "host_s": 2.0, "10,000 rows_s": 0.25, "multi-label 60,000 rows_s": 1.0}
 REPEATS = 3
@@ -120,12 +124,48 @@ PARTS: dict[str, Callable[[Keep, float], None]] = {
 }
 
 
+# --- the page ---
+
+ONE_LABEL = [f"{data}, {what}" for data in ("imagenet", "overlapping") for what in ("10,000 rows", "device", "host")]
+NAMES = ("multi-label 60,000 rows", *ONE_LABEL)
+
+
+def tables(content: dict[str, Any]) -> str:
+    """Seconds of all fits beside their bars, and the stages of the fits with the defaults."""
+    fits = content["fits"]
+    lines = ["| fit, s | defaults | as the paper has it | bar |", "|---|---:|---:|---:|"]
+    for name in NAMES:
+        bar = content["bars"][f"{name.split(', ')[-1]}_s" if name != NAMES[0] else f"{name}_s"]
+        found = [fits[name][loss]["s"] if name in fits else None for loss in LOSSES]
+        cells = ["not measured" if s is None else f"{s:.2f}" + (" (missed)" if s > bar else "") for s in found]
+        lines.append(f"| {name} | {' | '.join(cells)} | {bar:g} |")
+    shown = [name for name in NAMES if name in fits]
+    stages = {stage: None for name in shown for stage in fits[name]["default"]["stages_s"]}
+    lines += ["", f"| stage, s, defaults | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+    for stage in stages:
+        found = [fits[name]["default"]["stages_s"].get(stage) for name in shown]
+        lines.append(f"| {stage} | {' | '.join('–' if s is None else f'{s:.3f}' for s in found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_page() -> None:
+    """The tables of the committed results, between the markers of the page."""
+    before, _, rest = PAGE.read_text().partition("<!-- gpu: begin -->\n")
+    _, end, after = rest.partition("<!-- gpu: end -->")
+    assert end, f"{PAGE} has no markers"
+    made = tables(json.loads(RESULTS.read_text()))
+    write_atomically(PAGE, f"{before}<!-- gpu: begin -->\n{made}{end}{after}".encode())
+
+
 def main() -> None:
     """Measure, print, write after every part: a machine may be taken away."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; none: all")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true", help="measure nothing: rewrite the tables of docs/scale.md")
     given = parser.parse_args()
+    if given.page:
+        return write_page()
     content: dict[str, Any] = {"what": "fits on a GPU", "data": "synthetic", "d": 4096, "m": M, "r": R, "bars": BARS}
     content |= {"load_average": os.getloadavg(), "environment": machine.environment(), "fits": {}}
     if DEVICE == "cuda":

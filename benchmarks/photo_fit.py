@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -48,11 +49,13 @@ def make(data: Dataset, folder: Path) -> None:
     shutil.copy(query, folder / "first" / query.parent.name)
 
 
-def timed(folder: Path, *arguments: str) -> float:
-    """Seconds of one command, in its folder."""
-    start = time.perf_counter()
+def timed(folder: Path, *arguments: str) -> dict[str, float]:
+    """Seconds of one command, in its folder, by the clock and of the processors."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-m", "dish", *arguments], cwd=folder, check=True)
-    return time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"clock": time.perf_counter() - start, "processor": used}
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -70,8 +73,10 @@ def measure(folder: Path) -> dict[str, Any]:
     labels = [np.load(folder / f"{name}.labels.npy") for name in ("queries", "codes")]
     return {
         "seconds": seconds,
-        "seconds_to_first_answer": sum(seconds.values()),
-        "load_before": load,
+        "seconds_to_first_answer": {
+            kind: sum(each[kind] for each in seconds.values()) for kind in ("clock", "processor")
+        },
+        "load": [load, os.getloadavg()[0]],
         "map": float(metrics.mean_average_precision(found[0], labels[0], found[1], labels[1])),
         "environment": environment(),
     }

@@ -235,7 +235,10 @@ def test_a_module_of_ones_own_is_not_saved(data, tmp_path):
     assert not (tmp_path / "m.dish").exists()
 
 
-@pytest.mark.parametrize("kind", ["named", "own", "vectors", pytest.param("codewords", marks=pytest.mark.slow)])
+TOPS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("codewords", "several labels")]
+
+
+@pytest.mark.parametrize("kind", ["named", "own", "vectors", *TOPS])
 def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="ONNX NOT CHECKED: onnxruntime is missing")
     pytest.importorskip("onnx", reason="ONNX NOT CHECKED: onnx is missing")
@@ -247,9 +250,10 @@ def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
     else:
         Xq, params = (
             digits[2].astype(np.float32),
-            {"head": "codewords", "n_iter": 1} if kind == "codewords" else {"n_iter": 0},
+            {"n_iter": 0} if kind == "vectors" else {"head": "codewords", "n_iter": 1},
         )
-        hasher = DeepDISH(12, epochs=1, device="cpu", **params).fit(digits[0], digits[1])
+        labels = np.eye(10)[digits[1]] if kind == "several labels" else digits[1]
+        hasher = DeepDISH(12, epochs=1, device="cpu", **params).fit(digits[0], labels)
     hasher.export_onnx(tmp_path / "h.onnx")
     session = runtime.InferenceSession(str(tmp_path / "h.onnx"), providers=["CPUExecutionProvider"])
     (F,) = session.run(None, {session.get_inputs()[0].name: Xq})

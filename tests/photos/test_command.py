@@ -57,6 +57,15 @@ def test_mistakes_are_one_line(folder, tmp_path, network, cli, options, says):
     assert len(errors.strip().splitlines()) == 1
 
 
+def test_without_the_extras_one_line_names_all_of_them(folder, cli, monkeypatch):
+    monkeypatch.setattr("dish.cli.photos.find_spec", lambda name: None)
+    code, _, errors = cli("photos", folder, "--no-page")
+    assert (code, errors.strip()) == (
+        2,
+        "dish: dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'",
+    )
+
+
 def test_files_that_need_a_plug_in_are_named(folder, tmp_path, network, cli, monkeypatch):
     (folder / "a.heic").write_bytes(b"")
     monkeypatch.setattr(images, "suffixes", lambda: frozenset(images.SUFFIXES))

@@ -79,11 +79,13 @@ def test_workers_answer_alike_count_together_are_replaced_and_stop(files, learne
 
 @pytest.mark.slow
 def test_a_parent_that_is_killed_leaves_nobody_behind(files):
-    with Server(files, "--workers", 2) as server:
+    (files / "tmp").mkdir()
+    with Server(files, "--workers", 2, env={"TMPDIR": str(files / "tmp")}) as server:
         pids = pids_of(server)
         assert len(pids) == 2
         server.process.kill()
         wait_until(lambda: not any(lives(pid) for pid in pids))
+    assert not list((files / "tmp").glob("dish-workers-*"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,8 @@ def photos(
         raise ValueError("--token must not be empty")
     if epochs is not None and not train:
         raise ValueError("--epochs needs --train: without it no network is trained")
+    if find_spec("PIL") is None:  # said at once, for all that is missing then
+        raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
     from dish.photos.plan import EPOCHS, Wishes
     from dish.photos.state import home_of
     from dish.web.photos import open_photos, open_quickly

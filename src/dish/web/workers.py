@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -221,7 +222,8 @@ def _say(what: dict[str, Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
+    sys.stdin.read()  # the parent never closes it while it lives
+    shutil.rmtree(os.environ[SHARED], ignore_errors=True)  # nobody else is left to do it
     os.kill(os.getpid(), signal.SIGTERM)
 
 
