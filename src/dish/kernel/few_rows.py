@@ -20,6 +20,8 @@ from dish.kernel.problem import Problem
 from dish.lazy import Tensor, torch
 from dish.similarity import LabelCounts, LabelSets, Similarity
 
+Recompute = Callable[[float, str], Problem]  # γ and the kernel
+
 FEW_ROWS = 1 << 15  # with more, x has helped wherever it was tried
 PER_LABEL = 100  # rows, at least, for held-out ones to decide anything
 NARROWER = 2.0  # times the usual γ
@@ -28,18 +30,20 @@ HELD_OUT = 0.15
 TARGETS = 64  # random sums of labels stand for more labels than that: errors keep their expected size
 
 
-def best_features(problem: Problem, with_gamma: Callable[[float], Problem] | None) -> Problem:
-    """The problem with the features that predict held-out rows best; ``with_gamma`` computes those of another γ."""
-    if problem.n > FEW_ROWS or not isinstance(problem.K, Tensor) or not can_decide(problem.n, n_labels(problem.S)):
+def best_features(problem: Problem, recompute: Recompute, any_gamma: bool) -> Problem:
+    """The problem with the features that predict held-out rows best; with ``any_gamma``, γ may be another."""
+    if problem.n > FEW_ROWS or not can_decide(problem.n, n_labels(problem.S)):
         return problem
-    problems = [problem]
-    if with_gamma is not None:
-        problems.append(with_gamma(NARROWER * problem.features.gamma))
+    gamma, m = problem.features.gamma, len(problem.features.anchors)
+    problems = [problem, *([recompute(NARROWER * gamma, "rbf+linear")] if any_gamma else [])]
     with problem.stage("choice of features"):
-        m = len(problem.features.anchors)
         errors = {(i, width): error for i, each in enumerate(problems) for width, error in held_out_errors(each, m)}
         i, width = min(errors, key=lambda choice: errors[choice])
-        return problems[i] if width > m else without_linear_part(problems[i], m)
+    if width > m:
+        return problems[i]
+    if isinstance(problem.K, Tensor):
+        return without_linear_part(problems[i], m)
+    return recompute(problems[i].features.gamma, "rbf")
 
 
 def can_decide(n: int, l: int) -> bool:  # noqa: E741
@@ -63,7 +67,6 @@ def without_linear_part(problem: Problem, m: int) -> Problem:
 def held_out_errors(problem: Problem, m: int) -> list[tuple[int, float]]:
     """All features and the first m alone: how many they are, and the squared error that they leave held-out rows."""
     K, ranks, n = problem.K, problem.ranks, problem.n
-    assert isinstance(K, Tensor)
     picked = np.sort(np.random.RandomState(0).permutation(n)[: int(HELD_OUT * n)])
     held = torch.from_numpy(local_rows(len(K), picked, ranks)[0]).to(K.device)
     T = targets(problem)
@@ -81,7 +84,7 @@ def held_out_errors(problem: Problem, m: int) -> list[tuple[int, float]]:
         for ridge in RIDGES:
             A = G[:width, :width].clone()
             A.diagonal().add_(ridge / n * float(A.diagonal().mean()))
-            W = torch.cholesky_solve(KtT[:width], torch.linalg.cholesky(A)).to(K)
+            W = torch.cholesky_solve(KtT[:width], torch.linalg.cholesky(A)).to(K_held)
             found.append((K_held[:, :width] @ W - T_held).double().square().sum())
         return float(ranks.total(torch.stack(found)).min())
 

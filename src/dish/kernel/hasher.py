@@ -73,7 +73,7 @@ class KernelHasher(Stopwatch, Hasher):
         """Rows and their similarity as the problem to solve; ``kernel``: what "auto" stands for."""
         kernel = self.kernel if kernel is None else kernel
 
-        def problem(gamma: float | str, anchors: Any) -> Problem:
+        def problem(kernel: Any, gamma: float | str, anchors: Any) -> Problem:
             return prepare(
                 rows,
                 S,
@@ -89,12 +89,11 @@ class KernelHasher(Stopwatch, Hasher):
                 stage=self._stage,
             )
 
-        usual = problem(self.gamma, self.anchors)
+        usual = problem(kernel, self.gamma, self.anchors)
         if kernel != "rbf+linear" or kernel == self.kernel:
             return usual
         anchors = usual.features.anchors.cpu().numpy()
-        other = (lambda gamma: problem(gamma, anchors)) if isinstance(self.gamma, str) else None
-        return best_features(usual, other)
+        return best_features(usual, lambda g, k: problem(k, g, anchors), isinstance(self.gamma, str))
 
     def _keep(self, problem: Problem, function: HashFunction) -> None:
         """The features and the hash function on them become this hasher's own."""
