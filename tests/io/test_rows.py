@@ -18,7 +18,7 @@ from dish.kernel import features, fstep
 from dish.similarity import from_labels
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 4}
-CODES = {**PARAMS, "loss": "ridge", "kernel": "rbf+linear"}  # the same codes_, without what comes after them
+CODES = {**PARAMS, "loss": "ridge", "kernel": "rbf+linear"}  # codes_ without what comes after them
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,11 @@ def rows():
 @pytest.fixture(scope="module")
 def whole(rows):
     return DISH(**PARAMS).fit(*rows)
+
+
+@pytest.fixture(scope="module")
+def whole_codes(rows):
+    return DISH(**CODES).fit(*rows).codes_
 
 
 def assert_same(hasher, whole, X):
@@ -309,22 +314,22 @@ def test_other_label_sets_or_another_start_are_not_taken_up(rows, tmp_path):
         DISH(**PARAMS, init=codes[1], checkpoint=tmp_path / "b").fit(X, Y)
 
 
-def test_no_room_for_a_scratch_file(rows, whole, monkeypatch):
+def test_no_room_for_a_scratch_file(rows, whole_codes, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(features, "scratch", full)
     with pytest.warns(UserWarning, match="no room for a scratch file"):
         hasher = DISH(**CODES, memory_budget=1).fit(*rows)
-    np.testing.assert_array_equal(hasher.codes_, whole.codes_)
+    np.testing.assert_array_equal(hasher.codes_, whole_codes)
 
 
-def test_labels_and_similarities_with_a_path(rows, whole, tmp_path):
+def test_labels_and_similarities_with_a_path(rows, whole, whole_codes, tmp_path):
     X, y = rows
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
-    np.testing.assert_array_equal(DISH(**CODES).fit(tmp_path / "X.npy", tmp_path / "y.npy").codes_, whole.codes_)
-    np.testing.assert_array_equal(DISH(**CODES).fit(tmp_path / "X.npy", from_labels(y)).codes_, whole.codes_)
+    np.testing.assert_array_equal(DISH(**CODES).fit(tmp_path / "X.npy", tmp_path / "y.npy").codes_, whole_codes)
+    np.testing.assert_array_equal(DISH(**CODES).fit(tmp_path / "X.npy", from_labels(y)).codes_, whole_codes)
     with pytest.raises(ValueError, match="X has 3000 rows but y has 1500"):
         DISH(**CODES).fit(tmp_path / "X.npy", y[:1500])
     bad = np.load(tmp_path / "X.npy", mmap_mode="r+")

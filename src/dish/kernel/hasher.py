@@ -72,28 +72,23 @@ class KernelHasher(Stopwatch, Hasher):
     ) -> Problem:
         """Rows and their similarity as the problem to solve; ``kernel``: what "auto" stands for."""
         kernel = self.kernel if kernel is None else kernel
-
-        def problem(kernel: Any, gamma: float | str, anchors: Any) -> Problem:
-            return prepare(
-                rows,
-                S,
-                kernel=kernel,
-                anchors=anchors,
-                n_anchors=self.n_anchors,
-                gamma=gamma,
-                ridge=self.ridge,
-                rng=rng,
-                device=resolve_device(self.device),
-                ranks=ranks,
-                budget=budget,
-                stage=self._stage,
-            )
-
-        usual = problem(kernel, self.gamma, self.anchors)
+        problem = partial(
+            prepare,
+            rows,
+            S,
+            n_anchors=self.n_anchors,
+            ridge=self.ridge,
+            rng=rng,
+            device=resolve_device(self.device),
+            ranks=ranks,
+            budget=budget,
+            stage=self._stage,
+        )
+        usual = problem(kernel=kernel, gamma=self.gamma, anchors=self.anchors)
         if kernel != "rbf+linear" or kernel == self.kernel:
             return usual
-        anchors = usual.features.anchors.cpu().numpy()
-        return best_features(usual, lambda g, k: problem(k, g, anchors), isinstance(self.gamma, str))
+        others = partial(problem, anchors=usual.features.anchors.cpu().numpy())
+        return best_features(usual, lambda g, k: others(gamma=g, kernel=k), isinstance(self.gamma, str))
 
     def _keep(self, problem: Problem, function: HashFunction) -> None:
         """The features and the hash function on them become this hasher's own."""
