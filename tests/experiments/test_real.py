@@ -113,13 +113,16 @@ def test_several_labels_leave_rows_without_any_out(real, tmp_path):
     np.testing.assert_array_equal(rows.X, np.eye(3, 4)[[0, 2]])
 
 
-def test_the_three_protocols_keep_apart_what_they_should(real, file):
+def test_the_protocols_keep_apart_what_they_should(real, file, monkeypatch):
+    monkeypatch.setattr(real, "FEW", 30)
     rows, queries = real.read(file)
     np.testing.assert_allclose(np.linalg.norm(rows.X, axis=1), 1, atol=1e-6)
-    on, apart, unseen = (real.split(rows, queries, protocol, 3) for protocol in real.PROTOCOLS)
+    on, apart, few, unseen = (real.split(rows, queries, protocol, 3) for protocol in real.PROTOCOLS)
     np.testing.assert_array_equal(on.train.X, on.base.X)
     assert len(apart.train.X) == len(apart.base.X) == 150
     assert not (apart.train.X[:, None] == apart.base.X[None]).all(2).any()
+    np.testing.assert_array_equal(few.train.X, apart.train.X[:30])
+    np.testing.assert_array_equal(few.base.X, apart.base.X)
     assert not set(unseen.train.y) & set(unseen.base.y)
     assert set(unseen.queries.y) <= set(unseen.base.y)
     assert len(unseen.queries.y) + len(unseen.seen_queries.y) == 40
