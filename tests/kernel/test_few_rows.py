@@ -94,3 +94,13 @@ def test_x_stays_where_it_helps_and_where_it_was_asked_for():
     assert len(DISH(16, n_anchors=30).fit(X, y).mean_) == 50
     X, y = noisy_rows()
     assert len(DISH(16, n_anchors=300, kernel="rbf+linear").fit(X, y).mean_) == 600
+
+
+def test_a_row_counts_for_every_label_it_has():
+    Y = np.zeros((60, 3), np.uint8)
+    Y[:30, :2] = Y[30:, 1:] = 1  # two labels per row: forty rows per label
+    S, one = from_labels(Y), from_labels(np.arange(60) % 3)
+    assert few_rows.can_decide(150, S)
+    assert not few_rows.can_decide(149, S)
+    assert few_rows.can_decide(300, one)
+    assert not few_rows.can_decide(299, one)

@@ -32,7 +32,7 @@ TARGETS = 64  # random sums of labels stand for more labels than that: errors ke
 
 def best_features(problem: Problem, recompute: Recompute, any_gamma: bool) -> Problem:
     """The problem with the features that predict held-out rows best; with ``any_gamma``, γ may be another."""
-    if problem.n > FEW_ROWS or not can_decide(problem.n, n_labels(problem.S)):
+    if problem.n > FEW_ROWS or not can_decide(problem.n, problem.S):
         return problem
     gamma, m = problem.features.gamma, len(problem.features.anchors)
     problems = [problem, *([recompute(NARROWER * gamma, "rbf+linear")] if any_gamma else [])]
@@ -46,9 +46,12 @@ def best_features(problem: Problem, recompute: Recompute, any_gamma: bool) -> Pr
     return recompute(problems[i].features.gamma, "rbf")
 
 
-def can_decide(n: int, l: int) -> bool:  # noqa: E741
-    """Whether n rows with l labels are enough to decide by some that are held out."""
-    return n >= PER_LABEL * l
+def can_decide(n: int, S: Similarity) -> bool:
+    """Whether n rows are enough to decide by some that are held out; a row counts for every label it has."""
+    labels = (
+        S.sets.nnz / S.sets.shape[0] if isinstance(S, LabelCounts | LabelSets) else 1.0
+    )  # the mean over label sets
+    return n * labels >= PER_LABEL * n_labels(S)
 
 
 def n_labels(S: Similarity) -> int:

@@ -247,7 +247,7 @@ class Pool:
 def regressions(pool: Pool, seen: Numbers, rng: np.random.RandomState) -> dict[float, Weights]:
     """The regression on the rows that are not held out; where they are few, with weaker and stronger priors too."""
     usual = regress(pool, seen, rng, share=0.6)
-    others = PRIORS[1:] if pool.n <= FEW and can_decide(pool.n, n_labels(pool.S)) else ()
+    others = PRIORS[1:] if pool.n <= FEW and can_decide(pool.n, pool.S) else ()
     return {1.0: usual} | {prior: regress(pool, seen, rng, usual, 0.3, prior) for prior in others}
 
 
@@ -338,7 +338,7 @@ def best_of_one_label(
 ) -> Choice:
     """The prior and the sharpness whose codes rank held-out rows best, and the frame turned for them."""
     best, best_map = plain, -1.0
-    sharper = SHARPER if can_decide(pool.n, n_labels(pool.S)) else SHARPER[:1]
+    sharper = SHARPER if can_decide(pool.n, pool.S) else SHARPER[:1]
     for prior, (W, b) in starts.items():
         for sharp in (plain.sharp * a for a in sharper):
             held, seen = (pool.scored(part, sharp * W, sharp * b) for part in parts)
