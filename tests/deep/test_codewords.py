@@ -1,5 +1,7 @@
 """DeepDISH(head="codewords"): the loss against a loop, learning, resuming, files."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -88,22 +90,29 @@ def test_it_learns(multilabel):
         assert np.abs((hasher.decision_function(X) >= 0).mean(0) - 0.5).max() < 0.3  # batch norm on F
 
 
-@pytest.mark.slow
-def test_it_resumes_with_the_state_of_the_optimiser(tmp_path, monkeypatch):
-    X, y = patches(120, 0)
-    params = {"head": "codewords", "epochs": 2, "n_iter": 2, "augment": True}
-    whole = tiny(**params).fit(X, y)
+@contextmanager
+def killed_after(round_):
+    """Ctrl-C once the state of a round is written."""
     write = Checkpoint.write
 
     def killed(checkpoint, state, model):
         write(checkpoint, state, model)
-        if state.round == 1:
+        if state.round == round_:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpoint, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.slow
+def test_it_resumes_with_the_state_of_the_optimiser(tmp_path):
+    X, y = patches(120, 0)
+    params = {"head": "codewords", "epochs": 2, "n_iter": 2, "augment": True}
+    whole = tiny(**params).fit(X, y)
+    with killed_after(1):
         tiny(**params, checkpoint=tmp_path / "c.dish").fit(X, y)
-    monkeypatch.undo()
     resumed = tiny(**params, checkpoint=tmp_path / "c.dish").fit(X, y)
     assert {name for name in resumed.timings_ if name.startswith("round")} == {"round 2"}
     assert resumed.history_ == whole.history_
@@ -128,17 +137,8 @@ def test_it_stops_when_held_out_rows_gain_no_more(tmp_path, monkeypatch):
     assert [epoch.get("held_out") for epoch in hasher.history_] == [3, 2, 1, 2, 3, None, None, None]
     hasher.draw_history(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
-    write = Checkpoint.write
-
-    def killed(checkpoint, state, model):
-        write(checkpoint, state, model)
-        if state.round == 0:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(0):
         DeepDISH(16, **params, checkpoint=tmp_path / "c.dish").fit(X, y)
-    monkeypatch.setattr(Checkpoint, "write", write)
     resumed = DeepDISH(16, **params, checkpoint=tmp_path / "c.dish").fit(X, y)
     assert resumed.history_ == hasher.history_
     np.testing.assert_array_equal(resumed.decision_function(X), hasher.decision_function(X))

@@ -268,7 +268,13 @@ class DISH(KernelHasher):
         return H
 
     def _alternate(
-        self, problem: Problem, step: FStep, H: cbcd.Columns, objective: list[float], saved: Any, effort: Effort
+        self,
+        problem: Problem,
+        step: FStep,
+        H: cbcd.Columns,
+        objective: list[float],
+        saved: Checkpoint | None,
+        effort: Effort,
     ) -> None:
         """H-step and F-step in turn. A sweep that does not lower the objective ends it and is not kept."""
         S, r = problem.S, self.n_bits

@@ -18,7 +18,7 @@ from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks
 from dish.kernel.problem import Problem
 from dish.lazy import Tensor, torch
-from dish.similarity import LabelCounts, LabelSets, Similarity
+from dish.similarity import LabelCounts, LabelSets, Similarity, n_labels
 
 Recompute = Callable[[float, str], Problem]  # γ and the kernel
 
@@ -52,11 +52,6 @@ def can_decide(n: int, S: Similarity) -> bool:
         S.sets.nnz / S.sets.shape[0] if isinstance(S, LabelCounts | LabelSets) else 1.0
     )  # the mean over label sets
     return n * labels >= PER_LABEL * n_labels(S)
-
-
-def n_labels(S: Similarity) -> int:
-    """Classes, or columns of the label matrix."""
-    return S.sets.shape[1] if isinstance(S, LabelCounts | LabelSets) else S.n_groups
 
 
 def without_linear_part(problem: Problem, m: int) -> Problem:

@@ -13,8 +13,9 @@ random signs, along the principal directions of p, and the V for which YV is nea
 ranks held-out rows best is kept.
 
 B is found in the coordinates in which KᵀK + ρI is n times the identity, by stochastic gradient steps with momentum,
-under a Gaussian prior on it. Where rows have one label, p is made a little sharper than that, and V is turned so that
-the codes of rows that B did not see rank rows of their class first; then B is fitted to all rows.
+under a Gaussian prior on it. Where rows have one label, p is made sharper than that, and V is turned so that the
+codes of rows that B did not see rank rows of their class first; then B is fitted to all rows. How sharp, and with few
+rows how strong the prior, is what ranks held-out rows best.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from dish import codes, team
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, row_blocks
-from dish.kernel.few_rows import can_decide, n_labels
+from dish.kernel.few_rows import can_decide
 from dish.kernel.frames import centred_frame, frame, steps_threads, turn_frame
 from dish.kernel.functions import Posterior, link
 from dish.kernel.problem import Problem
@@ -41,7 +42,7 @@ from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 from dish.progress import progress
-from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 from dish.solver.cbcd import Columns
 from dish.solver.recorded import Recorded
 
@@ -55,7 +56,7 @@ BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows the
 RATE, MOMENTUM = 0.3, 0.9
 PARTS, LARGE = 4, 1 << 18  # of a batch, for a W of up to so many numbers
 NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
-PRIOR, FEW_ROWS, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
+PRIOR, SCARCE, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
 SHARPER = (1.0, 1.5, 2.25)  # times that: a strong prior leaves p less sure than it is right, if classes are few
 FEW, PRIORS = 1 << 14, (1.0, 0.25, 4.0)  # with so few rows, held-out ones choose among priors, times the usual one
@@ -124,7 +125,7 @@ def weight_decay(n: int, l: int, one_label: bool = True) -> float:  # noqa: E741
     """
     if not one_label:
         return min(PRIOR / n, 0.01)
-    return min(PRIOR / n * (1 + FEW_ROWS / (n * l)), MOST / l, MOST_EVER)
+    return min(PRIOR / n * (1 + SCARCE / (n * l)), MOST / l, MOST_EVER)
 
 
 def sharpness(r: int) -> float:

@@ -4,7 +4,7 @@
 """
 
 from dish.similarity.base import Similarity
-from dish.similarity.labelled import Classes, LabelCounts, LabelSets, check_labels, from_labels
+from dish.similarity.labelled import Classes, LabelCounts, LabelSets, check_labels, from_labels, n_labels
 from dish.similarity.lowrank import LowRank
 from dish.similarity.unlabelled import anchor_graph, anchor_weights, nystroem
 
@@ -18,5 +18,6 @@ __all__ = [
     "anchor_weights",
     "check_labels",
     "from_labels",
+    "n_labels",
     "nystroem",
 ]

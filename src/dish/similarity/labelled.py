@@ -164,6 +164,11 @@ class LabelSets(Similarity):
         return float(size @ ((self.M**2) @ size))
 
 
+def n_labels(S: Similarity) -> int:
+    """Classes, or columns of the label matrix."""
+    return S.sets.shape[1] if isinstance(S, LabelCounts | LabelSets) else S.n_groups
+
+
 def from_labels(
     y: Any,
     *,
