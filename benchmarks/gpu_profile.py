@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_profile.py                         # all fits of benchmarks/gpu.py, with both losses
     python benchmarks/gpu_profile.py "several labels" parts   # some of them
+    python benchmarks/gpu_profile.py --brief                  # stages and steps only
     python benchmarks/gpu_profile.py parts                    # single operations: products, solves, draws, launches
 
 Each fit runs three times: the second is timed, the third is profiled. Without a GPU a few rows, to see that it runs.
@@ -27,6 +28,7 @@ from gpu import DEVICE, LOSSES, overlapping, several_labels, synchronize
 from scale import M, R, rows_on_gpu
 
 ON_GPU = DEVICE == "cuda"
+BRIEF = False
 ROWS = 1_280_000 if ON_GPU else 2_000
 
 
@@ -48,9 +50,10 @@ def profile(name: str, X: torch.Tensor, y: np.ndarray, n_bits: int) -> None:
         seconds = time.perf_counter() - start
         print(f"{seconds:.3f} s, outside stages {seconds - sum(hasher.timings_.values()):.3f}: {shown}")
         print("sweeps, as (steps, rows moved):", steps.found, flush=True)
-        if ON_GPU:
+        if ON_GPU and not BRIEF:
             print(kernels(fit))
-        print(functions(fit), flush=True)
+        if not BRIEF:
+            print(functions(fit), flush=True)
 
 
 class counted_steps:
@@ -224,7 +227,11 @@ def main() -> None:
     """Part after part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; none: all")
-    for part in parser.parse_args().parts or PARTS:
+    parser.add_argument("--brief", action="store_true", help="stages and steps only")
+    given = parser.parse_args()
+    global BRIEF
+    BRIEF = given.brief
+    for part in given.parts or PARTS:
         try:
             PARTS[part]()
         except Exception:  # the other parts go on

@@ -9,6 +9,7 @@ from dish.deep import training
 from dish.parallel.transport import Transport, home_of
 from dish.similarity import from_labels
 from dish.solver import cbcd
+from dish.solver.fused import can_fuse
 from helpers.deep import patches, score
 from helpers.processes import succeed
 
@@ -194,3 +195,42 @@ def test_recorded_steps_are_the_ordinary_ones(digits, images, monkeypatch):
         scores.append(score(hasher, X, y, X, y))
     np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=0.05)
     assert scores[1] == pytest.approx(scores[0], abs=0.05)
+
+
+@pytest.mark.parametrize("n", [37, 5001, 200_000])
+@pytest.mark.parametrize("several", [False, True])
+def test_the_fused_sweep_takes_the_steps_of_the_cpu(n, several):
+    rng = np.random.default_rng(n)
+    y = (rng.random((n, 30)) < 0.1).astype(int) if several else rng.integers(0, 7, n)
+    start, S = codes.pack(rng.standard_normal((n, 35))), from_labels(y)
+    on_cpu, on_gpu = cbcd.PackedColumns(start, 35), cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 35)
+    assert can_fuse(on_gpu, S)
+    for scale in (50.0, 0.0, 1.0):  # without linear terms nearly all scores are equal
+        q = torch.from_numpy(scale * rng.standard_normal((35, n))).float()
+        a = cbcd.sweep(on_cpu, S, q, lam=3.0)
+        b = cbcd.sweep(on_gpu, S, q.cuda(), lam=3.0)
+        np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
+        np.testing.assert_array_equal(a.hSh, b.hSh)
+        np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9, atol=1e-9)
+        assert (a.steps, a.flips) == (b.steps, b.flips)
+
+
+def test_the_fused_sweep_refuses_what_is_not_finite():
+    rng = np.random.default_rng(0)
+    H = cbcd.DeviceColumns(torch.from_numpy(codes.pack(rng.standard_normal((3000, 8)))).cuda(), 8)
+    q = torch.zeros(8, 3000, device="cuda")
+    q[5, 77] = torch.nan
+    with pytest.raises(ValueError, match="bit 5: the objective is not finite"):
+        cbcd.sweep(H, from_labels(rng.integers(0, 3, 3000)), q)
+
+
+def test_a_sweep_without_the_kernel_takes_the_same_steps(monkeypatch):
+    rng = np.random.default_rng(0)
+    S, start = from_labels(rng.integers(0, 9, 20_000)), codes.pack(rng.standard_normal((20_000, 16)))
+    q = torch.from_numpy(20 * rng.standard_normal((16, 20_000))).float().cuda()
+    fused, stepped = (cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 16) for _ in range(2))
+    a = cbcd.sweep(fused, S, q)
+    monkeypatch.setattr(cbcd, "can_fuse", lambda H, S: False)
+    b = cbcd.sweep(stepped, S, q)
+    np.testing.assert_array_equal(fused.packed(), stepped.packed())
+    assert (a.steps, a.flips) == (b.steps, b.flips)

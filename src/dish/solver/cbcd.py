@@ -15,8 +15,9 @@ All that crosses rows are sums (Rᵀb, H'ᵀb, g) and the threshold of the top h
 through a ``parallel.Ranks``.
 
 Codes live in one of three forms with the same methods: ``PackedColumns`` (bits, numba kernels, CPU),
-``DeviceColumns`` (±1 by column, torch, GPU; ``DeviceSteps`` is their inner loop) and ``DenseColumns`` (a ±1 matrix,
-NumPy: the readable twin, and that of few rows). ``columns_for`` takes the one for a device and a size.
+``DeviceColumns`` (±1 by column, torch, GPU) and ``DenseColumns`` (a ±1 matrix, NumPy: the readable twin, and that of
+few rows). ``columns_for`` takes the one for a device and a size. On a GPU a sweep is one kernel (``FusedSweep``), or,
+where it does not know the similarity, a step one CUDA graph (``DeviceSteps``).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dish.progress import LONG, progress
 from dish.similarity import Similarity
 from dish.solver.columns import Columns, DenseColumns, Sweep
 from dish.solver.device import DeviceColumns, pack_signs
+from dish.solver.fused import FusedSweep, can_fuse
 from dish.solver.packed import PackedColumns
 from dish.solver.steps import DeviceSteps
 
@@ -58,20 +60,29 @@ def sweep(
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     S, q = S.to(H.device), q.to(H.device)
+    with one_blas_thread(), torch_threads(S.product_size() >> 20):
+        if isinstance(H, DeviceColumns) and ranks.world == 1 and can_fuse(H, S):
+            FusedSweep.on(H, S)(H, q, lam, max_steps, result)
+        else:
+            _bit_by_bit(H, S, q, result, lam, max_steps, ranks)
+        result.gram = ranks.total(H.gram()).cpu().numpy()
+    flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to continue
+    result.flips = int(flips)
+    return result
+
+
+def _bit_by_bit(
+    H: Columns, S: Similarity, q: Tensor, result: Sweep, lam: float, max_steps: int, ranks: Ranks
+) -> None:
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
-    threads = torch_threads(S.product_size() >> 20)
-    with one_blas_thread(), threads, progress("H-step", H.r, worth=n >= LONG) as step:
+    with progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
             if isinstance(H, DeviceColumns) and ranks.world == 1:
                 DeviceSteps.on(H, S, q, lam).update_column(H, k, q[k], result, max_steps)
             else:
                 update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)
             step(1)
-        result.gram = ranks.total(H.gram()).cpu().numpy()
-    flips = ranks.total(torch.tensor(result.flips))  # of all processes: they must agree on whether to continue
-    result.flips = int(flips)
-    return result
 
 
 def update_column(

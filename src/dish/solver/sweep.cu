@@ -1,0 +1,412 @@
+// One sweep of fast C-BCD in one launch: all bits, each until it stops changing (see cbcd.py for the algorithm).
+//
+// S = w YYᵀ − 1, so all that a step needs of a column b are whole numbers: z = Yᵀb by label, u = H'ᵀb by bit, 1ᵀb.
+// Every block has a range of rows to itself, whole words of 32 rows: their codes by row (`by_row`) and by column
+// (`by_bit`), b and its scores. What crosses blocks are sums of whole numbers (atomics: the same in any order), the
+// blocks' parts of qᵀb, which every block adds up in the same order, and the histograms of the selection.
+// A barrier over all blocks ends each phase: the launch has to be a cooperative one.
+
+#ifndef LINEAR
+#define LINEAR float  // what q is made of
+#endif
+#ifndef THREADS
+#define THREADS 1024
+#endif
+#ifndef SHARED_MEMORY
+#define SHARED_MEMORY(T, one, U, room) __shared__ T one; extern __shared__ U room[]
+#endif
+#define BINS THREADS  // of a histogram: one for every thread
+#define WARPS (THREADS / 32)
+#define INF __longlong_as_double(0x7ff0000000000000ll)
+
+typedef unsigned int word;
+typedef unsigned long long key_t_;
+typedef long long whole;
+
+struct Sizes {
+    int n, r, labels, words, max_steps;  // words: of a column
+    double w, lam;
+};
+
+struct Memory {
+    unsigned short* signs;  // (r, n): H as ±1 in bfloat16, read first and written last
+    word* by_bit;        // (r, words): bit i of word j is row 32 j + i
+    word* by_row;        // (ceil(r / 32), n): bit i of word j is column 32 j + i
+    word *b, *kept;      // (words,)
+    key_t_* keys;        // (n,): scores as whole numbers in the same order
+    const int* group;    // (n,)
+    const int *first, *of;  // labels of a group: of[first[g]] … of[first[g + 1] − 1]; null: the group is the label
+    const double* diag;  // (groups,): Q_ii
+    const LINEAR* q;     // (r, n)
+    int *u, *z, *bins;   // (2, r + 1), (2, labels), (3, BINS), zero at first
+    double* part;        // (5, blocks): qᵀb; least and largest score where b is 1, where b is −1
+    int* moved;          // (blocks,)
+    int* equal;          // (blocks,)
+    word* barrier;       // zero at first
+    double *hSh, *qh;    // (r,)
+    whole* found;        // steps, moves, and 1 + the bit at which a number was not finite
+};
+
+struct Shared {
+    int bins[BINS];
+    double reals[WARPS];
+    whole wholes[WARPS];
+    key_t_ lo;
+    int need, inside;
+};
+
+__device__ void everybody(const Memory& m, word& target) {
+    target += gridDim.x;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(m.barrier, 1u);
+        while (__ldcg(m.barrier) < target) { }
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+// --- sums and extremes over the threads of a block, the same for all of them ---
+
+__device__ double block_sum(double x, Shared& s) {
+    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s.reals[threadIdx.x / 32] = x;
+    __syncthreads();
+    double all = 0;
+    for (int i = 0; i < WARPS; ++i) all += s.reals[i];
+    return all;
+}
+
+__device__ double block_max(double x, Shared& s) {
+    for (int d = 16; d; d >>= 1) x = fmax(x, __shfl_xor_sync(~0u, x, d));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s.reals[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int i = 0; i < WARPS; ++i) x = fmax(x, s.reals[i]);
+    return x;
+}
+
+__device__ whole block_sum(whole x, Shared& s) {
+    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s.wholes[threadIdx.x / 32] = x;
+    __syncthreads();
+    whole all = 0;
+    for (int i = 0; i < WARPS; ++i) all += s.wholes[i];
+    return all;
+}
+
+// Of a whole number per thread: the sum over the threads before this one, and over all.
+__device__ int block_scan(int x, int& all, Shared& s) {
+    int lane = threadIdx.x % 32, before = x;
+    for (int d = 1; d < 32; d <<= 1) {
+        int other = __shfl_up_sync(~0u, before, d);
+        if (lane >= d) before += other;
+    }
+    __syncthreads();
+    if (lane == 31) s.wholes[threadIdx.x / 32] = before;
+    __syncthreads();
+    int others = 0;
+    all = 0;
+    for (int i = 0; i < WARPS; ++i) {
+        if (i == (int)threadIdx.x / 32) others = all;
+        all += (int)s.wholes[i];
+    }
+    return others + before - x;
+}
+
+// --- phases ---
+
+// H as bits, by row and by column; and back.
+__device__ void pack(const Sizes& k, const Memory& m, int w0, int w1) {
+    for (int start = 32 * w0; start < 32 * w1; start += THREADS) {
+        int i = start + threadIdx.x;
+        if (i >= 32 * w1) break;  // a whole warp
+        word h = 0;
+        for (int j = 0; j < k.r; ++j) {
+            word one = i < k.n && !(m.signs[(size_t)j * k.n + i] >> 15);
+            h |= one << j % 32;
+            word column = __ballot_sync(~0u, one);
+            if (i % 32 == 0) m.by_bit[(size_t)j * k.words + i / 32] = column;
+            if (i < k.n && (j % 32 == 31 || j == k.r - 1)) m.by_row[(size_t)(j / 32) * k.n + i] = h, h = 0;
+        }
+    }
+}
+
+__device__ void unpack(const Sizes& k, const Memory& m, int w0, int w1) {
+    for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS)
+        for (int j = 0; j < k.r; ++j)
+            m.signs[(size_t)j * k.n + i] = m.by_row[(size_t)(j / 32) * k.n + i] >> j % 32 & 1 ? 0x3f80 : 0xbf80;
+}
+
+// z[label] += change for the labels of a row, in shared memory.
+__device__ void add_labels(const Memory& m, int row, int change, int* z) {
+    int g = m.group[row];
+    if (!m.first) atomicAdd(z + g, change);
+    else for (int i = m.first[g]; i < m.first[g + 1]; ++i) atomicAdd(z + m.of[i], change);
+}
+
+__device__ void flush(int* from, int* to, int count) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        int x = from[i];
+        if (x) atomicAdd(to + i, x);
+        from[i] = 0;
+    }
+    __syncthreads();
+}
+
+// u[j] += this block's part of Hᵀb, in u[r] that of 1ᵀb: the words of b are in place.
+__device__ void count_against(const Sizes& k, const Memory& m, const word* b, int w0, int w1, int* u) {
+    __syncthreads();
+    int lane = threadIdx.x % 32;
+    for (int j = threadIdx.x / 32; j <= k.r; j += WARPS) {
+        const word* h = m.by_bit + (size_t)j * k.words;
+        int ones = 0;
+        for (int w = w0 + lane; w < w1; w += 32) ones += __popc(j < k.r ? h[w] ^ b[w] : b[w]);
+        for (int d = 16; d; d >>= 1) ones += __shfl_xor_sync(~0u, ones, d);
+        int rows = min(k.n, 32 * w1) - min(k.n, 32 * w0);
+        if (lane == 0) atomicAdd(u + j, j < k.r ? rows - 2 * ones : 2 * ones - rows);
+    }
+}
+
+__device__ key_t_ key_of(double x) {
+    whole bits = __double_as_longlong(x + 0.0);  // −0 is 0
+    return bits < 0 ? ~(key_t_)bits : (key_t_)bits | 0x8000000000000000ull;
+}
+
+// Scores of the rows of a block, as keys; its parts of qᵀb and of the extremes.
+__device__ void score(const Sizes& k, const Memory& m, int bit, const word* b, int w0, int w1, double b1,
+                      const int* z, const int* table, Shared& s) {
+    double qb = 0, ends[4] = {-INF, -INF, -INF, -INF};  // of rows with −1: −least, largest; with 1: the same
+    int rows = min(k.n, 32 * w1);
+    const LINEAR* q = m.q + (size_t)bit * k.n;
+    for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) {
+        whole Hu = 0;
+        for (int j = 0; 32 * j < k.r; ++j) {
+            word h = m.by_row[(size_t)j * k.n + i];
+            const int* t = table + 128 * j;
+#pragma unroll
+            for (int c = 0; c < 8; ++c) Hu += t[16 * c + (h >> 4 * c & 15)];
+        }
+        int g = m.group[i], zs = 0;
+        if (!m.first) zs = z[g];
+        else for (int l = m.first[g]; l < m.first[g + 1]; ++l) zs += z[m.of[l]];
+        bool one = b[i >> 5] >> (i & 31) & 1;
+        double value = k.r * (k.w * zs - b1), d = m.diag[g], linear = q[i];
+        double base = one ? 4 * (value - d) + k.lam : 4 * (value + d);
+        double sim = base - (double)(4 * Hu) - linear;
+        qb += one ? linear : -linear;
+        ends[0] = fmax(ends[0], one ? -INF : -sim);
+        ends[1] = fmax(ends[1], one ? -INF : sim);
+        ends[2] = fmax(ends[2], one ? -sim : -INF);
+        ends[3] = fmax(ends[3], one ? sim : -INF);
+        m.keys[i] = key_of(sim);
+    }
+    qb = block_sum(qb, s);
+    if (threadIdx.x == 0) m.part[blockIdx.x] = qb;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        double x = block_max(ends[e], s);
+        if (threadIdx.x == 0) m.part[(e + 1) * gridDim.x + blockIdx.x] = x;
+    }
+}
+
+// The rows with the `need` largest keys between lo and hi: those whose key is at least `lo` at the end, but of those
+// that equal it the first `need` ones if `ties`.
+struct Chosen { key_t_ lo; int need; bool ties; };
+
+__device__ Chosen choose(const Sizes& k, const Memory& m, int w0, int w1, key_t_ lo, key_t_ hi, int need, int& pass,
+                         word& target, Shared& s) {
+    int rows = min(k.n, 32 * w1);
+    while (true) {
+        int shift = lo == hi ? 0 : max(0, 64 - __clzll((whole)(hi - lo)) - __popc(BINS - 1));
+        s.bins[threadIdx.x] = 0;
+        __syncthreads();
+        for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) {
+            key_t_ x = m.keys[i];
+            if (x >= lo && x <= hi) atomicAdd(s.bins + (int)((x - lo) >> shift), 1);
+        }
+        flush(s.bins, m.bins + pass % 3 * BINS, BINS);
+        if (blockIdx.x == 0) m.bins[(pass + 1) % 3 * BINS + threadIdx.x] = 0;
+        everybody(m, target);
+        int bin = BINS - 1 - threadIdx.x, inside = __ldcg(m.bins + pass % 3 * BINS + bin), all;
+        int above = block_scan(inside, all, s);
+        if (above < need && need <= above + inside) {
+            s.lo = lo + ((key_t_)bin << shift);
+            s.need = need - above;
+            s.inside = inside;
+        }
+        __syncthreads();
+        lo = s.lo, need = s.need;
+        bool whole_bin = s.inside == need;
+        ++pass;
+        __syncthreads();
+        if (whole_bin || shift == 0) return {lo, need, !whole_bin};
+        key_t_ last = lo + (((key_t_)1 << shift) - 1);
+        hi = last < hi ? last : hi;
+    }
+}
+
+// b is 1 on the chosen rows: how many of this block's changed. z changes with them.
+__device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int w1, Chosen c, int* z, word& target,
+                     Shared& s) {
+    int rows = min(k.n, 32 * w1), moved = 0, before = 0;
+    if (c.ties) {  // how many equal keys blocks before this one have
+        whole mine = 0;
+        for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) mine += m.keys[i] == c.lo;
+        mine = block_sum(mine, s);
+        if (threadIdx.x == 0) m.equal[blockIdx.x] = (int)mine;
+        everybody(m, target);
+        whole others = 0;
+        for (int i = threadIdx.x; i < (int)blockIdx.x; i += THREADS) others += __ldcg(m.equal + i);
+        before = (int)block_sum(others, s);
+    }
+    for (int start = 32 * w0; start < rows; start += THREADS) {
+        int i = start + threadIdx.x;
+        bool inside = i < rows;
+        key_t_ x = inside ? m.keys[i] : 0;
+        bool one = inside && x >= c.lo;
+        if (c.ties) {
+            int all, rank = before + block_scan(inside && x == c.lo, all, s);
+            one = one && (x > c.lo || rank < c.need);
+            before += all;
+        }
+        word old = inside ? b[i >> 5] : 0, now = __ballot_sync(~0u, one);
+        bool was = inside && (old >> (i & 31) & 1);
+        if (was != one) {
+            add_labels(m, i, one ? 2 : -2, z);
+            ++moved;
+        }
+        if (inside && i % 32 == 0) m.b[i >> 5] = now;
+    }
+    return (int)block_sum((whole)moved, s);
+}
+
+// The sums of entries 0 … blocks − 1 of a line of `part`, in the same order in every block; and the largest.
+__device__ double part_sum(const double* part) {
+    double all = 0;
+    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) all += __ldcg(part + i);
+    for (int d = 16; d; d >>= 1) all += __shfl_xor_sync(~0u, all, d);
+    return all;
+}
+
+__device__ double part_max(const double* part) {
+    double most = -INF;
+    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) most = fmax(most, __ldcg(part + i));
+    for (int d = 16; d; d >>= 1) most = fmax(most, __shfl_xor_sync(~0u, most, d));
+    return most;
+}
+
+// What all scores need, in shared memory: z, and H'u for every four bits of a code. Returns 1ᵀb, ‖z‖², ‖u‖².
+struct Totals { double b1, zz, uu; };
+
+__device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u, const int* z_all, int* z, int* table,
+                         Shared& s) {
+    whole zz = 0, uu = 0;
+    for (int l = threadIdx.x; l < k.labels; l += THREADS) {
+        whole x = z[l] = __ldcg(z_all + l);
+        zz += x * x;
+    }
+    for (int j = threadIdx.x; j < k.r; j += THREADS) {
+        whole x = j == bit ? 0 : __ldcg(u + j);
+        uu += x * x;
+    }
+    for (int e = threadIdx.x; e < 128 * ((k.r + 31) / 32); e += THREADS) {
+        int sum = 0;
+        for (int c = 0; c < 4; ++c) {
+            int j = e / 16 * 4 + c;
+            int x = j < k.r && j != bit ? __ldcg(u + j) : 0;
+            sum += e >> c & 1 ? x : -x;
+        }
+        table[e] = sum;
+    }
+    Totals t = {(double)__ldcg(u + k.r), 0, 0};
+    t.zz = (double)block_sum(zz, s);
+    t.uu = (double)block_sum(uu, s);  // ends with all of z and of the table in place
+    return t;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m) {
+    SHARED_MEMORY(Shared, s, int, room);  // room: z, then the table of 16 sums for every four bits
+    int *z_here = room, *table = room + k.labels;
+    int each = (k.words + gridDim.x - 1) / gridDim.x;
+    int w0 = min(k.words, (int)blockIdx.x * each), w1 = min(k.words, w0 + each);
+    word target = 0;
+    int pass = 0, round = 0;
+    whole steps = 0, flips = 0;
+    for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;
+    pack(k, m, w0, w1);
+    for (int bit = 0; bit < k.r; ++bit) {
+        const word* b = m.by_bit + (size_t)bit * k.words;
+        int* z = m.z + (bit & 1) * k.labels;
+        double g_kept = INF, hSh = 0, qh = 0;
+        __syncthreads();
+        for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS)
+            add_labels(m, i, b[i >> 5] >> (i & 31) & 1 ? 1 : -1, z_here);
+        flush(z_here, z, k.labels);
+        count_against(k, m, b, w0, w1, m.u + (round & 1) * (k.r + 1));
+        everybody(m, target);
+        for (int step = 0;; ++step) {
+            int *u = m.u + (round & 1) * (k.r + 1), *u_next = m.u + (~round & 1) * (k.r + 1);
+            Totals t = gather(k, m, bit, u, z, z_here, table, s);
+            score(k, m, bit, b, w0, w1, t.b1, z_here, table, s);
+            if (blockIdx.x == 0) {
+                for (int j = threadIdx.x; j <= k.r; j += THREADS) u_next[j] = 0;
+                if (step == 0) for (int l = threadIdx.x; l < k.labels; l += THREADS) m.z[(~bit & 1) * k.labels + l] = 0;
+            }
+            for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;  // score has ended with a barrier
+            ++round;
+            everybody(m, target);
+            double bSb = k.w * t.zz - t.b1 * t.b1, qb = part_sum(m.part);
+            double g = -2 * (k.r * bSb - t.uu) + qb;
+            double least[2], most[2];
+            for (int one = 0; one < 2; ++one) {
+                least[one] = -part_max(m.part + (2 * one + 1) * gridDim.x);
+                most[one] = part_max(m.part + (2 * one + 2) * gridDim.x);
+            }
+            whole moved = 0;
+            if (step) {
+                for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) moved += __ldcg(m.moved + i);
+                for (int d = 16; d; d >>= 1) moved += __shfl_xor_sync(~0u, moved, d);
+            }
+            if (!isfinite(g)) {
+                if (blockIdx.x == 0 && threadIdx.x == 0) m.found[2] = bit + 1;
+                return;
+            }
+            steps += moved > 0;
+            if (g > g_kept) {  // worse than the column we had: take the step back
+                b = m.kept;
+                break;
+            }
+            hSh = bSb, qh = qb, flips += moved;
+            bool balanced = t.b1 == k.n % 2;  // one that is not is no solution to fall back to
+            if (balanced) {
+                g_kept = g;
+                for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.kept[w] = b[w];
+            }
+            bool settled = balanced && least[1] > most[0];  // the largest scores are where b is 1 already
+            if (settled || step == k.max_steps || (step && !moved)) break;
+            key_t_ lo = key_of(fmin(least[0], least[1])), hi = key_of(fmax(most[0], most[1]));
+            Chosen c = choose(k, m, w0, w1, lo, hi, (k.n + 1) / 2, pass, target, s);
+            int here = apply(k, m, b, w0, w1, c, z_here, target, s);
+            if (threadIdx.x == 0) m.moved[blockIdx.x] = here;
+            b = m.b;
+            flush(z_here, z, k.labels);
+            count_against(k, m, b, w0, w1, m.u + (round & 1) * (k.r + 1));
+            everybody(m, target);
+        }
+        __syncthreads();
+        for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.by_bit[(size_t)bit * k.words + w] = b[w];
+        for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS) {
+            word *h = m.by_row + (size_t)(bit / 32) * k.n + i, mask = 1u << bit % 32;
+            *h = b[i >> 5] >> (i & 31) & 1 ? *h | mask : *h & ~mask;
+        }
+        if (blockIdx.x == 0 && threadIdx.x == 0) m.hSh[bit] = hSh, m.qh[bit] = qh;
+    }
+    __syncthreads();
+    unpack(k, m, w0, w1);
+    if (blockIdx.x == 0 && threadIdx.x == 0) m.found[0] = steps, m.found[1] = flips;
+}
