@@ -6,6 +6,10 @@ import torch
 
 from dish import DISH, DeepDISH, codes, metrics
 from dish.deep import training
+from dish.kernel import posterior
+from dish.kernel.functions import link
+from dish.kernel.pool import Pool
+from dish.parallel import ALONE
 from dish.parallel.transport import Transport, home_of
 from dish.similarity import from_labels
 from dish.solver import cbcd
@@ -234,3 +238,22 @@ def test_a_sweep_without_the_kernel_takes_the_same_steps(monkeypatch):
     b = cbcd.sweep(stepped, S, q)
     np.testing.assert_array_equal(fused.packed(), stepped.packed())
     assert (a.steps, a.flips) == (b.steps, b.flips)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_fused_steps_of_the_posterior_are_the_ordinary_ones(several, monkeypatch):
+    """On the same batches: TF32 keeps p to the third digit."""
+    rng = np.random.default_rng(0)
+    n, m, labels = 6000, 67, 13
+    y = (rng.random((n, labels)) < 0.2).astype(int) if several else rng.integers(0, labels, n)
+    U = rng.standard_normal((n, m)) + (y if several else np.eye(labels)[y]) @ rng.standard_normal((labels, m))
+    U = torch.from_numpy(U).float().cuda()
+    pool = Pool(U, torch.rand(n, device="cuda"), from_labels(y).to(U.device), ALONE, n)
+    found = []
+    for fused in (True, False):
+        monkeypatch.setattr(posterior, "can_compile", lambda device, fused=fused: fused)
+        W, b = posterior.regress(pool, np.arange(n), np.random.RandomState(0), share=0.333)
+        found.append(link(U @ W + b, not several))
+    assert found[0].std() > 0.05
+    assert (found[0] - found[1]).abs().max() < 0.01
+    assert (found[0] - found[1]).abs().mean() < 0.001

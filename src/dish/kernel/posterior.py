@@ -20,41 +20,36 @@ rows how strong the prior, is what ranks held-out rows best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish import codes, team
-from dish.kernel.anchors import local_rows
-from dish.kernel.features import feature_blocks, row_blocks
+from dish import codes
+from dish.kernel.features import row_blocks
 from dish.kernel.few_rows import can_decide
 from dish.kernel.frames import centred_frame, frame, steps_threads, turn_frame
-from dish.kernel.functions import Posterior, link
+from dish.kernel.functions import Posterior
+from dish.kernel.pool import Numbers, Pool
 from dish.kernel.problem import Problem
 from dish.kernel.several import best_of_several, held_out_map
+from dish.kernel.steps import FusedSteps
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
-from dish.parallel import Ranks
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 from dish.solver.cbcd import Columns
+from dish.solver.nvrtc import can_compile
 from dish.solver.recorded import Recorded
 
-Numbers = NDArray[np.intp]
 Weights = tuple[Tensor, Tensor]  # W (m, l) and b (l,)
 Parts = tuple[Numbers, Numbers]  # rows that were held out, and as many that were not
 
 MAX_LABELS = 4096  # with more, B is larger than all else and a step too slow: "auto" takes a linear F
-POOL = 1 << 17  # rows that B is learned from where the features do not fit in memory
 BATCH, UPDATES = 1024, 1000  # about a million row visits, however many rows there are
 RATE, MOMENTUM = 0.3, 0.9
-PARTS, LARGE = 4, 1 << 18  # of a batch, for a W of up to so many numbers
 NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
 PRIOR, SCARCE, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 SHARP = 1.3  # logits are multiplied by it: more rows of a class share one code, and MAP falls little
@@ -78,7 +73,7 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
     V, offset = centred_frame(frame(C, rng)) if pool.one_label else votes(problem, H)
     choice = Choice(V.to(pool.U), offset.to(pool.U), *plain_link(pool, C.shape[1]))
     if pool.n >= 500:  # of fewer rows too few could be held out
-        order = rng.permutation(pool.n)
+        order = pool.shuffled(np.arange(pool.n), pool.n, rng)
         n_held = min(int(HELD_OUT * pool.n), MOST_HELD_OUT)
         held, seen = order[:n_held], order[n_held:]
         with problem.stage("posterior"):
@@ -133,118 +128,6 @@ def sharpness(r: int) -> float:
     return SHARP * max(1.0, r / 64) ** 0.25
 
 
-@dataclass
-class Pool:
-    """Rows that B is learned from, whitened, with their labels; those of all processes have the numbers 0 … n−1."""
-
-    U: Tensor  # (rows here, m): K T
-    weight: Tensor  # (rows here,): at most 1, less for rows so far out that a step would overshoot
-    S: Similarity  # of the same rows
-    ranks: Ranks
-    n: int
-
-    @property
-    def one_label(self) -> bool:
-        """Whether every row has exactly one label."""
-        return isinstance(self.S, Classes)
-
-    @classmethod
-    def of(cls, problem: Problem, T: Tensor, rng: np.random.RandomState) -> Pool:
-        """All rows, in the memory of K; a sample where K does not fit in memory."""
-        K, S, ranks = problem.K, problem.S, problem.ranks
-        T = T.to(K.dtype)
-        if isinstance(K, Tensor):
-            for rows, block in feature_blocks(K, title="whitening"):
-                K[rows] = block @ T
-            U = K
-        else:
-            picked = np.sort(rng.choice(problem.n, min(problem.n, POOL), replace=False))
-            mine = torch.from_numpy(local_rows(len(K), picked, ranks)[0])
-            U, S = K[mine] @ T, S.rows(mine.to(S.row_group.device))
-        norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
-        weight = (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
-        return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1])
-
-    def local(self, numbers: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
-        """Of some numbers those of rows here, as local numbers, and their places."""
-        device = self.U.device
-        if self.ranks.world == 1:
-            return torch.from_numpy(numbers).to(device), torch.arange(len(numbers), device=device)
-        first = self.ranks.offset_and_total(len(self.U))[0]
-        places = np.flatnonzero((numbers >= first) & (numbers < first + len(self.U)))
-        return torch.from_numpy(numbers[places] - first).to(device), torch.from_numpy(places).to(device)
-
-    def batches(
-        self, numbers: NDArray[np.intp], size: int, count: int, rng: np.random.RandomState
-    ) -> Iterator[Tensor]:
-        """Local numbers of the rows of ``count`` batches: permutations of the numbers, one after the other."""
-        all_, rounds = size * count, -(-size * count // len(numbers))
-        order = np.concatenate([numbers[rng.permutation(len(numbers))[:all_]] for _ in range(rounds)])[:all_]
-        picked, places = self.local(order)
-        ends = torch.searchsorted(places, torch.arange(count + 1, device=places.device) * size).tolist()
-        for start, stop in pairwise(ends):
-            yield picked[start:stop]
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        """The labels of every group by their numbers (g, most of one group), filled up with l: int16, l ≤ 4,096."""
-        if not isinstance(self.S, LabelCounts | LabelSets):
-            return torch.arange(self.S.n_groups, dtype=torch.int16, device=self.U.device)[:, None]
-        sets = self.S.sets
-        counts = np.diff(sets.indptr)
-        found = np.full((sets.shape[0], max(1, counts.max(initial=0))), sets.shape[1], np.int16)
-        found[np.arange(found.shape[1]) < counts[:, None]] = sets.indices
-        return torch.from_numpy(found).to(self.U.device)
-
-    def targets(self, picked: Tensor) -> Tensor:
-        """Labels (rows, l) of 0 and 1."""
-        numbers = self.numbers[self.S.row_group[picked]].long()
-        Y = torch.zeros(len(picked), n_labels(self.S) + 1, dtype=self.U.dtype, device=self.U.device)
-        return Y.scatter_(1, numbers, 1)[:, :-1]
-
-    def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes of the negative log-likelihood in W and b, summed over rows of all processes.
-
-        On the CPU in ``PARTS`` parts whatever the number of threads, so that the sums are the same: each stays in
-        cache, and a thread that takes some of them waits for the others once. Large products have threads of their
-        own.
-        """
-        parts = PARTS if self.U.device.type == "cpu" and W.numel() <= LARGE else 1
-        rows = picked.tensor_split(parts)
-        found = team.results(lambda i: self._slopes(rows[i], W, b), parts)
-        slopes = self.ranks.sum(*(reduce(torch.add, part) for part in zip(*found, strict=True)))
-        return slopes[0].to(W), slopes[1].to(b)
-
-    def _slopes(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of some rows of this process."""
-        U = self.U.index_select(0, picked)
-        excess = link(torch.addmm(b, U, W), self.one_label).sub_(self.targets(picked)).mul_(self.weight[picked, None])
-        return (excess.T @ U).T, excess.sum(0)  # the transposed product takes two thirds of the time
-
-    def frequencies(self) -> Tensor:
-        """How often each label occurs (l,), of all processes."""
-        sizes = self.S.group_sizes() if self.S._sizes is None else self.S._sizes
-        if isinstance(self.S, LabelCounts | LabelSets):
-            sizes = torch.from_numpy(self.S.sets.T @ sizes.cpu().numpy())
-        return (sizes.double() / sizes.sum() if self.one_label else sizes / self.n).to(self.U)
-
-    def scored(self, numbers: NDArray[np.intp], W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """p (rows, l) and the group of labels (rows,) of some rows, gathered from all processes."""
-        picked, places = self.local(numbers)
-        p = torch.zeros(len(numbers), W.shape[1], dtype=W.dtype, device=W.device)
-        group = torch.zeros(len(numbers), dtype=torch.float64, device=W.device)
-        p[places] = link(self.U[picked] @ W + b, self.one_label)
-        group[places] = self.S.row_group[picked].double()
-        p, group = self.ranks.sum(p, group)
-        return p.to(W), group.long()
-
-    def labels(self, group: Tensor) -> NDArray[Any]:
-        """Classes (rows,), or label sets (rows, l), by group."""
-        if not isinstance(self.S, LabelCounts | LabelSets):
-            return group.cpu().numpy()
-        return np.asarray(self.S.sets[group.cpu().numpy()].toarray(), np.uint8)
-
-
 def regressions(pool: Pool, seen: Numbers, rng: np.random.RandomState) -> dict[float, Weights]:
     """The regression on the rows that are not held out; where they are few, with weaker and stronger priors too."""
     usual = regress(pool, seen, rng, share=0.6)
@@ -254,7 +137,7 @@ def regressions(pool: Pool, seen: Numbers, rng: np.random.RandomState) -> dict[f
 
 def regress(
     pool: Pool,
-    numbers: NDArray[np.intp],
+    numbers: Numbers,
     rng: np.random.RandomState,
     start: Weights | None = None,
     share: float = 1.0,
@@ -271,6 +154,9 @@ def regress(
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
     decay = prior * weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # a sigmoid is half as steep
+    if pool.draws_on_device and can_compile(W.device) and W.dtype == torch.float32:
+        order = pool.local(pool.shuffled(numbers, size * updates, rng))[0].view(updates, size)
+        return FusedSteps(pool, W, b, order, rate=rate, decay=decay, momentum=MOMENTUM).take()
     steps = Steps(pool, W, b, size, decay)
     with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
         for t, picked in enumerate(pool.batches(numbers, size, updates, rng)):
@@ -280,7 +166,10 @@ def regress(
 
 
 class Steps:
-    """Momentum steps on W and b, which stay where they are: on a GPU a step is recorded once."""
+    """Momentum steps on W and b, which stay where they are: on a GPU a step is recorded once.
+
+    Where ``FusedSteps`` cannot take them.
+    """
 
     def __init__(self, pool: Pool, W: Tensor, b: Tensor, size: int, decay: float) -> None:
         self.pool, self.W, self.b, self.size, self.decay = pool, W, b, size, decay

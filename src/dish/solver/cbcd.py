@@ -22,6 +22,7 @@ where it does not know the similarity, a step one CUDA graph (``DeviceSteps``).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def sweep(
     """One pass over the bits, each taken to convergence. Changes H in place; q is (r, n)."""
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     S, q = S.to(H.device), q.to(H.device)
-    with one_blas_thread(), torch_threads(S.product_size() >> 20):
+    with one_blas_thread() if H.device.type == "cpu" else nullcontext(), torch_threads(S.product_size() >> 20):
         if isinstance(H, DeviceColumns) and ranks.world == 1 and can_fuse(H, S):
             FusedSweep.on(H, S)(H, q, lam, max_steps, result)
         else:

@@ -26,8 +26,10 @@ class DeviceColumns:
         half = packed.device.type == "cuda"
         self.digits, dtype = (8, torch.bfloat16) if half else (11, torch.float32)
         self.Ht = torch.empty(n_bits, self.n, dtype=dtype, device=packed.device)  # (r, n)
-        for k in range(n_bits):
-            self.Ht[k] = torch.where(packed[:, k // 8].bitwise_and(128 >> (k % 8)) != 0, 1.0, -1.0)
+        masks = torch.tensor([128 >> k for k in range(8)], dtype=torch.uint8, device=packed.device)[:, None]
+        for k in range(0, n_bits, 8):
+            bits = packed[:, k // 8].bitwise_and(masks[: n_bits - k]) != 0  # (8, n)
+            self.Ht[k : k + 8] = torch.where(bits, 1.0, -1.0)
         base = float(1 << self.digits)
         self.powers = base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]  # of u's pieces
         self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # of Eᵀb; its first stays 0

@@ -1,12 +1,8 @@
-"""A sweep on a GPU as one launch of the kernel in ``sweep.cu``: the host waits once per sweep.
-
-torch compiles it with the CUDA compiler that it comes with, when it is first used in a process.
-"""
+"""A sweep on a GPU as one launch of the kernel in ``sweep.cu``: the host waits once per sweep."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity
 from dish.solver.columns import Sweep
 from dish.solver.device import DeviceColumns
+from dish.solver.nvrtc import can_compile, launch
 
 SOURCE = Path(__file__).with_name("sweep.cu")
 THREADS = 1024  # of a block; and the bins of a histogram
@@ -58,9 +55,8 @@ class Memory(ctypes.Structure):
 
 def can_fuse(H: DeviceColumns, S: Similarity) -> bool:
     """Whether the kernel can sweep these columns: on a GPU, for S = w YYᵀ − 1 of not too many labels."""
-    if H.device.type != "cuda" or not hasattr(torch.cuda, "_compile_kernel"):
-        return False
-    return isinstance(S, Classes | LabelCounts) and shared_numbers(S, H.r) <= ROOM and H.n < 1 << 29
+    known = isinstance(S, Classes | LabelCounts) and H.n < 1 << 29
+    return known and can_compile(H.device) and shared_numbers(S, H.r) <= ROOM
 
 
 def shared_numbers(S: Similarity, r: int) -> int:
@@ -110,7 +106,7 @@ class FusedSweep:
         return H.steps
 
     def __call__(
-        self, H: DeviceColumns, q: Tensor, lam: float, max_steps: int, result: Sweep, launch: Any = None
+        self, H: DeviceColumns, q: Tensor, lam: float, max_steps: int, result: Sweep, start: Any = None
     ) -> None:
         """Sweep over all columns of H; the values of the columns and the counts go to ``result``."""
         q = q.contiguous()
@@ -118,7 +114,7 @@ class FusedSweep:
         self.counts.zero_()
         self.found.zero_()
         places = {name: array.data_ptr() for name, array in self.arrays.items() if array is not None}
-        (launch or _launch)(self.sizes, Memory(signs=H.Ht.data_ptr(), q=q.data_ptr(), **places), self.blocks, q)
+        (start or _launch)(self.sizes, Memory(signs=H.Ht.data_ptr(), q=q.data_ptr(), **places), self.blocks, q)
         found = torch.cat([self.found.double(), self.values]).cpu().numpy()
         steps, flips, bad = map(int, found[:3])
         if bad:
@@ -131,20 +127,7 @@ class FusedSweep:
 
 
 def _launch(sizes: Sizes, memory: Memory, blocks: int, q: Tensor) -> None:
-    """All blocks at once, or not at all: they wait for each other."""
-    with torch.cuda.device(q.device):
-        kernel = _kernel("double" if q.dtype == torch.float64 else "float", q.device.index)
-        arguments = (ctypes.c_void_p * 2)(*(ctypes.addressof(each) for each in (sizes, memory)))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32))
-        launch = ctypes.CDLL("libcuda.so.1").cuLaunchCooperativeKernel
-        failed = launch(kernel.func, blocks, 1, 1, THREADS, 1, 1, shared, stream, arguments)
-    if failed:
-        raise RuntimeError(f"the GPU did not start the kernel of the H-step: error {failed} of the CUDA driver")
-
-
-@cache
-def _kernel(linear: str, device: int) -> Any:
-    """Compiled for the GPU in use, and for linear terms of that type."""
-    options = [f"-DLINEAR={linear}", "--fmad=false"]  # products and sums round as torch's do
-    return torch.cuda._compile_kernel(SOURCE.read_text(), "sweep", nvcc_options=options)
+    linear = "double" if q.dtype == torch.float64 else "float"
+    kernel = SOURCE, f"-DLINEAR={linear} --fmad=false"  # products and sums round as torch's do
+    shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32))
+    launch(kernel, q.device, blocks, THREADS, sizes, memory, shared=shared, together=True)

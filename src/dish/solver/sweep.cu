@@ -55,13 +55,18 @@ struct Shared {
     int need, inside;
 };
 
+#ifndef FRESH
+// What other blocks have written since: read anew every time, and not from the cache of one multiprocessor.
+template <class T> __device__ T fresh(const T* p) { return *(const volatile T*)p; }
+#endif
+
 __device__ void everybody(const Memory& m, word& target) {
     target += gridDim.x;
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         atomicAdd(m.barrier, 1u);
-        while (__ldcg(m.barrier) < target) { }
+        while (fresh(m.barrier) < target) { }
         __threadfence();
     }
     __syncthreads();
@@ -232,7 +237,7 @@ __device__ Chosen choose(const Sizes& k, const Memory& m, int w0, int w1, key_t_
         flush(s.bins, m.bins + pass % 3 * BINS, BINS);
         if (blockIdx.x == 0) m.bins[(pass + 1) % 3 * BINS + threadIdx.x] = 0;
         everybody(m, target);
-        int bin = BINS - 1 - threadIdx.x, inside = __ldcg(m.bins + pass % 3 * BINS + bin), all;
+        int bin = BINS - 1 - threadIdx.x, inside = fresh(m.bins + pass % 3 * BINS + bin), all;
         int above = block_scan(inside, all, s);
         if (above < need && need <= above + inside) {
             s.lo = lo + ((key_t_)bin << shift);
@@ -261,7 +266,7 @@ __device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int
         if (threadIdx.x == 0) m.equal[blockIdx.x] = (int)mine;
         everybody(m, target);
         whole others = 0;
-        for (int i = threadIdx.x; i < (int)blockIdx.x; i += THREADS) others += __ldcg(m.equal + i);
+        for (int i = threadIdx.x; i < (int)blockIdx.x; i += THREADS) others += fresh(m.equal + i);
         before = (int)block_sum(others, s);
     }
     for (int start = 32 * w0; start < rows; start += THREADS) {
@@ -288,14 +293,14 @@ __device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int
 // The sums of entries 0 … blocks − 1 of a line of `part`, in the same order in every block; and the largest.
 __device__ double part_sum(const double* part) {
     double all = 0;
-    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) all += __ldcg(part + i);
+    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) all += fresh(part + i);
     for (int d = 16; d; d >>= 1) all += __shfl_xor_sync(~0u, all, d);
     return all;
 }
 
 __device__ double part_max(const double* part) {
     double most = -INF;
-    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) most = fmax(most, __ldcg(part + i));
+    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) most = fmax(most, fresh(part + i));
     for (int d = 16; d; d >>= 1) most = fmax(most, __shfl_xor_sync(~0u, most, d));
     return most;
 }
@@ -307,23 +312,23 @@ __device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u,
                          Shared& s) {
     whole zz = 0, uu = 0;
     for (int l = threadIdx.x; l < k.labels; l += THREADS) {
-        whole x = z[l] = __ldcg(z_all + l);
+        whole x = z[l] = fresh(z_all + l);
         zz += x * x;
     }
     for (int j = threadIdx.x; j < k.r; j += THREADS) {
-        whole x = j == bit ? 0 : __ldcg(u + j);
+        whole x = j == bit ? 0 : fresh(u + j);
         uu += x * x;
     }
     for (int e = threadIdx.x; e < 128 * ((k.r + 31) / 32); e += THREADS) {
         int sum = 0;
         for (int c = 0; c < 4; ++c) {
             int j = e / 16 * 4 + c;
-            int x = j < k.r && j != bit ? __ldcg(u + j) : 0;
+            int x = j < k.r && j != bit ? fresh(u + j) : 0;
             sum += e >> c & 1 ? x : -x;
         }
         table[e] = sum;
     }
-    Totals t = {(double)__ldcg(u + k.r), 0, 0};
+    Totals t = {(double)fresh(u + k.r), 0, 0};
     t.zz = (double)block_sum(zz, s);
     t.uu = (double)block_sum(uu, s);  // ends with all of z and of the table in place
     return t;
@@ -369,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
             }
             whole moved = 0;
             if (step) {
-                for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) moved += __ldcg(m.moved + i);
+                for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) moved += fresh(m.moved + i);
                 for (int d = 16; d; d >>= 1) moved += __shfl_xor_sync(~0u, moved, d);
             }
             if (!isfinite(g)) {
