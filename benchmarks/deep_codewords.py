@@ -36,13 +36,14 @@ from dish.datasets import Dataset, load_cifar10
 from dish.experiments.bench import write_json
 
 EPOCHS = 240  # passes over the images in all, for every method
+RATE = 0.05  # for every method: the one that was chosen for ours
 RIVALS = ("orthohash", "csq", "greedyhash", "dpn", "hashnet", "dtsh", "adsh", "cnnbh", "cnnh")
 BITS = (12, 24, 32, 48)
 NETS: dict[str, dict[str, Any]] = {  # batches and rates are those of the paper's head; passes in all
-    "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 40},
-    "vgg16": {"batch_size": 64, "lr": 0.02, "epochs": 24},
-    "efficientnet_lite0": {"batch_size": 128, "lr": 0.3, "epochs": 24},
-    "efficientnet_lite2": {"batch_size": 128, "lr": 0.3, "epochs": 20},
+    "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 80},
+    "vgg16": {"batch_size": 64, "lr": 0.02, "epochs": 48},
+    "efficientnet_lite0": {"batch_size": 128, "lr": 0.3, "epochs": 32},
+    "efficientnet_lite2": {"batch_size": 128, "lr": 0.3, "epochs": 32},
 }
 
 
@@ -62,6 +63,7 @@ class Run:
     constants: dict[str, Any] = field(default_factory=dict)
     held_out: bool = False  # score training images that were left out, not queries
     n_train: int = 5000  # 50,000: the large protocol
+    also: tuple[int, ...] = ()  # other lengths by the same network, which does not depend on the length up to 64 bits
 
     @property
     def key(self) -> str:
@@ -77,7 +79,7 @@ def ours(group: str, name: str, rounds: int = 4, epochs: int = EPOCHS, **others:
 
 def main_runs(bits: tuple[int, ...], trials: int) -> list[Run]:
     """The table: every length and trial."""
-    return [ours("main", "dish_d codewords", bits=r, trial=i) for i in range(trials) for r in bits]
+    return [ours("main", "dish_d codewords", bits=bits[-1], trial=i, also=bits[:-1]) for i in range(trials)]
 
 
 def ablation_runs() -> list[Run]:
@@ -158,7 +160,7 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
     if "orthohash" in methods:
         named["orthohash, mixup 0.3"] = {"orthohash.MIXUP": 0.3}
     return [
-        Run("rivals", name, name.split(",")[0], r, i, {"epochs": EPOCHS}, constants)
+        Run("rivals", name, name.split(",")[0], r, i, {"epochs": EPOCHS, "lr": RATE}, constants)
         for i in range(trials)
         for r in bits
         for name, constants in named.items()
@@ -207,8 +209,9 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = "weights" not in run.params  # trying kernels for so many layers takes a minute
     change(run.constants)
+    tops = keep_tops(run.also)
     data = load_cifar10()
     train, query, base = parts_of(run, data)
     hasher = registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **run.params)
@@ -219,7 +222,31 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
     if run.held_out:  # each half is the database once
         swapped = scores(hasher, data, base, query, None, run)
         found = {name: (value + swapped[name]) / 2 for name, value in found.items()}
-    return {**asdict(run), **found, "fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
+    done = {"fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
+    others = {r: scores(with_top(hasher, tops[r]), data, query, base, None, run) for r in run.also}
+    return {**asdict(run), **found, **done, "others": others}
+
+
+def keep_tops(lengths: tuple[int, ...]) -> dict[int, Any]:
+    """What will hold the tops of other lengths once this process has fitted one, by the same held-out rows."""
+    from dish.deep.cycles import CodewordFit
+
+    tops: dict[int, Any] = {}
+    fit_top = CodewordFit.fit_top
+
+    def fit_all(self: CodewordFit, C: Any) -> Any:
+        tops.update({r: fit_top(replace(self, n_bits=r), C) for r in lengths})
+        return fit_top(self, C)
+
+    CodewordFit.fit_top = fit_all  # type: ignore[method-assign]
+    return tops
+
+
+def with_top(hasher: Any, top: Any) -> Any:
+    """The hasher with codes of another length, on the codewords that its network was trained towards last."""
+    top.C = hasher.model_.top.C
+    hasher.model_.top, hasher.n_bits = top, top.V.shape[1]
+    return hasher
 
 
 def parts_of(run: Run, data: Dataset) -> tuple[Rows, Rows, Rows]:
@@ -301,6 +328,15 @@ def float_map(p: list[Any], y: list[NDArray[Any]]) -> float:
     return total / len(y[0])
 
 
+def by_length(run: Run, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """One result per length: those of other lengths name the run whose network they share."""
+    others = result.pop("others")
+    found = {run.key: result}
+    for r, scored in others.items():
+        found[replace(run, bits=r).key] = {**result, **scored, "bits": r, "also": (), "network_of": run.key}
+    return found
+
+
 GROUPS = ("main", "ablation", "recipe", "recipe2", "rivals", "nets", "large", "alone")
 
 
@@ -347,7 +383,7 @@ def main() -> None:
         for future in as_completed(futures):
             run = futures[future]
             try:
-                results["runs"][run.key] = future.result()
+                results["runs"] |= by_length(run, future.result())
             except Exception as error:  # the other runs go on, and the file says what went wrong
                 results["runs"][run.key] = {**asdict(run), "failed": f"{type(error).__name__}: {error}"}
             done = results["runs"][run.key]

@@ -53,9 +53,9 @@ class CodewordFit:
         return packed, state.agreement
 
     def cycles(self) -> list[Cycle]:
-        """The first half of the rounds leaves rows out, unless they are few."""
-        first = self.n_rounds // 2
-        n = self.training.problem.n
+        """The first rounds leave rows out, unless rows are few."""
+        n, images = self.training.problem.n, self.training.problem.rows.ndim == 4
+        first = max(1, int(self.n_rounds * (codewords.FIRST if images else 0.5))) if self.n_rounds > 1 else 0
         if self.patience and (n < codewords.FEWEST_ROWS or first == 0):
             raise ValueError(
                 f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows (got {n}) and n_iter of at "
@@ -71,7 +71,8 @@ class CodewordFit:
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
         if rows is None:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
-        optimiser = training.optimiser(rounds=len(rounds), n=n)
+        rate = codewords.RATE if problem.rows.ndim == 4 else 0.1
+        optimiser = training.optimiser(rounds=len(rounds), n=n, from_scratch=rate)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
         for round_ in range(first, rounds.stop):

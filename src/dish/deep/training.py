@@ -162,15 +162,20 @@ class Training(Stopwatch):
         return self.settings.epochs * max(1, n // min(self.size, n))
 
     def optimiser(
-        self, head: nn.Module | None = None, scale: float = 1.0, rounds: int = 1, n: int | None = None
+        self,
+        head: nn.Module | None = None,
+        scale: float = 1.0,
+        rounds: int = 1,
+        n: int | None = None,
+        from_scratch: float = 0.1,
     ) -> Optimiser:
-        """For so many rounds over n rows, at ``scale`` times the rate.
+        """For so many rounds over n rows, at ``scale`` times the rate; ``from_scratch`` is that of "auto" there.
 
         ``head`` are layers of the loss that learn too. When fine-tuning, layers that came with weights learn at a
         tenth of the rate.
         """
         s = self.settings
-        lr = scale * ((0.01 if s.fine_tuning else 0.1) if isinstance(s.lr, str) else float(s.lr))
+        lr = scale * ((0.01 if s.fine_tuning else from_scratch) if isinstance(s.lr, str) else float(s.lr))
         light = s.fine_tuning or self.problem.rows.ndim == 2
         decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
