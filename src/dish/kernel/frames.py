@@ -18,18 +18,48 @@ from dish.solver.recorded import Recorded
 FRAME_STEPS, FRAME_RATE, FRAME_BATCH = 100, 0.02, 1024
 QUERIES = 128  # whose scores are kept in cache
 ROTATIONS = 30  # rounds of ITQ
+SIGNINGS = 20  # rounds of ``frame``
+FAST, EXACT = 8, 8  # rounds of ``polar_factor``
 
 
-def frame(C: NDArray[np.float64], rng: np.random.RandomState) -> Tensor:
+def frame(C: NDArray[np.float64], rng: np.random.RandomState, device: torch.device | None = None) -> Tensor:
     """V (l, r) with the signs of C, and with columns (r ≤ l) or rows that are nearly orthogonal.
 
-    Alternates between the nearest orthogonal matrix and the nearest one with these signs.
+    Alternates between the nearest orthogonal matrix and the nearest one with these signs; on a GPU if ``device`` is.
     """
     V = C * np.abs(rng.standard_normal(C.shape))
+    if device is not None and device.type == "cuda":
+        return _signed_on_device(*(torch.from_numpy(A).to(device) for A in (V, C)))
     with one_blas_thread():
-        for _ in range(20):
+        for _ in range(SIGNINGS):
             V = C * np.abs(nearest_orthogonal(V))
     return torch.from_numpy(V)
+
+
+def _signed_on_device(V: Tensor, C: Tensor) -> Tensor:
+    """The same alternation, which waits for nothing."""
+    recorded = Recorded(V.device)
+
+    def turn() -> None:
+        V.copy_(C * polar_factor(V).abs())
+
+    for _ in range(SIGNINGS):
+        recorded(turn)
+    return V
+
+
+def polar_factor(V: Tensor) -> Tensor:
+    """UWᵀ of V's singular value decomposition, by products alone: small decompositions are slow on a GPU.
+
+    Polynomials of degree 5 bring singular values of 10⁻⁴ of the largest and more close to 1, cubic ones all the way.
+    """
+    if len(V) > V.shape[1]:
+        return polar_factor(V.T).T
+    X = V / V.norm().clamp(min=1e-300)
+    for i in range(FAST + EXACT):
+        A = X @ X.T
+        X = 3.4445 * X + (2.0315 * A @ A - 4.775 * A) @ X if i < FAST else 1.5 * X - 0.5 * A @ X
+    return X
 
 
 def nearest_orthogonal(V: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -69,16 +99,39 @@ def rotation(
     """R (p, r) with orthonormal rows that lowers ‖B − VR‖² in turn with B = sgn(VR), and that loss by round."""
     n, p = V.shape
     R = torch.from_numpy(np.linalg.qr(random_state.standard_normal((r, r)))[0][:p]).to(V)
+    if V.device.type == "cuda":
+        return _rotation_on_device(V, R, n_iter)
     squared_norm = float(V.square().sum())
     loss = []
     for _ in range(n_iter):
-        VtB = V.new_zeros(p, r)
-        for _, v in feature_blocks(V):  # B is never kept
-            VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
-        U, s, Wt = torch.linalg.svd(VtB.cpu(), full_matrices=False)  # small: a GPU takes far longer
-        R = (U @ Wt).to(V)  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
+        U, s, Wt = torch.linalg.svd(_signs_product(V, R), full_matrices=False)
+        R = U @ Wt  # the Procrustes solution: tr(BᵀVR) = Σ s, the most there is
         loss.append(n * r + squared_norm - 2 * float(s.sum()))  # ‖B‖² + ‖VR‖² − 2 tr(BᵀVR)
-    return R.cpu().numpy(), np.array(loss)
+    return R.numpy(), np.array(loss)
+
+
+def _rotation_on_device(V: Tensor, R: Tensor, n_iter: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same on a GPU, which waits for nothing in between."""
+    recorded, trace, traces = Recorded(V.device), V.new_zeros(()), V.new_zeros(n_iter)
+
+    def turn() -> None:
+        VtB = _signs_product(V, R)
+        R.copy_(polar_factor(VtB))
+        trace.copy_((VtB * R).sum())
+
+    for i in range(n_iter):
+        recorded(turn)
+        traces[i] = trace
+    loss = len(V) * R.shape[1] + V.square().sum() - 2 * traces
+    return R.cpu().numpy(), loss.cpu().numpy()
+
+
+def _signs_product(V: Tensor, R: Tensor) -> Tensor:
+    """VᵀB (p, r), B = sgn(VR), which is never kept."""
+    VtB = torch.zeros_like(R)
+    for _, v in feature_blocks(V):
+        VtB += v.T @ torch.where(v @ R >= 0, 1.0, -1.0).to(v)
+    return VtB
 
 
 def turn_frame(
@@ -92,11 +145,20 @@ def turn_frame(
     V = V / (G @ V).square().mean().sqrt()
     size = min(FRAME_BATCH, len(G), len(G_seen))
     turning = Turning(V, (G, y), (G_seen, y_seen), size)
-    draws = [[rng.choice(len(part), size, replace=False) for part in (G, G_seen)] for _ in range(FRAME_STEPS)]
     with steps_threads(2 * size * size * V.shape[1]):
-        for t, rows in enumerate(torch.from_numpy(np.array(draws)).to(G.device), 1):
+        for t, rows in enumerate(_draws([len(G), len(G_seen)], size, rng, G.device), 1):
             turning.step(t, rows)
     return turning.V
+
+
+def _draws(lengths: list[int], size: int, rng: np.random.RandomState, device: torch.device) -> Tensor:
+    """Rows (steps, 2, size) of every step, no row twice in one; on a GPU they are drawn there."""
+    if device.type != "cuda":
+        draws = [[rng.choice(n, size, replace=False) for n in lengths] for _ in range(FRAME_STEPS)]
+        return torch.from_numpy(np.array(draws))
+    draw = torch.Generator(device).manual_seed(int(rng.randint(2**31 - 1)))
+    keys = [torch.rand(FRAME_STEPS, n, generator=draw, device=device) for n in lengths]
+    return torch.stack([each.argsort(1)[:, :size] for each in keys], 1)
 
 
 class Turning:
@@ -109,13 +171,16 @@ class Turning:
         self.moments = [(torch.zeros_like(part), torch.zeros_like(part)) for part in (V, self.log_beta)]
         self.rows = torch.zeros(2, size, dtype=torch.int64, device=V.device)
         self.numbers = V.new_zeros(4)  # both rates, and what the moments are divided by
+        self.of_step = V.new_tensor([self._numbers(t) for t in range(1, FRAME_STEPS + 1)])
         self.recorded = Recorded(V.device)
+
+    def _numbers(self, t: int) -> list[float]:
+        fall = 0.03 ** (t / FRAME_STEPS)
+        return [fall * (FRAME_RATE * self.scale), fall * FRAME_RATE, 1 - 0.9**t, 1 - 0.999**t]
 
     def step(self, t: int, rows: Tensor) -> None:
         """Step t = 1, 2, … on some rows (2, size) of those held out and of those seen."""
-        fall = 0.03 ** (t / FRAME_STEPS)
-        numbers = fall * (FRAME_RATE * self.scale), fall * FRAME_RATE, 1 - 0.9**t, 1 - 0.999**t
-        self.numbers.copy_(torch.tensor(numbers, dtype=self.V.dtype))
+        self.numbers.copy_(self.of_step[t - 1])
         self.rows.copy_(rows)
         self.recorded(self._step)
 

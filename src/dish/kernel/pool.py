@@ -110,9 +110,11 @@ class Pool:
 
     def targets(self, picked: Tensor) -> Tensor:
         """Labels (rows, l) of 0 and 1."""
-        numbers = self.numbers[self.S.row_group[picked]].long()
-        Y = torch.zeros(len(picked), n_labels(self.S) + 1, dtype=self.U.dtype, device=self.U.device)
-        return Y.scatter_(1, numbers, 1)[:, :-1]
+        return self._sets(self.S.row_group[picked])
+
+    def _sets(self, group: Tensor) -> Tensor:
+        Y = torch.zeros(len(group), n_labels(self.S) + 1, dtype=self.U.dtype, device=self.U.device)
+        return Y.scatter_(1, self.numbers[group].long(), 1)[:, :-1]
 
     def gradient(self, picked: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes of the negative log-likelihood in W and b, summed over rows of all processes.
@@ -150,8 +152,10 @@ class Pool:
         p, group = self.ranks.sum(p, group)
         return p.to(W), group.long()
 
-    def labels(self, group: Tensor) -> NDArray[Any]:
-        """Classes (rows,), or label sets (rows, l), by group."""
+    def labels(self, group: Tensor) -> NDArray[Any] | Tensor:
+        """Classes (rows,), or label sets (rows, l), by group; on a GPU they stay there."""
+        if group.device.type == "cuda":
+            return group if self.one_label else self._sets(group)
         if not isinstance(self.S, LabelCounts | LabelSets):
-            return group.cpu().numpy()
-        return np.asarray(self.S.sets[group.cpu().numpy()].toarray(), np.uint8)
+            return group.numpy()
+        return np.asarray(self.S.sets[group.numpy()].toarray(), np.uint8)

@@ -70,7 +70,7 @@ def fit_posterior(problem: Problem, H: Columns) -> Posterior:
         T = whitening(problem)
         pool = Pool.of(problem, T, rng)
     C = codewords(problem, H)
-    V, offset = centred_frame(frame(C, rng)) if pool.one_label else votes(problem, H)
+    V, offset = centred_frame(frame(C, rng, pool.U.device)) if pool.one_label else votes(problem, H)
     choice = Choice(V.to(pool.U), offset.to(pool.U), *plain_link(pool, C.shape[1]))
     if pool.n >= 500:  # of fewer rows too few could be held out
         order = pool.shuffled(np.arange(pool.n), pool.n, rng)
@@ -248,7 +248,8 @@ def best_of_many_labels(
     Frames have random signs or those of C, or are the plain one, or principal ones of the scores.
     """
     random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(plain.offset)
-    given = [(frame(random, rng), zero), (frame(C, rng), zero), (plain.V, plain.offset)]
+    device = pool.U.device
+    given = [(frame(signs, rng, device), zero) for signs in (random, C)] + [(plain.V, plain.offset)]
     best, best_map = plain, -1.0
     for prior, (W, b) in starts.items():
         held, seen = (pool.scored(part, W, b) for part in parts)

@@ -16,7 +16,8 @@ from dish.kernel.frames import principal_frames
 from dish.kernel.functions import powered
 from dish.lazy import Tensor, torch
 
-LabelsOf = Callable[[Tensor], NDArray[Any]]  # groups (rows,) → labels (rows, l) of 0 and 1, or classes (rows,)
+# Groups (rows,) → labels (rows, l) of 0 and 1, or classes (rows,); as a tensor where the groups are on a GPU, or not.
+LabelsOf = Callable[[Tensor], NDArray[Any] | Tensor]
 
 
 def best_of_several(
@@ -49,7 +50,27 @@ def held_out_map(
     """MAP of held-out queries against as many other rows, half of them held out."""
     n = min(1000, len(held[0]) // 2)
     scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
-    packed, Y = codes.pack((scores @ V + offset).cpu().numpy()), labels(groups)
+    F, Y = scores @ V + offset, labels(groups)
+    if isinstance(Y, Tensor):
+        return float(_map_on_device(torch.where(F >= 0, 1.0, -1.0), Y, n))
+    packed = codes.pack(F.cpu().numpy())
     device = f"{V.device.type}:{V.device.index or 0}"  # by products: a forked process has lost numba's threads
     counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], V.shape[1], device)
     return float(metrics.expected_average_precision(counts).mean())
+
+
+def _map_on_device(H: Tensor, Y: Tensor, n: int) -> Tensor:
+    """MAP of the first n of some codes of ±1 against the others: what ``metrics`` computes, without the host."""
+    r = H.shape[1]
+    cells = r - H[:n] @ H[n:].T  # twice the distance
+    relevant = Y[:n, None] == Y[n:] if Y.ndim == 1 else Y[:n] @ Y[n:].T > 0
+    cells = (cells + relevant).long() + 2 * (r + 1) * torch.arange(n, device=H.device)[:, None]
+    counts = torch.zeros(n * 2 * (r + 1), dtype=torch.int32, device=H.device)
+    counts = counts.scatter_add_(0, cells.flatten(), torch.ones_like(counts[:1]).expand(cells.numel()))
+    others, rho = counts.view(n, r + 1, 2).double().unbind(2)
+    g = others + rho
+    a, R = g.cumsum(1) - g, rho.cumsum(1) - rho
+    harmonic = torch.digamma(a + g + 1) - torch.digamma(a + 1)
+    slope = (rho - 1) / (g - 1).clamp(min=1)
+    precisions = rho / g.clamp(min=1) * ((R + 1) * harmonic + slope * (g - (a + 1) * harmonic))
+    return (precisions.sum(1) / rho.sum(1).clamp(min=1)).mean()

@@ -136,29 +136,43 @@ def _start_by_classes_on_device(relaxed: Relaxation, r: int) -> tuple[Tensor, Te
     assert M is not None
     bits = relaxed.on_device()
     X, H = M.new_empty(r, M.shape[1]), M.new_empty(r, len(M))
-    for k in range(r):
-        X[k] = bits.best()
-        H[k] = torch.where(M @ X[k] >= 0, 1.0, -1.0)
-        bits.deflate(H[k] @ M)
+
+    def bit() -> None:
+        x = bits.best()
+        h = torch.where(M @ x >= 0, 1.0, -1.0).to(M)
+        bits.keep(x, X)
+        bits.keep(h, H)
+        bits.deflate(h @ M)
+
+    bits.solve(r, bit)
     return X, pack_signs(H.T)
 
 
 def _start_by_rows(relaxed: Relaxation, problem: Problem, r: int) -> Tensor:
     """W (m, r), with the codes of rows in place of those of groups."""
     some, weight = _sample_rows(problem)
-    W = []
     if some.device.type != "cpu":
-        bits = relaxed.on_device()
-        for _ in range(r):
-            W.append((bits.best() @ relaxed.L_inv).to(some.dtype))
-            bits.deflate(weight * (relaxed.L_inv @ signs_product(some, W[-1]).to(relaxed.L_inv)))
-        return torch.stack(W, 1)
+        return _start_by_rows_on_device(relaxed, some, weight, r)
+    W = []
     with one_blas_thread():
         for _ in range(r):
             w = relaxed.weights(relaxed.best()).to(some.dtype)
             W.append(w)
             relaxed.subtract(signs_product(some, w), weight)
     return torch.stack(W, 1)
+
+
+def _start_by_rows_on_device(relaxed: Relaxation, some: Tensor, weight: float, r: int) -> Tensor:
+    """The same on a GPU."""
+    bits, W = relaxed.on_device(), some.new_empty(r, some.shape[1])
+
+    def bit() -> None:
+        w = (bits.best() @ relaxed.L_inv).to(some.dtype)
+        bits.keep(w, W)
+        bits.deflate(weight * (relaxed.L_inv @ signs_product(some, w).to(relaxed.L_inv)))
+
+    bits.solve(r, bit)
+    return W.T.contiguous()
 
 
 def signs_product(K: Tensor, w: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
-"""The spectral start on a GPU: one bit after another, and nothing waits for the host."""
+"""The spectral start on a GPU: one bit after another, each the same CUDA graph, and nothing waits for the host."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dish.lazy import Tensor, torch
+from dish.solver.recorded import Recorded
 
 SQUARINGS = 30  # of a matrix: a billion steps of the power method
 
@@ -18,11 +21,22 @@ class DeviceBits:
 
     def __init__(self, Bt: NDArray[np.float64], T: NDArray[np.float64], p: int, n: int, device: torch.device) -> None:
         """The first p rows of Bt and T are in use, the others are zero: room for the bits."""
-        self.length, self.p = n**0.5, p
+        self.length = n**0.5
         self.Bt, self.T = torch.from_numpy(Bt).to(device), torch.from_numpy(T).to(device)
-        place = torch.arange(len(self.T), dtype=torch.float64, device=device)
-        self.draws = torch.cos(place) + 2  # no symmetry that an eigenvector could be orthogonal to
-        self.start = torch.where(place < self.p, self.draws, 0)
+        self.bit, self.place = (torch.tensor([number], device=device) for number in (0, p))  # of the next row
+        every = torch.arange(len(self.T), dtype=torch.float64, device=device)
+        self.draws = torch.cos(every) + 2  # no symmetry that an eigenvector could be orthogonal to
+        self.start = torch.where(every < p, self.draws, 0)
+        self.recorded = Recorded(device)
+
+    def solve(self, r: int, bit: Callable[[], None]) -> None:
+        """Do the work of a bit r times: what it leaves, ``keep`` puts in its place."""
+        for _ in range(r):
+            self.recorded(bit)
+
+    def keep(self, row: Tensor, table: Tensor) -> None:
+        """Row k of a table is of bit k."""
+        table.index_copy_(0, self.bit, row[None])
 
     def best(self) -> Tensor:
         """x (m,) of the next bit, of length √n."""
@@ -36,9 +50,10 @@ class DeviceBits:
             rest -= (self.Bt @ rest) @ self.Bt
         length = rest.norm()
         new = length > 1e-8 * v.norm()
-        self.Bt[self.p] = torch.where(new, rest / length, 0)
-        self.start[self.p] = torch.where(new, self.draws[self.p], 0)
-        self.p += 1
+        self.Bt.index_copy_(0, self.place, torch.where(new, rest / length, 0)[None])
+        self.start.index_copy_(0, self.place, torch.where(new, self.draws[self.place], 0))
+        self.bit += 1
+        self.place += 1
         t = self.Bt @ v
         self.T.addr_(t, t, alpha=-1)
 
@@ -52,7 +67,7 @@ def leading_eigenvector(T: Tensor, start: Tensor) -> Tensor:
     A = T / T.norm().clamp(min=1e-300) + torch.diag((start != 0).to(T))  # σ: the eigenvalues are 0 … 2
     for i in range(SQUARINGS):
         A = A @ A
-        if i % 3 == 2:
+        if i % 5 == 4:
             A = A / A.norm()
     x = A @ start
     return x / x.norm()
