@@ -337,7 +337,7 @@ def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dic
 
 def all_methods() -> list[str]:
     """Floats first, then ours, then every rival that takes rows of features."""
-    names = [name for name in registry.HASHERS if name in bench.method_names()]
+    names = [name for name in registry.NAMES if name in bench.method_names()]
     for name, (base, _) in VARIANTS.items():
         names.insert(names.index(base) + (2 if base == "dish" else 1), name)  # after dish and dish_k, or its own
     return [*FLOATS, *names]

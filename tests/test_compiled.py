@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dish import codes, compiled
+from dish.codes import popcount
 from dish.compiled import njit, pays
 from dish.index import answers, scan, words
 from dish.metrics import counting
@@ -49,7 +50,7 @@ def test_only_a_missing_cache_folder_is_forgiven(monkeypatch):
     monkeypatch.setattr(numba, "njit", broken)
     for reason in ("the disk burns", "no locator available for file"):
         with pytest.raises(RuntimeError, match=reason):
-            njit(cache="burns" in reason)(abs)
+            njit(cache="burns" in reason)(outer)(1)
 
 
 def test_importing_dish_leaves_the_environment_alone():
@@ -58,10 +59,30 @@ def test_importing_dish_leaves_the_environment_alone():
 
 
 def test_threads_of_kernels_do_not_spin_unless_asked_to():
-    shown = python("import dish.codes", OMP_DISPLAY_ENV="VERBOSE").stderr
+    use = "from dish.lazy import numba; numba.njit"
+    shown = python(use, OMP_DISPLAY_ENV="VERBOSE").stderr
     assert "GOMP_SPINCOUNT = '0'" in shown or "GOMP" not in shown
-    chosen = python("import dish.codes", OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
+    chosen = python(use, OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
     assert "GOMP_SPINCOUNT = '0'" not in chosen
+
+
+def outer(x):
+    return inner(x) + 1
+
+
+def inner(x):
+    return popcount(np.uint64(x))
+
+
+def test_a_kernel_finds_the_kernels_that_it_calls_once_numba_is_loaded():
+    """In a module of their own: another kernel and an intrinsic stand there until the first call."""
+    names = {"np": np, "popcount": popcount}
+    for function in (inner, outer):
+        kernel = type(function)(function.__code__, names, function.__name__)
+        names[function.__name__] = njit()(kernel)
+    later = names["outer"]
+    assert (later.signatures, later(7), len(later.signatures)) == ([], 4, 1)
+    assert not [name for name, one in names.items() if isinstance(one, compiled.Made)]
 
 
 @pytest.mark.slow  # starts two processes that load torch

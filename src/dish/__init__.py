@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dish.lazy import threads_that_sleep
+from dish.lazy import quick_imports
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    with threads_that_sleep():
+    with quick_imports():
         if name in _NAMES:
             return getattr(importlib.import_module(_NAMES[name]), name)
         if name in _MODULES:

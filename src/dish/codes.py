@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
 from dish import team
-from dish.compiled import njit, pays
+from dish.compiled import intrinsic, njit, pays
+from dish.lazy import numba
 
 Bytes = NDArray[np.uint8]
 
@@ -26,7 +25,7 @@ def popcount(typingctx: Any, x: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
 
-    return types.uint64(types.uint64), codegen
+    return numba.uint64(numba.uint64), codegen
 
 
 def n_bytes(n_bits: int) -> int:

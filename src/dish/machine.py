@@ -13,21 +13,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-if TYPE_CHECKING:
-    import torch
+from dish.lazy import torch
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def resolve_device(device: str) -> torch.device:
     """The torch device of a parameter: "auto" is a GPU if there is one."""
-    import torch
-
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -94,8 +91,6 @@ def torch_threads(most: int) -> Iterator[None]:
     Torch has one number for the whole process: the lowest of all who are inside now. What it was before anybody came
     is there again when the last one has left, in whatever order threads enter and leave.
     """
-    import torch
-
     _keep_threads_from_spinning()
     global _threads_before
     limit = min(most, usable_cores()) if most > 1 else 1
@@ -126,8 +121,6 @@ def _keep_threads_from_spinning() -> None:
     OpenMP (GNU's, which torch comes with) spins for milliseconds only while it has no more threads than cores. A
     second team of them, which does nothing from here on, is enough: then waiting threads spin for microseconds.
     """
-    import torch
-
     global _calm
     if _calm is not None or "OMP_WAIT_POLICY" in os.environ or torch.get_num_threads() == 1 or _lost_threads:
         return

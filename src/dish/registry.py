@@ -11,18 +11,14 @@ import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
+import dish
+from dish import baselines
 from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.kernel.frozen import FrozenHasher
 
 HAS_TORCH = find_spec("torch") is not None
-HASHERS: dict[str, type[Hasher]] = {}
-if HAS_TORCH:
-    from dish.baselines import REGISTRY
-    from dish.deep.dish import DeepDISH
-    from dish.kernel.dish import DISH
-
-    HASHERS = {"dish": DISH, "dish_k": DISH, "dish_d": DeepDISH, **REGISTRY}
+NAMES = {"dish": "DISH", "dish_k": "DISH", "dish_d": "DeepDISH", **baselines.NAMES} if HAS_TORCH else {}  # → class
 PRESETS = {"dish_k": {"loss": "ridge", "similar_weight": 2.0}}  # the paper's own algorithm
 GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 
@@ -32,12 +28,12 @@ def find(name: str) -> type:
 
     A class needs ``n_bits=`` and ``random_state=``, ``fit``, ``transform`` and ``decision_function``.
     """
-    if name in HASHERS:
-        return HASHERS[name]
+    if name in NAMES:
+        return _own(NAMES[name])
     for declared in entry_points(group=GROUP, name=name):
         return _checked(name, declared.load())
     if not re.fullmatch(r"[\w.]+:\w+", name):
-        known = [*HASHERS, *entry_points(group=GROUP).names]
+        known = [*NAMES, *entry_points(group=GROUP).names]
         raise ValueError(f"method must be one of {', '.join(known)}, or module:Class of your own; got {name!r}")
     module, kind = name.split(":")
     try:
@@ -47,6 +43,12 @@ def find(name: str) -> type:
     except AttributeError:
         raise ValueError(f"method {name!r}: the module {module} has no {kind}") from None
     return _checked(name, found)
+
+
+def _own(kind: str) -> type[Hasher]:
+    """One of our own classes; the others need not be loaded for it."""
+    found: type[Hasher] = getattr(dish if kind in dish.__all__ else baselines, kind)
+    return found
 
 
 def _checked(name: str, found: object) -> type:
@@ -74,14 +76,13 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     >>> bool((same.transform(X) == hasher.transform(X)).all())
     True
     """
-    kinds = {kind.__name__: kind for kind in HASHERS.values()}
     kind, content, arrays = modelfile.read(path)
     if kind == "HammingIndex":
         raise modelfile.ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
-    if HAS_TORCH and kind not in kinds:
+    if HAS_TORCH and kind not in NAMES.values():
         raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
-        return kinds[kind]._restore(content, arrays) if HAS_TORCH else FrozenHasher.of(kind, content, arrays)
+        return _own(kind)._restore(content, arrays) if HAS_TORCH else FrozenHasher.of(kind, content, arrays)
     except modelfile.ModelFileError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:

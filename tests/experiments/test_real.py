@@ -66,7 +66,7 @@ def test_results_of_another_folder_are_resumed_and_can_be_run_again(real, file, 
 
 def test_a_method_over_its_limit_is_stopped_and_said_so(real, file, tmp_path, monkeypatch):
     monkeypatch.setattr(real, "warm_up", lambda *_: None)
-    slow = real.registry.HASHERS["lsh"]
+    slow = real.registry.find("lsh")
     monkeypatch.setattr(slow, "fit", lambda self, X, y: time.sleep(5))
     start = time.monotonic()
     real.measure(file, options(real, ["lsh"], bits=[8, 16], limit=0.1), tmp_path, tmp_path)

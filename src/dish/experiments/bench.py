@@ -43,7 +43,7 @@ NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in PATHS]
 
 def method_names(images: bool = False) -> list[str]:
     """What can be benchmarked: the registry and the rankings by real numbers; or the networks, on images."""
-    names = [name for name, kind in registry.HASHERS.items() if issubclass(kind, DeepHasher) == images]
+    names = [name for name in registry.NAMES if issubclass(registry.find(name), DeepHasher) == images]
     return names if images else [*names, *FLOATS]
 
 
