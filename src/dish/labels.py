@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 UNLABELLED = -1  # scikit-learn's mark for a row without a label
+MOST_WORDS = 4  # of 64 labels, that sets of labels are compared by; with more labels, by the labels themselves
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -262,10 +263,28 @@ def label_matrix(y: Any) -> sp.csr_array:
 
 
 def distinct_sets(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
-    """Distinct rows of a ``label_matrix``, ascending as binary numbers, and which of them each row is.
+    """Distinct rows of a ``label_matrix``, ascending as binary numbers, and which of them each row is."""
+    return _distinct_words(Y) if Y.shape[1] <= 64 * MOST_WORDS else _distinct_texts(Y)
 
-    O(labels present): a row is the bytes of its labels, counted from the last column, which sort as the rows do.
-    """
+
+def _distinct_words(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
+    """A row of few columns as words of 64 bits, the first column first: they sort as the rows do."""
+    n = Y.shape[0]
+    labelled = np.diff(Y.indptr) > 0
+    bits = np.uint64(1) << (63 - Y.indices % 64).astype(np.uint64)
+    words = np.zeros((-(-Y.shape[1] // 64), n), np.uint64)
+    for w, word in enumerate(words):
+        word[labelled] = np.add.reduceat(np.where(Y.indices // 64 == w, bits, np.uint64(0)), Y.indptr[:-1][labelled])
+    order = np.lexsort(words[::-1])
+    ordered = words[:, order]
+    new = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(0))
+    place = np.empty(n, np.int32)
+    place[order] = np.cumsum(new) - 1
+    return sp.csr_array(Y[order[new]]), place
+
+
+def _distinct_texts(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
+    """O(labels present): a row as the bytes of its labels, counted from the last column: they sort as the rows do."""
     n_labels = Y.shape[1]
     number: dict[bytes, int] = {}
     found = np.empty(Y.shape[0], np.int32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish.kernel import frames, several, spectral
+from dish.kernel import features, frames, several, spectral, tf32
 from dish.kernel.problem import Problem
 from dish.similarity import from_labels
 
@@ -68,3 +68,23 @@ def test_the_spectral_start_by_rows_is_the_same():
     W = spectral._start_by_rows(spectral.Relaxation(problem, 8), problem, 8)
     found = spectral._start_by_rows_on_device(spectral.Relaxation(problem, 8), some, weight, 8)
     np.testing.assert_allclose(found, W, atol=1e-3 * W.abs().max())
+
+
+def test_features_in_parts_are_those_in_one(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, A = (torch.from_numpy(rng.standard_normal((n, 20)).astype(np.float32)) for n in (50, 7))
+    plain = features.rbf(X, features.prepare_rbf(A, 0.05), 0.05)
+    monkeypatch.setattr(features, "worth_splitting", lambda X: True)
+    out = torch.empty(50, 7)
+    found = features.rbf(X, features.prepare_rbf(A, 0.05), 0.05, out)
+    assert found is out
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(features.rbf(X, features.prepare_rbf(A, 0.05), 0.05), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_a_matrix_add_up_to_it():
+    X = torch.randn(30, 40, generator=torch.Generator().manual_seed(0))
+    high, low = tf32.split(X)
+    assert torch.equal(high + low, X)
+    assert not (high.view(torch.int32) & 0x1FFF).any()
+    assert (low.abs() <= X.abs() / 1024).all()

@@ -154,7 +154,7 @@ def test_products_with_a_matrix_and_parts_of_the_rows(name):
     np.testing.assert_allclose(S.rows(picked).dense(), dense[np.ix_(picked, picked)], atol=1e-12)
 
 
-@pytest.mark.parametrize("n_labels", [1, 7, 8, 40, 300])
+@pytest.mark.parametrize("n_labels", [1, 7, 8, 40, 64, 65, 256, 300])
 def test_distinct_sets_are_the_sorted_distinct_rows(n_labels):
     rng = np.random.default_rng(n_labels)
     Y = (rng.random((400, n_labels)) < 2 / n_labels).astype(float)

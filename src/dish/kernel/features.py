@@ -21,6 +21,7 @@ from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
 from dish.kernel.anchors import ordinary, spread_out
 from dish.kernel.outliers import FARTHEST
+from dish.kernel.tf32 import add_product, split, worth_splitting
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
@@ -205,8 +206,11 @@ class KernelRows:
 KernelMatrix = Tensor | KernelRows
 
 
-def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Centre c of the anchors, (A − c)ᵀ, and −γ‖a − c‖²: distances do not change, cancellation in float32 does."""
+def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, ...]:
+    """Centre c of the anchors, −γ‖a − c‖², (A − c)ᵀ: distances do not change, cancellation in float32 does.
+
+    On a GPU (A − c)ᵀ in two parts.
+    """
     centre = A.mean(0)
     centred = A - centre
     squares = (centred * centred).sum(1)
@@ -214,16 +218,21 @@ def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
         centre = A[ordinary(A)].mean(0)
         centred = A - centre
         squares = (centred * centred).sum(1)
-    return centre, centred.T, -gamma * squares
+    parts = split(centred) if worth_splitting(A) else (centred,)
+    return centre, -gamma * squares, *(part.T for part in parts)
 
 
 def rbf(X: Tensor, prepared: tuple[Tensor, ...], gamma: float, out: Tensor | None = None) -> Tensor:
     """exp(−γ‖x − a‖²) for all pairs: (rows, d) and prepared anchors → (rows, m)."""
-    centre, At, a = prepared
+    centre, a, *At = prepared
     X = X - centre
     # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
-    exponent = torch.addmm(a, X, At, alpha=2 * gamma, out=out)
-    return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
+    if len(At) == 1:
+        exponent = torch.addmm(a, X, At[0], alpha=2 * gamma, out=out)
+        return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
+    exponent = torch.empty(len(X), len(a), dtype=X.dtype, device=X.device) if out is None else out
+    torch.add(a, torch.linalg.vector_norm(X, dim=1, keepdim=True).square(), alpha=-gamma, out=exponent)
+    return add_product(exponent, split(X), (At[0], At[1]), alpha=2 * gamma).clamp_(max=0).exp_()
 
 
 def _empty(n: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -16,6 +16,7 @@ from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks
 from dish.kernel.functions import link
 from dish.kernel.problem import Problem
+from dish.kernel.tf32 import add_product, split, worth_splitting
 from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
@@ -47,8 +48,9 @@ class Pool:
         K, S, ranks = problem.K, problem.S, problem.ranks
         T = T.to(K.dtype)
         if isinstance(K, Tensor):
+            parts = split(T) if worth_splitting(K) else None
             for rows, block in feature_blocks(K, title="whitening"):
-                K[rows] = block @ T
+                K[rows] = block @ T if parts is None else add_product(torch.zeros_like(block), split(block), parts)
             U = K
         else:
             picked = np.sort(rng.choice(problem.n, min(problem.n, POOL), replace=False))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dish.kernel.tf32 import tf32
 from dish.lazy import Tensor, torch
 from dish.solver.nvrtc import launch
 from dish.solver.recorded import Recorded
@@ -72,14 +71,3 @@ class FusedSteps:
 
     def _launch(self, phase: int, ahead: int, blocks: int) -> None:
         launch(KERNEL, self.W.device, blocks, THREADS, self.step, ctypes.c_int(phase), ctypes.c_int(ahead))
-
-
-@contextmanager
-def tf32() -> Iterator[None]:
-    """Float32 products of a GPU on its matrix units, which keep 11 binary digits of every factor."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

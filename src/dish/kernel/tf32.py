@@ -1,0 +1,43 @@
+"""Float32 products on the matrix units of a GPU, which keep 11 binary digits of every factor (TF32)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dish.lazy import Tensor, torch
+
+Parts = tuple[Tensor, Tensor]
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Products of float32 tensors on a GPU keep 11 digits of their factors here."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def worth_splitting(X: Tensor) -> bool:
+    """Whether products with X are faster in parts: of float32 on a GPU."""
+    return X.device.type == "cuda" and X.dtype == torch.float32
+
+
+def split(X: Tensor) -> Parts:
+    """X as a sum: the digits that TF32 keeps, and the rest."""
+    high = X.view(torch.int32).bitwise_and(-(1 << 13)).view(torch.float32)
+    return high, X - high
+
+
+def add_product(out: Tensor, A: Parts, B: Parts, alpha: float = 1.0) -> Tensor:
+    """Out + alpha A B, in place, with the digits of float32: of the four products the smallest is left out.
+
+    Half the time of a product that does not use the matrix units.
+    """
+    with tf32():
+        for a, b in ((A[0], B[0]), (A[0], B[1]), (A[1], B[0])):
+            out.addmm_(a, b, alpha=alpha)
+    return out
