@@ -66,12 +66,13 @@ def over_rows(kernel: Callable[..., Any], arrays: tuple[Any, ...], *rest: Any, l
     return results
 
 
-def results(work: Callable[[int], T], parts: int) -> list[T]:
-    """``[work(0), …, work(parts − 1)]``, shared by the threads: for work by torch, which has one thread in each.
+def results(work: Callable[[int], T], parts: int, most: int) -> list[T]:
+    """``[work(0), …, work(parts − 1)]``, by at most ``most`` threads at once: for work by torch, with one in each.
 
-    The number of parts should not depend on that of threads: then sums over them do not either.
+    The number of parts should not depend on that of threads: then sums over them do not either. Calls of torch take
+    turns in Python: several threads pay where a call lasts for tenths of a millisecond.
     """
-    lanes, found = size(parts), [None] * parts
+    lanes, found = size(min(parts, most)), [None] * parts
 
     def task(lane: int) -> None:
         if lane:  # torch has a number per thread; the caller has set its own

@@ -69,9 +69,12 @@ class FeatureMap:
             self._prepared = prepare_rbf(self.anchors, self.gamma)
         if self.kernel == "rbf":
             return rbf(X, self._prepared, self.gamma, out)
-        linear = self.gamma**0.5 * (X - self._prepared[0])  # most rows are shorter than 1 in these units
-        shrunk = linear * (FARTHEST / linear.norm(dim=1, keepdim=True).clamp(min=FARTHEST))
-        return torch.cat([rbf(X, self._prepared, self.gamma), shrunk], 1)
+        out = X.new_empty(len(X), self.m) if out is None else out
+        linear = torch.sub(X, self._prepared[0], out=out[:, len(self.anchors) :]).mul_(self.gamma**0.5)
+        rbf(X, self._prepared, self.gamma, out[:, : len(self.anchors)])
+        length = linear.norm(dim=1, keepdim=True)  # most rows are shorter than 1 in these units
+        linear.mul_(FARTHEST / length.clamp_(min=FARTHEST))
+        return out
 
     def __call__(self, X: Tensor) -> Tensor:
         """Centred features: (rows, d) → (rows, m)."""

@@ -186,7 +186,7 @@ class Turning:
 
     def _step(self) -> None:
         some = [(G[i], y[i]) for (G, y), i in zip((self.held, self.seen), self.rows, strict=True)]
-        slopes = ranking_loss(self.V, self.log_beta, some[0], some[1])[1:]
+        slopes = ranking_slopes(self.V, self.log_beta, some[0], some[1])
         *rates, first, second = self.numbers
         for theta, slope, rate, (mean, square) in zip(
             (self.V, self.log_beta), slopes, rates, self.moments, strict=True
@@ -196,45 +196,59 @@ class Turning:
             theta.sub_(rate * (mean / first) / ((square / second).sqrt() + 1e-8))
 
 
-def ranking_loss(
+def ranking_slopes(
     V: Tensor, log_beta: Tensor, queries: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, and its slopes in V and log β.
+) -> tuple[Tensor, Tensor]:
+    """Slopes of a loss in V and log β.
 
     With Φ = tanh(GV) in place of signs: the cross-entropy, mean over queries, of "another row of my class" under
-    softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows. On the CPU a few queries at a time: their scores
-    stay in cache.
+    P = softmax(β ΦΦ′ᵀ/r) over the queries themselves and the other rows. Its slope in the scores is P less equal
+    shares for the rows of the class. Products with those shares are means over classes: of all pairs only P is made.
     """
     (G, y), (G_other, y_other) = queries, others
     q, beta = len(G), log_beta.exp() / V.shape[1]
     Phi, Phi_other = torch.tanh(G @ V), torch.tanh(G_other @ V)
-    database, y_database = torch.cat([Phi, Phi_other]), torch.cat([y, y_other])
-    ends = range(0, q, QUERIES if V.device.type == "cpu" else q)
-    found = team.results(
-        lambda i: _ranking_loss(ends[i], min(q, ends[i] + ends.step), q, beta, database, y_database), len(ends)
-    )
-    loss, slope_beta, slope_database = (reduce(torch.add, [part[i] for part in found]) for i in range(3))
-    slope_database[:q] += torch.cat([part[3] for part in found])
-    slope_Phi, slope_other = slope_database[:q], slope_database[q:]
-    slope_V = G.T @ (slope_Phi * (1 - Phi * Phi)) + G_other.T @ (slope_other * (1 - Phi_other * Phi_other))
-    return loss, slope_V, slope_beta
+    D, y_all, l = torch.cat([Phi, Phi_other]), torch.cat([y, y_other]), G.shape[1]  # noqa: E741
+    mates = class_sums(y_all, l, torch.ones_like(D[:, :1]))[y].sub_(1)  # (q, 1): rows of a query's class but itself
+    has = (mates > 0).to(D)
+    share = has / mates.clamp(min=1)
+    mean = share * (class_sums(y_all, l, D)[y] - Phi)  # (q, r), of them
+    asking = share * Phi
+    asked = class_sums(y, l, asking)[y_all]  # by row of the database, the queries that it is a mate of
+    asked[:q] -= asking
+
+    found, by_row = found_by_softmax(beta, D, has)
+    slope = beta / q * (by_row - asked)
+    slope[:q] += beta / q * (has * found - mean)
+    slope_beta = beta / q * (Phi * (has * found - mean)).sum()
+    slope.mul_(1 - D * D)
+    return G.T @ slope[:q] + G_other.T @ slope[q:], slope_beta
 
 
-def _ranking_loss(
-    start: int, stop: int, q: int, beta: Tensor, database: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries start … stop − 1, which come first in the database: loss, slopes in log β, database and queries."""
-    Phi = database[start:stop]
-    scores = (Phi @ database.T).mul_(beta)  # (some, rows)
-    scores[:, start:].diagonal().fill_(-1e4)  # nobody finds itself
-    same = (y[start:stop, None] == y[None]).to(Phi.dtype)
-    same[:, start:].diagonal().fill_(0)
-    same /= same.sum(1, keepdim=True).clamp_(min=1)
-    log_p = torch.log_softmax(scores, 1)
-    loss = -torch.dot(same.flatten(), log_p.flatten()) / q
-    slope = log_p.exp_().mul_(same.sum(1, keepdim=True)).sub_(same).div_(q)  # in the scores
-    scores[:, start:].diagonal().fill_(0)
-    return loss, scores.mul_(slope).sum(), beta * (slope.T @ Phi), beta * (slope @ database)
+def found_by_softmax(beta: Tensor, D: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """P D (q, r) and Pᵀ(w ∘ D_q) (n, r) with P = softmax(β D_q Dᵀ), D_q the first q rows and w their weights (q, 1).
+
+    Nobody finds itself: P_ii = 0. On the CPU a few queries at a time: their P stays in cache.
+    """
+    q = len(weight)
+    size = QUERIES if D.device.type == "cpu" else q
+
+    def some(i: int) -> tuple[Tensor, Tensor]:
+        rows = slice(size * i, min(q, size * (i + 1)))
+        scores = (beta * D[rows]) @ D.T
+        scores[:, rows].fill_diagonal_(-1e4)
+        P = torch.softmax(scores, 1)
+        return P @ D, P.T @ (weight[rows] * D[rows])
+
+    found = team.results(some, -(-q // size), q * len(D) >> 18)
+    return torch.cat([part[0] for part in found]), reduce(torch.add, [part[1] for part in found])
+
+
+def class_sums(y: Tensor, l: int, X: Tensor) -> Tensor:  # noqa: E741
+    """Rows of X summed by class, (l, r), in the same order every time, also on a GPU."""
+    if X.device.type == "cpu":
+        return X.new_zeros(l, X.shape[1]).index_add_(0, y, X)
+    return X.new_zeros(len(y), l).scatter_(1, y[:, None], 1).T @ X
 
 
 def steps_threads(products: int) -> AbstractContextManager[None]:

@@ -93,9 +93,9 @@ def decision_values(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(2 * model.predict_proba(K)[:, 1] - 1, np.float32)
 
 
-def link(z: Tensor, one_label: bool) -> Tensor:
-    """p from logits (n, l): softmax where a row has one label, else a sigmoid per label."""
-    return torch.softmax(z, 1) if one_label else torch.sigmoid(z)
+def link(z: Tensor, one_label: bool, labels: int = 1) -> Tensor:
+    """p from logits (n, l): softmax where a row has one label, else a sigmoid per label; ``labels`` is their axis."""
+    return torch.softmax(z, labels) if one_label else torch.sigmoid(z)
 
 
 def powered(p: Tensor, link: str) -> Tensor:
