@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from dish.lazy import torch
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether kernels can be compiled for a device: for a GPU, by torch 2.9 or later."""
-    return device.type == "cuda" and torch.version.hip is None and hasattr(torch.cuda, "_compile_kernel")
+    """Whether kernels can be compiled for a device: for an NVIDIA GPU under Linux, by torch 2.9 or later."""
+    nvidia = device.type == "cuda" and torch.version.hip is None and sys.platform == "linux"
+    return nvidia and hasattr(torch.cuda, "_compile_kernel")
 
 
 def launch(
