@@ -12,6 +12,7 @@ from dish import codes, team
 from dish.compiled import njit
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
+from dish.kernel.frames import polar_factor
 from dish.kernel.problem import Problem
 from dish.kernel.squaring import DeviceBits
 from dish.lazy import Tensor, torch
@@ -45,8 +46,11 @@ class Relaxation:
         B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
         T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
         m, self.p = B.shape
-        self.Bt, self.T = np.zeros((self.p + r, m)), np.zeros((self.p + r, self.p + r))  # r bits will add to them
-        self.Bt[: self.p], self.T[: self.p, : self.p] = B.T.cpu().numpy(), ((T + T.T) / 2).cpu().numpy()
+        room = B.new_zeros(self.p + r, m), B.new_zeros(self.p + r, self.p + r)  # r bits will add to them
+        room[0][: self.p], room[1][: self.p, : self.p] = B.T, (T + T.T) / 2
+        self.Bt: Any
+        self.T: Any
+        self.Bt, self.T = (A.numpy() if A.device.type == "cpu" else A for A in room)
 
     def best(self) -> NDArray[np.float64]:
         """x (m,) of the next bit, of length √n."""
@@ -236,7 +240,13 @@ def _range(C: Tensor) -> Tensor:
 
 def _leading_space(C_P: Tensor, C_R: Tensor, p: int) -> Tensor:
     """Orthonormal basis (m, p) of a space that holds the leading eigenvectors of C_P C_Rᵀ: subspace iteration."""
-    draws = torch.from_numpy(np.random.default_rng(0).standard_normal((len(C_P), p))).to(C_P)
+    if C_P.device.type == "cuda":
+        draw = torch.Generator(C_P.device).manual_seed(0)
+        B = polar_factor(torch.randn(len(C_P), p, generator=draw, device=C_P.device, dtype=C_P.dtype))
+        for _ in range(7):  # near enough to orthonormal on the way, and by products
+            B = polar_factor(C_P @ (C_R.T @ B))
+        return torch.linalg.qr(C_P @ (C_R.T @ B)).Q
+    draws = torch.from_numpy(np.random.default_rng(0).standard_normal((len(C_P), p)))
     B = torch.linalg.qr(draws).Q
     for _ in range(8):
         B = torch.linalg.qr(C_P @ (C_R.T @ B)).Q

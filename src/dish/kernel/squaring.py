@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from dish.lazy import Tensor, torch
 from dish.solver.recorded import Recorded
@@ -19,10 +17,10 @@ class DeviceBits:
     A bit that adds nothing to the basis leaves its row of zeros, where the host's basis would not grow.
     """
 
-    def __init__(self, Bt: NDArray[np.float64], T: NDArray[np.float64], p: int, n: int, device: torch.device) -> None:
+    def __init__(self, Bt: Any, T: Any, p: int, n: int, device: torch.device) -> None:
         """The first p rows of Bt and T are in use, the others are zero: room for the bits."""
         self.length = n**0.5
-        self.Bt, self.T = torch.from_numpy(Bt).to(device), torch.from_numpy(T).to(device)
+        self.Bt, self.T = torch.as_tensor(Bt, device=device), torch.as_tensor(T, device=device)
         self.bit, self.place = (torch.tensor([number], device=device) for number in (0, p))  # of the next row
         every = torch.arange(len(self.T), dtype=torch.float64, device=device)
         self.draws = torch.cos(every) + 2  # no symmetry that an eigenvector could be orthogonal to
