@@ -24,7 +24,7 @@ LAUNCH = f"""
 #include "{HELPERS}/cuda_threads.h"
 #include "{fused.SOURCE}"
 extern "C" void run(Sizes k, Memory m, int blocks) {{
-    launch(blocks, sizeof(Shared) + 4 * (k.labels + 128 * ((k.r + 31) / 32)), [=] {{ sweep(k, m); }});
+    launch(blocks, sizeof(Shared) + 4 * (k.labels + 128 * ((k.r + 31) / 32) + k.r + 1), [=] {{ sweep(k, m); }});
 }}
 """
 

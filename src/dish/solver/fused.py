@@ -60,8 +60,8 @@ def can_fuse(H: DeviceColumns, S: Similarity) -> bool:
 
 
 def shared_numbers(S: Similarity, r: int) -> int:
-    """Numbers that a block shares: a sum per label, and sums of any four bits of a code."""
-    return labels_of(S) + 128 * -(-r // 32)
+    """Numbers that a block shares: a sum per label, sums of any four bits of a code, a sum per bit."""
+    return labels_of(S) + 128 * -(-r // 32) + r + 1
 
 
 def labels_of(S: Similarity) -> int:
@@ -129,5 +129,5 @@ class FusedSweep:
 def _launch(sizes: Sizes, memory: Memory, blocks: int, q: Tensor) -> None:
     linear = "double" if q.dtype == torch.float64 else "float"
     kernel = SOURCE, f"-DLINEAR={linear} --fmad=false"  # products and sums round as torch's do
-    shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32))
+    shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32) + sizes.r + 1)
     launch(kernel, q.device, blocks, THREADS, sizes, memory, shared=shared, together=True)

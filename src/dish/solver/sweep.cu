@@ -17,6 +17,7 @@
 #endif
 #define BINS THREADS  // of a histogram: one for every thread
 #define WARPS (THREADS / 32)
+#define AHEAD 4  // keys that a thread reads at a time: it waits for memory once
 #define INF __longlong_as_double(0x7ff0000000000000ll)
 
 typedef unsigned int word;
@@ -49,8 +50,10 @@ struct Memory {
 
 struct Shared {
     int bins[BINS];
-    double reals[WARPS];
-    whole wholes[WARPS];
+    double reals[5][WARPS];
+    whole wholes[2][WARPS];
+    double all[5];  // qᵀb; least and largest score where b is −1, where b is 1: the least with the sign turned
+    whole moved;
     key_t_ lo;
     int need, inside;
 };
@@ -72,35 +75,31 @@ __device__ void everybody(const Memory& m, word& target) {
     __syncthreads();
 }
 
-// --- sums and extremes over the threads of a block, the same for all of them ---
+// --- sums and extremes over the threads of a warp, and of a block: the same for all of them ---
 
-__device__ double block_sum(double x, Shared& s) {
+template <class T> __device__ T warp_sum(T x) {
     for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) s.reals[threadIdx.x / 32] = x;
-    __syncthreads();
-    double all = 0;
-    for (int i = 0; i < WARPS; ++i) all += s.reals[i];
-    return all;
-}
-
-__device__ double block_max(double x, Shared& s) {
-    for (int d = 16; d; d >>= 1) x = fmax(x, __shfl_xor_sync(~0u, x, d));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) s.reals[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (int i = 0; i < WARPS; ++i) x = fmax(x, s.reals[i]);
     return x;
 }
 
+__device__ double warp_max(double x) {
+    for (int d = 16; d; d >>= 1) x = fmax(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+
+__device__ void block_sums(whole& x, whole& y, Shared& s) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    x = warp_sum(x), y = warp_sum(y);
+    __syncthreads();
+    if (lane == 0) s.wholes[0][warp] = x, s.wholes[1][warp] = y;
+    __syncthreads();
+    x = warp_sum(lane < WARPS ? s.wholes[0][lane] : 0), y = warp_sum(lane < WARPS ? s.wholes[1][lane] : 0);
+}
+
 __device__ whole block_sum(whole x, Shared& s) {
-    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) s.wholes[threadIdx.x / 32] = x;
-    __syncthreads();
-    whole all = 0;
-    for (int i = 0; i < WARPS; ++i) all += s.wholes[i];
-    return all;
+    whole none = 0;
+    block_sums(x, none, s);
+    return x;
 }
 
 // Of a whole number per thread: the sum over the threads before this one, and over all.
@@ -111,15 +110,11 @@ __device__ int block_scan(int x, int& all, Shared& s) {
         if (lane >= d) before += other;
     }
     __syncthreads();
-    if (lane == 31) s.wholes[threadIdx.x / 32] = before;
+    if (lane == 31) s.wholes[0][threadIdx.x / 32] = before;
     __syncthreads();
-    int others = 0;
-    all = 0;
-    for (int i = 0; i < WARPS; ++i) {
-        if (i == (int)threadIdx.x / 32) others = all;
-        all += (int)s.wholes[i];
-    }
-    return others + before - x;
+    int of_warp = lane < WARPS ? (int)s.wholes[0][lane] : 0;
+    all = warp_sum(of_warp);
+    return warp_sum(lane < (int)threadIdx.x / 32 ? of_warp : 0) + before - x;
 }
 
 // --- phases ---
@@ -170,8 +165,13 @@ __device__ void count_against(const Sizes& k, const Memory& m, const word* b, in
     for (int j = threadIdx.x / 32; j <= k.r; j += WARPS) {
         const word* h = m.by_bit + (size_t)j * k.words;
         int ones = 0;
-        for (int w = w0 + lane; w < w1; w += 32) ones += __popc(j < k.r ? h[w] ^ b[w] : b[w]);
-        for (int d = 16; d; d >>= 1) ones += __shfl_xor_sync(~0u, ones, d);
+        if (j < k.r) {
+#pragma unroll 8
+            for (int w = w0 + lane; w < w1; w += 32) ones += __popc(h[w] ^ b[w]);
+        } else {
+            for (int w = w0 + lane; w < w1; w += 32) ones += __popc(b[w]);
+        }
+        ones = warp_sum(ones);
         int rows = min(k.n, 32 * w1) - min(k.n, 32 * w0);
         if (lane == 0) atomicAdd(u + j, j < k.r ? rows - 2 * ones : 2 * ones - rows);
     }
@@ -188,6 +188,7 @@ __device__ void score(const Sizes& k, const Memory& m, int bit, const word* b, i
     double qb = 0, ends[4] = {-INF, -INF, -INF, -INF};  // of rows with −1: −least, largest; with 1: the same
     int rows = min(k.n, 32 * w1);
     const LINEAR* q = m.q + (size_t)bit * k.n;
+#pragma unroll 2
     for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) {
         whole Hu = 0;
         for (int j = 0; 32 * j < k.r; ++j) {
@@ -210,12 +211,21 @@ __device__ void score(const Sizes& k, const Memory& m, int bit, const word* b, i
         ends[3] = fmax(ends[3], one ? sim : -INF);
         m.keys[i] = key_of(sim);
     }
-    qb = block_sum(qb, s);
-    if (threadIdx.x == 0) m.part[blockIdx.x] = qb;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    qb = warp_sum(qb);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        double x = block_max(ends[e], s);
-        if (threadIdx.x == 0) m.part[(e + 1) * gridDim.x + blockIdx.x] = x;
+    for (int e = 0; e < 4; ++e) ends[e] = warp_max(ends[e]);
+    __syncthreads();
+    if (lane == 0) {
+        s.reals[0][warp] = qb;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s.reals[e + 1][warp] = ends[e];
+    }
+    __syncthreads();
+    for (int e = warp; e < 5; e += WARPS) {
+        double x = lane < WARPS ? s.reals[e][lane] : e ? -INF : 0;
+        x = e ? warp_max(x) : warp_sum(x);
+        if (lane == 0) m.part[e * gridDim.x + blockIdx.x] = x;
     }
 }
 
@@ -230,9 +240,13 @@ __device__ Chosen choose(const Sizes& k, const Memory& m, int w0, int w1, key_t_
         int shift = lo == hi ? 0 : max(0, 64 - __clzll((whole)(hi - lo)) - __popc(BINS - 1));
         s.bins[threadIdx.x] = 0;
         __syncthreads();
-        for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) {
-            key_t_ x = m.keys[i];
-            if (x >= lo && x <= hi) atomicAdd(s.bins + (int)((x - lo) >> shift), 1);
+        for (int start = 32 * w0 + threadIdx.x; start < rows; start += AHEAD * THREADS) {
+            key_t_ x[AHEAD];
+#pragma unroll
+            for (int c = 0; c < AHEAD; ++c) x[c] = start + c * THREADS < rows ? m.keys[start + c * THREADS] : hi + 1;
+#pragma unroll
+            for (int c = 0; c < AHEAD; ++c)
+                if (x[c] - lo <= hi - lo) atomicAdd(s.bins + (int)((x[c] - lo) >> shift), 1);
         }
         flush(s.bins, m.bins + pass % 3 * BINS, BINS);
         if (blockIdx.x == 0) m.bins[(pass + 1) % 3 * BINS + threadIdx.x] = 0;
@@ -290,53 +304,53 @@ __device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int
     return (int)block_sum((whole)moved, s);
 }
 
-// The sums of entries 0 … blocks − 1 of a line of `part`, in the same order in every block; and the largest.
-__device__ double part_sum(const double* part) {
-    double all = 0;
-    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) all += fresh(part + i);
-    for (int d = 16; d; d >>= 1) all += __shfl_xor_sync(~0u, all, d);
-    return all;
-}
-
-__device__ double part_max(const double* part) {
-    double most = -INF;
-    for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) most = fmax(most, fresh(part + i));
-    for (int d = 16; d; d >>= 1) most = fmax(most, __shfl_xor_sync(~0u, most, d));
-    return most;
+// The parts of all blocks, added up in the same order in every block; how many rows have moved.
+__device__ void add_up(const Memory& m, bool moves, Shared& s) {
+    int lane = threadIdx.x % 32;
+    for (int e = threadIdx.x / 32; e < 6; e += WARPS) {
+        double x = e ? -INF : 0;
+        whole moved = 0;
+        for (int i = lane; i < (int)gridDim.x; i += 32) {
+            if (e == 5) moved += moves ? fresh(m.moved + i) : 0;
+            else x = e ? fmax(x, fresh(m.part + e * gridDim.x + i)) : x + fresh(m.part + i);
+        }
+        x = e ? warp_max(x) : warp_sum(x);
+        moved = warp_sum(moved);
+        if (lane == 0) e == 5 ? (void)(s.moved = moved) : (void)(s.all[e] = x);
+    }
+    __syncthreads();
 }
 
 // What all scores need, in shared memory: z, and H'u for every four bits of a code. Returns 1ᵀb, ‖z‖², ‖u‖².
 struct Totals { double b1, zz, uu; };
 
-__device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u, const int* z_all, int* z, int* table,
-                         Shared& s) {
+__device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u_all, const int* z_all, int* z,
+                         int* table, int* u, Shared& s) {
     whole zz = 0, uu = 0;
+    for (int j = threadIdx.x; j <= k.r; j += THREADS) {
+        whole x = u[j] = j == bit ? 0 : fresh(u_all + j);
+        uu += j < k.r ? x * x : 0;
+    }
     for (int l = threadIdx.x; l < k.labels; l += THREADS) {
         whole x = z[l] = fresh(z_all + l);
         zz += x * x;
     }
-    for (int j = threadIdx.x; j < k.r; j += THREADS) {
-        whole x = j == bit ? 0 : fresh(u + j);
-        uu += x * x;
-    }
+    block_sums(zz, uu, s);  // u is in place after it
     for (int e = threadIdx.x; e < 128 * ((k.r + 31) / 32); e += THREADS) {
         int sum = 0;
         for (int c = 0; c < 4; ++c) {
-            int j = e / 16 * 4 + c;
-            int x = j < k.r && j != bit ? fresh(u + j) : 0;
+            int j = e / 16 * 4 + c, x = j < k.r ? u[j] : 0;
             sum += e >> c & 1 ? x : -x;
         }
         table[e] = sum;
     }
-    Totals t = {(double)fresh(u + k.r), 0, 0};
-    t.zz = (double)block_sum(zz, s);
-    t.uu = (double)block_sum(uu, s);  // ends with all of z and of the table in place
-    return t;
+    __syncthreads();
+    return {(double)u[k.r], (double)zz, (double)uu};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m) {
-    SHARED_MEMORY(Shared, s, int, room);  // room: z, then the table of 16 sums for every four bits
-    int *z_here = room, *table = room + k.labels;
+    SHARED_MEMORY(Shared, s, int, room);  // room: z, the table of 16 sums for every four bits, u
+    int *z_here = room, *table = room + k.labels, *u_here = table + 128 * ((k.r + 31) / 32);
     int each = (k.words + gridDim.x - 1) / gridDim.x;
     int w0 = min(k.words, (int)blockIdx.x * each), w1 = min(k.words, w0 + each);
     word target = 0;
@@ -356,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
         everybody(m, target);
         for (int step = 0;; ++step) {
             int *u = m.u + (round & 1) * (k.r + 1), *u_next = m.u + (~round & 1) * (k.r + 1);
-            Totals t = gather(k, m, bit, u, z, z_here, table, s);
+            Totals t = gather(k, m, bit, u, z, z_here, table, u_here, s);
             score(k, m, bit, b, w0, w1, t.b1, z_here, table, s);
             if (blockIdx.x == 0) {
                 for (int j = threadIdx.x; j <= k.r; j += THREADS) u_next[j] = 0;
@@ -365,18 +379,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
             for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;  // score has ended with a barrier
             ++round;
             everybody(m, target);
-            double bSb = k.w * t.zz - t.b1 * t.b1, qb = part_sum(m.part);
+            add_up(m, step > 0, s);
+            double bSb = k.w * t.zz - t.b1 * t.b1, qb = s.all[0];
             double g = -2 * (k.r * bSb - t.uu) + qb;
-            double least[2], most[2];
-            for (int one = 0; one < 2; ++one) {
-                least[one] = -part_max(m.part + (2 * one + 1) * gridDim.x);
-                most[one] = part_max(m.part + (2 * one + 2) * gridDim.x);
-            }
-            whole moved = 0;
-            if (step) {
-                for (int i = threadIdx.x % 32; i < (int)gridDim.x; i += 32) moved += fresh(m.moved + i);
-                for (int d = 16; d; d >>= 1) moved += __shfl_xor_sync(~0u, moved, d);
-            }
+            double least[2] = {-s.all[1], -s.all[3]}, most[2] = {s.all[2], s.all[4]};
+            whole moved = s.moved;
             if (!isfinite(g)) {
                 if (blockIdx.x == 0 && threadIdx.x == 0) m.found[2] = bit + 1;
                 return;
