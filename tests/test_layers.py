@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = [  # a module may import its own row and those before it
-    "compiled codes labels lazy checks items machine team progress parallel metrics",
+    "compiled codes labels lazy checks items machine team tf32 progress parallel metrics",
     "io similarity",
     "solver",
     "hasher",

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dish.kernel import features, frames, several, spectral, tf32
+from dish import tf32
+from dish.kernel import features, frames, several, spectral
 from dish.kernel.problem import Problem
 from dish.similarity import from_labels
 

@@ -17,10 +17,10 @@ from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks
 from dish.kernel.functions import link
 from dish.kernel.problem import Problem
-from dish.kernel.tf32 import add_product, split, worth_splitting
 from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
+from dish.tf32 import add_product, split, worth_splitting
 
 Numbers = NDArray[np.intp] | Tensor  # of rows: on a GPU that has all rows, they are drawn there
 

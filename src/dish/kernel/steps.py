@@ -6,10 +6,10 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from dish.kernel.tf32 import tf32
 from dish.lazy import Tensor, torch
 from dish.solver.nvrtc import launch
 from dish.solver.recorded import Recorded
+from dish.tf32 import tf32
 
 KERNEL = Path(__file__).with_name("steps.cu"), ""
 THREADS, MOVERS = 256, 512  # threads of a block, and the blocks that move W

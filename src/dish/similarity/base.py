@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
+from dish.tf32 import add_product, split, worth_splitting
 
 
 class Similarity(ABC):
@@ -87,7 +88,7 @@ class Similarity(ABC):
             for g, block in zip(row_group.split(1 << 14), K.split(1 << 14), strict=True):
                 E = torch.zeros(len(block), self.n_groups, dtype=K.dtype, device=K.device)
                 E[torch.arange(len(block), device=K.device), g.long()] = 1
-                sums.addmm_(E.T, block)
+                add_product(sums, (E.T,), split(block) if worth_splitting(block) else (block,))
 
     def to(self, device: torch.device) -> Similarity:
         """The same similarity with its tensors on ``device``; this one stays where it is."""
