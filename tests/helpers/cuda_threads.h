@@ -1,4 +1,4 @@
-// A CUDA kernel as threads of the CPU, few blocks of two warps each: barriers, shuffles and atomics as CUDA has them.
+// A CUDA kernel as threads of the CPU, few blocks of few warps each: barriers, shuffles and atomics as CUDA has them.
 #include <algorithm>
 #include <barrier>
 #include <cmath>
@@ -9,11 +9,14 @@
 #include <sched.h>
 #include <thread>
 #include <vector>
+#ifndef THREADS
 #define THREADS 64
+#endif
 #define FRESH
 #define __device__ static
+#define __shared__ static  // for kernels that are launched by ``one_by_one``
 #define __global__
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 #define SHARED_MEMORY(T, one, U, room) T& one = *(T*)here->memory.data(); U* room = (U*)(here->memory.data() + sizeof(T))
 
 struct Index { unsigned x; };
@@ -58,15 +61,23 @@ static int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
 static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 
-template <class Work> static void launch(int blocks, size_t shared, Work work) {
+template <class Work> static void some(int first, int last, int blocks, size_t shared, Work work) {
     std::vector<std::unique_ptr<Block>> all;
     std::vector<std::thread> threads;
-    for (int b = 0; b < blocks; ++b) all.emplace_back(new Block)->memory.resize(shared);
-    for (int b = 0; b < blocks; ++b)
+    for (int b = first; b < last; ++b) {
+        Block* block = all.emplace_back(new Block).get();
+        block->memory.resize(shared);
         for (int t = 0; t < THREADS; ++t)
-            threads.emplace_back([=, &all] {
-                here = all[b].get(), threadIdx.x = t, blockIdx.x = b, gridDim.x = blocks;
+            threads.emplace_back([=] {
+                here = block, threadIdx.x = t, blockIdx.x = b, gridDim.x = blocks;
                 work();
             });
+    }
     for (auto& thread : threads) thread.join();
+}
+
+// All blocks at once, or one after the other.
+template <class Work> static void together(int blocks, size_t shared, Work work) { some(0, blocks, blocks, shared, work); }
+template <class Work> static void one_by_one(int blocks, Work work) {
+    for (int b = 0; b < blocks; ++b) some(b, b + 1, blocks, 0, work);
 }

@@ -1,9 +1,6 @@
 """The kernel that sweeps on a GPU, compiled for the CPU: threads take the place of CUDA's, the same source."""
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,39 +10,30 @@ from dish import codes
 from dish.similarity import from_labels
 from dish.solver import cbcd, fused
 from dish.solver.columns import Sweep
+from helpers.kernels import compiled, needs_compiler
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
-]
+pytestmark = [pytest.mark.slow, needs_compiler]
 
-HELPERS = Path(__file__).parents[1] / "helpers"
-LAUNCH = f"""
-#include "{HELPERS}/cuda_threads.h"
-#include "{fused.SOURCE}"
-extern "C" void run(Sizes k, Memory m, int blocks) {{
-    launch(blocks, sizeof(Shared) + 4 * (k.labels + 128 * ((k.r + 31) / 32) + k.r + 1), [=] {{ sweep(k, m); }});
-}}
+RUN = """
+extern "C" void run(Sizes k, Memory m, int blocks) {
+    together(blocks, sizeof(Shared) + 4 * (k.labels + 128 * ((k.r + 31) / 32) + k.r + 1), [=] { sweep(k, m); });
+}
 """
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kernel")
-    (folder / "sweep.cpp").write_text(LAUNCH)
-    options = ["-std=c++20", "-O1", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC", "-pthread"]
-    subprocess.run(["g++", *options, "sweep.cpp", "-o", "sweep.so"], cwd=folder, check=True)
-    library = ctypes.CDLL(folder / "sweep.so")
+    library = compiled(tmp_path_factory.mktemp("kernel"), fused.SOURCE, RUN, 64)
     library.run.argtypes = [fused.Sizes, fused.Memory, ctypes.c_int]
     return lambda sizes, memory, blocks, q: library.run(sizes, memory, blocks)
 
 
 RNG = np.random.default_rng(0)
 CASES = {
-    "classes": (RNG.integers(0, 4, 161), {}),
-    "a weight, λ, few steps": (RNG.integers(0, 7, 200), {"w": 3.3, "lam": 7.0, "steps": 2}),
-    "sets of labels": ((RNG.random((150, 6)) < 0.3).astype(int), {"blocks": 2}),
-    "ties": (RNG.integers(0, 3, 97), {"scale": 0.0, "steps": 4, "blocks": 2}),
+    "classes": (RNG.integers(0, 4, 97), {"sweeps": 2}),
+    "a weight, λ, few steps": (RNG.integers(0, 7, 130), {"w": 3.3, "lam": 7.0, "steps": 2}),
+    "sets of labels": ((RNG.random((100, 6)) < 0.3).astype(int), {}),
+    "ties": (RNG.integers(0, 3, 97), {"scale": 0.0, "steps": 3}),
 }
 
 
@@ -59,8 +47,8 @@ def test_the_kernel_takes_the_steps_of_the_cpu(kernel, case, monkeypatch):
     S = from_labels(y, similar_weight=how.get("w", 2.0))
     on_cpu, on_gpu = cbcd.PackedColumns(start, r), cbcd.DeviceColumns(torch.from_numpy(start), r)
     on_gpu.Ht = on_gpu.Ht.bfloat16()
-    sweep = fused.FusedSweep(on_gpu, S, how.get("blocks", 3))
-    for _ in range(2):
+    sweep = fused.FusedSweep(on_gpu, S, 2)
+    for _ in range(how.get("sweeps", 1)):
         expected = cbcd.sweep(on_cpu, S, q, lam=how.get("lam", 0.0), max_steps=steps)
         found = Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
         sweep(on_gpu, q, how.get("lam", 0.0), steps, found, kernel)
