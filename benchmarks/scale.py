@@ -52,7 +52,7 @@ def floors(n: int, m: int, hasher: DISH, gemm: float, copy: float, *, gpu: bool)
     t, d, r = hasher.n_iter_, 4096, R
     passes = t + 1  # the last sweep, which changed nothing, is not kept
     steps = 2 * r * passes  # at least: a step, and one more that changes nothing, a bit
-    bytes_a_step = n * (r // 8 + r // 8 + (60 if gpu else 28))  # H twice; group, q, sim (a GPU reads it again), column
+    bytes_a_step = n * (r // 8 + r // 8 + (60 if gpu else 28))  # H twice; group, q, sim (a GPU rereads it), column
     return {
         "features": max(2 * n * d * m / gemm, n * (d + m) * 4 / copy),
         "gram": max(1.25 * n * m * m / gemm, n * m * 4 / copy),
