@@ -9,6 +9,7 @@ import torch
 from dish import codes, parallel
 from dish.similarity import Classes, from_labels
 from dish.solver import cbcd
+from dish.solver.inner import InnerLoop
 from helpers.similarities import KINDS
 
 RNG = np.random.default_rng(3)
@@ -272,3 +273,30 @@ def test_steps_of_a_gpu_are_those_of_the_loop(several, lam, max_steps):
         np.testing.assert_array_equal(a.hSh, b.hSh)
         np.testing.assert_allclose(a.qh, b.qh)
     assert a.steps > 0
+
+
+@pytest.mark.parametrize(("lam", "max_steps"), [(0.0, 20), (3.0, 2)])
+@pytest.mark.parametrize("labels", ["classes", "several", "weighted"])
+def test_the_loop_of_labels_is_the_loop_of_any_similarity(labels, lam, max_steps, monkeypatch):
+    rng = np.random.default_rng(2)
+    n, r = 20_001, 70  # so many rows that thresholds are looked for between bounds; codes of two words
+    y = rng.integers(0, 5, n) if labels == "classes" else rng.random((n, 9)) < 0.2
+    S = from_labels(y, similar_weight=2.7 if labels == "weighted" else 2.0)
+    start, q = codes.pack(rng.standard_normal((n, r))), torch.from_numpy(5 * rng.standard_normal((r, n))).float()
+    q[3] = torch.round(q[3])  # many are equal
+    fast, slow = cbcd.PackedColumns(start, r), cbcd.PackedColumns(start, r)
+    assert InnerLoop.of(fast, S, lam, max_steps)
+    for _ in range(2):
+        a = cbcd.sweep(fast, S, q, lam=lam, max_steps=max_steps)
+        with monkeypatch.context() as patch:
+            patch.setattr(InnerLoop, "of", lambda *given: None)
+            b = cbcd.sweep(slow, S, q, lam=lam, max_steps=max_steps)
+        np.testing.assert_array_equal(fast.packed(), slow.packed())
+        np.testing.assert_array_equal(fast.cols, slow.cols)
+        assert (a.steps, a.flips) == (b.steps, b.flips)
+        np.testing.assert_allclose(a.hSh, b.hSh, rtol=1e-12)
+        np.testing.assert_array_equal(a.qh, b.qh)
+    assert a.steps > 0
+    q[5, 7] = torch.nan
+    with pytest.raises(ValueError, match="bit 5: the objective is nan"):
+        cbcd.sweep(fast, S, q)

@@ -36,6 +36,7 @@ from dish.similarity import Similarity
 from dish.solver.columns import Columns, DenseColumns, Sweep
 from dish.solver.device import DeviceColumns, pack_signs
 from dish.solver.fused import FusedSweep, can_fuse
+from dish.solver.inner import InnerLoop
 from dish.solver.packed import PackedColumns
 from dish.solver.steps import DeviceSteps
 
@@ -77,9 +78,12 @@ def _bit_by_bit(
 ) -> None:
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
+    inner = InnerLoop.of(H, S, lam, max_steps) if ranks.world == 1 else None
     with progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
-            if isinstance(H, DeviceColumns) and ranks.world == 1:
+            if inner:
+                inner.update_column(k, q[k], result)
+            elif isinstance(H, DeviceColumns) and ranks.world == 1:
                 DeviceSteps.on(H, S, q, lam).update_column(H, k, q[k], result, max_steps)
             else:
                 update_column(H, k, S, q[k], result, n=n, diag=diag, lam=lam, max_steps=max_steps, ranks=ranks)

@@ -117,9 +117,7 @@ class DenseColumns:
         b, group, linear, exact = self.Ht[k].astype(np.float64), row_group.numpy(), q.numpy(), self._exact(n_all)
         Qb = value.numpy()[group] - u.numpy().astype(exact) @ self.Ht.astype(exact, copy=False)
         sim = 4 * (Qb - diag.numpy()[group] * b) - linear + lam * (b + 1) / 2
-        parts = np.split(linear * b, range(CHUNK, self.n, CHUNK))
-        qb = np.sum([np.cumsum(part)[-1] for part in parts])  # in the order in which packed columns sum it
-        return torch.from_numpy(sim), torch.tensor(qb, dtype=torch.float64)
+        return torch.from_numpy(sim), torch.tensor(linear @ b, dtype=torch.float64)
 
     def column(self, k: int) -> NDArray[Any]:
         """Column k."""
