@@ -23,7 +23,7 @@ extern "C" void run(Sizes k, Memory m, int blocks) {
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    library = compiled(tmp_path_factory.mktemp("kernel"), fused.SOURCE, RUN, 64)
+    library = compiled(tmp_path_factory.mktemp("kernel"), fused.SOURCES, RUN, 64)
     library.run.argtypes = [fused.Sizes, fused.Memory, ctypes.c_int]
     return lambda sizes, memory, blocks, q: library.run(sizes, memory, blocks)
 

@@ -11,7 +11,7 @@ from dish.solver.nvrtc import launch
 from dish.solver.recorded import Recorded
 from dish.tf32 import tf32
 
-KERNEL = Path(__file__).with_name("steps.cu"), ""
+KERNEL = (Path(__file__).with_name("steps.cu"),), ""
 THREADS, MOVERS = 256, 512  # threads of a block, and the blocks that move W
 AT_ONCE = 10  # steps in a graph
 GATHER, EXCESS, MOVE = range(3)  # phases of the kernel

@@ -12,7 +12,7 @@ from dish.solver.columns import Sweep
 from dish.solver.device import DeviceColumns
 from dish.solver.nvrtc import can_compile, launch
 
-SOURCE = Path(__file__).with_name("sweep.cu")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("blocks.cu", "sweep.cu"))
 THREADS = 1024  # of a block; and the bins of a histogram
 ROOM = 10_000  # numbers of 4 bytes that a block may share beside its own 5 KB: 48 KB are sure to be there
 
@@ -128,6 +128,6 @@ class FusedSweep:
 
 def _launch(sizes: Sizes, memory: Memory, blocks: int, q: Tensor) -> None:
     linear = "double" if q.dtype == torch.float64 else "float"
-    kernel = SOURCE, f"-DLINEAR={linear} --fmad=false"  # products and sums round as torch's do
+    kernel = SOURCES, f"-DLINEAR={linear} --fmad=false"  # products and sums round as torch's do
     shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32) + sizes.r + 1)
     launch(kernel, q.device, blocks, THREADS, sizes, memory, shared=shared, together=True)

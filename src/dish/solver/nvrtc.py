@@ -18,7 +18,7 @@ def can_compile(device: torch.device) -> bool:
 
 
 def launch(
-    kernel: tuple[Path, str],
+    kernel: tuple[tuple[Path, ...], str],
     device: torch.device,
     blocks: int,
     threads: int,
@@ -26,7 +26,7 @@ def launch(
     shared: int = 0,
     together: bool = False,
 ) -> None:
-    """Start a kernel, given by its file and the options it is compiled with, on the current stream of a device.
+    """Start a kernel, given by its files and the options it is compiled with, on the current stream of a device.
 
     Arguments are ctypes' values. ``together``: all blocks at once, or not at all, since they wait for each other.
     """
@@ -38,7 +38,9 @@ def launch(
         extra = () if together else (None,)
         failed = start(function, blocks, 1, 1, threads, 1, 1, shared, stream, places, *extra)
     if failed:
-        raise RuntimeError(f"the GPU did not start the kernel of {kernel[0].name}: error {failed} of the CUDA driver")
+        raise RuntimeError(
+            f"the GPU did not start the kernel of {kernel[0][-1].name}: error {failed} of the CUDA driver"
+        )
 
 
 @cache
@@ -47,9 +49,10 @@ def _driver() -> ctypes.CDLL:
 
 
 @cache
-def _compiled(source: Path, options: str, device: int) -> ctypes.c_void_p:
-    """The kernel that bears the name of its file, for the GPU in use."""
-    compiled = torch.cuda._compile_kernel(source.read_text(), source.stem, nvcc_options=options.split())
+def _compiled(sources: tuple[Path, ...], options: str, device: int) -> ctypes.c_void_p:
+    """The kernel that bears the name of its last file, for the GPU in use."""
+    text = "".join(source.read_text() for source in sources)
+    compiled = torch.cuda._compile_kernel(text, sources[-1].stem, nvcc_options=options.split())
     function: ctypes.c_void_p = compiled.func
     _kept.append(compiled)
     return function

@@ -6,119 +6,6 @@
 // blocks' parts of qᵀb, which every block adds up in the same order, and the histograms of the selection.
 // A barrier over all blocks ends each phase: the launch has to be a cooperative one.
 
-#ifndef LINEAR
-#define LINEAR float  // what q is made of
-#endif
-#ifndef THREADS
-#define THREADS 1024
-#endif
-#ifndef SHARED_MEMORY
-#define SHARED_MEMORY(T, one, U, room) __shared__ T one; extern __shared__ U room[]
-#endif
-#define BINS THREADS  // of a histogram: one for every thread
-#define WARPS (THREADS / 32)
-#define AHEAD 4  // keys that a thread reads at a time: it waits for memory once
-#define INF __longlong_as_double(0x7ff0000000000000ll)
-
-typedef unsigned int word;
-typedef unsigned long long key_t_;
-typedef long long whole;
-
-struct Sizes {
-    int n, r, labels, words, max_steps;  // words: of a column
-    double w, lam;
-};
-
-struct Memory {
-    unsigned short* signs;  // (r, n): H as ±1 in bfloat16, read first and written last
-    word* by_bit;        // (r, words): bit i of word j is row 32 j + i
-    word* by_row;        // (ceil(r / 32), n): bit i of word j is column 32 j + i
-    word *b, *kept;      // (words,)
-    key_t_* keys;        // (n,): scores as whole numbers in the same order
-    const int* group;    // (n,)
-    const int *first, *of;  // labels of a group: of[first[g]] … of[first[g + 1] − 1]; null: the group is the label
-    const double* diag;  // (groups,): Q_ii
-    const LINEAR* q;     // (r, n)
-    int *u, *z, *bins;   // (2, r + 1), (2, labels), (3, BINS), zero at first
-    double* part;        // (5, blocks): qᵀb; least and largest score where b is 1, where b is −1
-    int* moved;          // (blocks,)
-    int* equal;          // (blocks,)
-    word* barrier;       // zero at first
-    double *hSh, *qh;    // (r,)
-    whole* found;        // steps, moves, and 1 + the bit at which a number was not finite
-};
-
-struct Shared {
-    int bins[BINS];
-    double reals[5][WARPS];
-    whole wholes[2][WARPS];
-    double all[5];  // qᵀb; least and largest score where b is −1, where b is 1: the least with the sign turned
-    whole moved;
-    key_t_ lo;
-    int need, inside;
-};
-
-#ifndef FRESH
-// What other blocks have written since: read anew every time, and not from the cache of one multiprocessor.
-template <class T> __device__ T fresh(const T* p) { return *(const volatile T*)p; }
-#endif
-
-__device__ void everybody(const Memory& m, word& target) {
-    target += gridDim.x;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(m.barrier, 1u);
-        while (fresh(m.barrier) < target) { }
-        __threadfence();
-    }
-    __syncthreads();
-}
-
-// --- sums and extremes over the threads of a warp, and of a block: the same for all of them ---
-
-template <class T> __device__ T warp_sum(T x) {
-    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
-    return x;
-}
-
-__device__ double warp_max(double x) {
-    for (int d = 16; d; d >>= 1) x = fmax(x, __shfl_xor_sync(~0u, x, d));
-    return x;
-}
-
-__device__ void block_sums(whole& x, whole& y, Shared& s) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    x = warp_sum(x), y = warp_sum(y);
-    __syncthreads();
-    if (lane == 0) s.wholes[0][warp] = x, s.wholes[1][warp] = y;
-    __syncthreads();
-    x = warp_sum(lane < WARPS ? s.wholes[0][lane] : 0), y = warp_sum(lane < WARPS ? s.wholes[1][lane] : 0);
-}
-
-__device__ whole block_sum(whole x, Shared& s) {
-    whole none = 0;
-    block_sums(x, none, s);
-    return x;
-}
-
-// Of a whole number per thread: the sum over the threads before this one, and over all.
-__device__ int block_scan(int x, int& all, Shared& s) {
-    int lane = threadIdx.x % 32, before = x;
-    for (int d = 1; d < 32; d <<= 1) {
-        int other = __shfl_up_sync(~0u, before, d);
-        if (lane >= d) before += other;
-    }
-    __syncthreads();
-    if (lane == 31) s.wholes[0][threadIdx.x / 32] = before;
-    __syncthreads();
-    int of_warp = lane < WARPS ? (int)s.wholes[0][lane] : 0;
-    all = warp_sum(of_warp);
-    return warp_sum(lane < (int)threadIdx.x / 32 ? of_warp : 0) + before - x;
-}
-
-// --- phases ---
-
 // H as bits, by row and by column; and back.
 __device__ void pack(const Sizes& k, const Memory& m, int w0, int w1) {
     for (int start = 32 * w0; start < 32 * w1; start += THREADS) {
@@ -348,6 +235,34 @@ __device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u_
     return {(double)u[k.r], (double)zz, (double)uu};
 }
 
+// The sums of column b as it is at first: z, and u.
+__device__ void begin(const Sizes& k, const Memory& m, const word* b, int w0, int w1, int* z_here, int* z, int* u) {
+    __syncthreads();
+    for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS)
+        add_labels(m, i, b[i >> 5] >> (i & 31) & 1 ? 1 : -1, z_here);
+    flush(z_here, z, k.labels);
+    count_against(k, m, b, w0, w1, u);
+}
+
+// Zeros where the next sums will be: of u, of z for the next bit at the first step of this one, of z in this block.
+__device__ void clear(const Sizes& k, const Memory& m, int bit, int step, int* u_next, int* z_here) {
+    if (blockIdx.x == 0) {
+        for (int j = threadIdx.x; j <= k.r; j += THREADS) u_next[j] = 0;
+        if (step == 0) for (int l = threadIdx.x; l < k.labels; l += THREADS) m.z[(~bit & 1) * k.labels + l] = 0;
+    }
+    for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;
+}
+
+// Column b into H, by column and by row.
+__device__ void write_back(const Sizes& k, const Memory& m, int bit, const word* b, int w0, int w1) {
+    __syncthreads();
+    for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.by_bit[(size_t)bit * k.words + w] = b[w];
+    for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS) {
+        word *h = m.by_row + (size_t)(bit / 32) * k.n + i, mask = 1u << bit % 32;
+        *h = b[i >> 5] >> (i & 31) & 1 ? *h | mask : *h & ~mask;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m) {
     SHARED_MEMORY(Shared, s, int, room);  // room: z, the table of 16 sums for every four bits, u
     int *z_here = room, *table = room + k.labels, *u_here = table + 128 * ((k.r + 31) / 32);
@@ -362,21 +277,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
         const word* b = m.by_bit + (size_t)bit * k.words;
         int* z = m.z + (bit & 1) * k.labels;
         double g_kept = INF, hSh = 0, qh = 0;
-        __syncthreads();
-        for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS)
-            add_labels(m, i, b[i >> 5] >> (i & 31) & 1 ? 1 : -1, z_here);
-        flush(z_here, z, k.labels);
-        count_against(k, m, b, w0, w1, m.u + (round & 1) * (k.r + 1));
+        begin(k, m, b, w0, w1, z_here, z, m.u + (round & 1) * (k.r + 1));
         everybody(m, target);
         for (int step = 0;; ++step) {
             int *u = m.u + (round & 1) * (k.r + 1), *u_next = m.u + (~round & 1) * (k.r + 1);
             Totals t = gather(k, m, bit, u, z, z_here, table, u_here, s);
             score(k, m, bit, b, w0, w1, t.b1, z_here, table, s);
-            if (blockIdx.x == 0) {
-                for (int j = threadIdx.x; j <= k.r; j += THREADS) u_next[j] = 0;
-                if (step == 0) for (int l = threadIdx.x; l < k.labels; l += THREADS) m.z[(~bit & 1) * k.labels + l] = 0;
-            }
-            for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;  // score has ended with a barrier
+            clear(k, m, bit, step, u_next, z_here);  // score has ended with a barrier
             ++round;
             everybody(m, target);
             add_up(m, step > 0, s);
@@ -389,10 +296,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
                 return;
             }
             steps += moved > 0;
-            if (g > g_kept) {  // worse than the column we had: take the step back
-                b = m.kept;
-                break;
-            }
+            bool worse = g > g_kept;
+            if (worse) b = m.kept;  // the column we had: take the step back
+            if (worse) break;
             hSh = bSb, qh = qb, flips += moved;
             bool balanced = t.b1 == k.n % 2;  // one that is not is no solution to fall back to
             if (balanced) {
@@ -410,12 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
             count_against(k, m, b, w0, w1, m.u + (round & 1) * (k.r + 1));
             everybody(m, target);
         }
-        __syncthreads();
-        for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.by_bit[(size_t)bit * k.words + w] = b[w];
-        for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS) {
-            word *h = m.by_row + (size_t)(bit / 32) * k.n + i, mask = 1u << bit % 32;
-            *h = b[i >> 5] >> (i & 31) & 1 ? *h | mask : *h & ~mask;
-        }
+        write_back(k, m, bit, b, w0, w1);
         if (blockIdx.x == 0 && threadIdx.x == 0) m.hSh[bit] = hSh, m.qh[bit] = qh;
     }
     __syncthreads();
