@@ -85,7 +85,7 @@ def nets_table(runs: Runs) -> str:
 def recipe_table(first: Runs, second: Runs) -> str:
     """What was chosen by held-out training images."""
     rows = []
-    for group, runs in (("recipe", first), ("recipe2", second)):
+    for group, runs in (("recipe", first), ("recipe2", second), ("recipe3", first)):
         for name in dict.fromkeys(run["name"] for run in runs if run["group"] == group):
             rows.append([name, *(cell(values(runs, group, name, r)) for r in (12, 48))])
     return markdown_grid(["held-out training images", "12 bits", "48 bits"], rows)
