@@ -6,13 +6,13 @@ import torch
 from safetensors.torch import save_file
 
 import dish
-from dish import DeepDISH, nets
+from dish import DISH, DeepDISH, nets
 from dish.deep import training
 from helpers.deep import Tiny, patches, score, tiny
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["paper", "codewords"])
+@pytest.mark.parametrize("head", ["paper", "codewords", "kernel"])
 def test_only_what_is_on_top_learns(head, monkeypatch):
     (X, y), (Xq, yq) = patches(300, 0), patches(100, 1)
     torch.manual_seed(0)
@@ -44,5 +44,42 @@ def test_what_cannot_be_frozen_is_refused():
     X, y = patches(20, 0)
     with pytest.raises(ValueError, match="freeze=True needs weights"):
         DeepDISH(freeze=True).fit(X, y)
+    with pytest.raises(ValueError, match="head='kernel' is for a network that stays as it is"):
+        tiny(head="kernel").fit(X, y)
+    with pytest.raises(ValueError, match="has no rounds to keep"):
+        tiny(head="kernel", freeze=True, checkpoint="c.dish").fit(X, y)
     with pytest.raises(ValueError, match="freeze is for images"):
         tiny(freeze=True).fit(X.reshape(20, -1).astype(np.float32), y)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_kernel_on_top_is_that_of_dish(several, tmp_path):
+    """By the features of the network, from a file and through the functions users call."""
+    X, y = patches(80, 0)
+    y = np.stack([y == 0, y >= 1, y == 2], 1).astype(np.uint8) if several else y
+    torch.manual_seed(0)
+    save_file(nets.build("6conv", None).state_dict(), tmp_path / "w.safetensors")
+    hasher = DeepDISH(12, weights=tmp_path / "w.safetensors", freeze=True, head="kernel", mirror=False, device="cpu")
+    hasher.fit(X, y)
+    with torch.no_grad():
+        phi = hasher.model_.body(hasher.model_.prepare(torch.from_numpy(X)))
+    rows = torch.nn.functional.normalize(phi, dim=1).numpy()
+    seed = int(np.random.RandomState(0).randint(2**31 - 1))  # what random_state=0 comes to
+    reference = DISH(12, n_anchors=80, device="cpu", random_state=seed).fit(rows, y)
+    F = hasher.decision_function(X)
+    np.testing.assert_allclose(F, reference.decision_function(rows), atol=1e-4)
+    np.testing.assert_array_equal(hasher.codes_, hasher.transform(X))
+    hasher.save(tmp_path / "m.dish")
+    np.testing.assert_array_equal(dish.load(tmp_path / "m.dish").decision_function(X), F)
+
+
+@pytest.mark.slow
+def test_the_kernel_on_top_in_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    X, y = patches(60, 0)
+    hasher = tiny(net=Tiny(), freeze=True, head="kernel", mirror=True).fit(X, y)
+    hasher.export_onnx(tmp_path / "codes.onnx", output="codes")
+    (packed,) = onnxruntime.InferenceSession(str(tmp_path / "codes.onnx")).run(None, {"images": X})
+    sure = np.abs(hasher.decision_function(X)) > 1e-4  # other libraries round otherwise
+    found, ours = (np.unpackbits(codes, axis=1)[:, : hasher.n_bits] for codes in (packed, hasher.transform(X)))
+    np.testing.assert_array_equal(found[sure], ours[sure])

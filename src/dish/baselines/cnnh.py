@@ -36,7 +36,7 @@ class CNNH(DeepHasher):
             H = factorise(problem.S, self.n_bits, np.random.RandomState(problem.seed), self.N_SWEEPS)
         packed = codes.pack(H)
         target = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(problem.device, torch.float32)
-        head = nn.Linear(training.model.hash.in_features, problem.n_targets).to(problem.device)
+        head = nn.Linear(training.model.width, problem.n_targets).to(problem.device)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             distance = (torch.tanh(F) - target[batch.rows]).square().mean()

@@ -20,7 +20,7 @@ class GreedyHash(DeepHasher):
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         problem = training.problem
-        head = nn.Linear(training.model.hash.out_features, problem.n_targets).to(problem.device)
+        head = nn.Linear(training.model.n_outputs, problem.n_targets).to(problem.device)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             h = sign(F)

@@ -187,7 +187,7 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
         print(f"dish: note: no option says which network: {chosen}", file=sys.stderr)
     if not found:
         return {}
-    return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False, "epochs": 15}
+    return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False, "head": "kernel"}
 
 
 def _refuse_other_kind(context: typer.Context, rows: Path, images: bool) -> None:

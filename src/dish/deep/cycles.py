@@ -37,7 +37,7 @@ class CodewordFit:
         problem = self.training.problem
         self.t = one_hot(problem.targets, problem.n_targets)
         self.share = self.t.nanmean(0).nan_to_num(0.0)
-        self.width = self.n_bits if problem.several else self.training.model.hash.out_features  # of codewords
+        self.width = self.n_bits if problem.several else self.training.model.n_outputs  # of codewords
         self.held, self.seen = hold_out(problem.n, problem.seed + 7)
 
     def learn(self, done: State | None) -> tuple[Packed, list[float]]:

@@ -35,8 +35,7 @@ class Problem:
         """The same problem with Φ (n, D) as its rows; every process computes its part."""
         size, model = model.rows_at_once(), model.eval()
         with torch.no_grad():
-            width = model.hash.in_features
-            phi = torch.zeros(self.n, width, device=self.device)
+            phi = torch.zeros(self.n, model.width, device=self.device)
             for i in range(self.ranks.rank * size, self.n, self.ranks.world * size):
                 phi[i : i + size] = model(model.prepare(self.rows[i : i + size]))[0]
         self.ranks.sum_in_place(phi)

@@ -16,6 +16,7 @@ from dish.deep.checkpoint import State
 from dish.deep.cycles import CodewordFit, bit_agreement
 from dish.deep.data import Problem
 from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.kernel_top import fit_kernel_top
 from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
 from dish.solver import cbcd
@@ -41,14 +42,15 @@ class DeepDISH(DeepHasher):
         Weight ν of the loss in the H-step.
     stop_agreement : float
         Rounds end once that share of the bits of F on the training images equals H.
-    head : "paper" or "codewords"
+    head : "paper", "codewords" or "kernel"
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
         loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
         where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
         500 rows or more a part is held out in the first half of the rounds, to fit it. Labels (n, l) may be between
         0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
-        the paper's.
+        the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
+        of the network (``deep.kernel_top``); of a few thousand images it learns much more than a layer does.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
@@ -109,7 +111,8 @@ class DeepDISH(DeepHasher):
     def _check_params(self) -> None:
         super()._check_params()
         check_integer("n_iter", self.n_iter, low=0)
-        check_option("head", self.head, ("paper", "codewords"))
+        check_option("head", self.head, ("paper", "codewords", "kernel"))
+        self._check_kernel_head()
         check_number("mu", self.mu, low=0)
         check_number("nu", self.nu, low=0)
         if not 0 <= check_number("alpha", self.alpha, low=0) <= 0.5:
@@ -117,8 +120,21 @@ class DeepDISH(DeepHasher):
         check_number("stop_agreement", self.stop_agreement, low=0)
         if self.patience is not None:
             check_integer("patience", self.patience, low=1)
-            if self.head == "paper":
-                raise ValueError("patience is for head='codewords', which holds rows out; the paper's head has none")
+            if self.head != "codewords":
+                raise ValueError(f"patience is for head='codewords', which holds rows out; this is {self.head!r}")
+
+    def _check_kernel_head(self) -> None:
+        if self.head != "kernel":
+            return
+        if not self.freeze:
+            raise ValueError(
+                "head='kernel' is for a network that stays as it is: give freeze=True and weights (rows of features: "
+                "DISH), or train the network with head='codewords' or 'paper'"
+            )
+        if self.checkpoint is not None:
+            raise ValueError(
+                "checkpoint: a network that stays as it is (head='kernel') has no rounds to keep: leave it out"
+            )
 
     @property
     def _takes_graded(self) -> bool:
@@ -127,6 +143,8 @@ class DeepDISH(DeepHasher):
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         if self.head == "paper":
             return self.n_bits, False
+        if self.head == "kernel":
+            return 0, False
         if problem.several:
             return problem.n_targets, False
         return max(self.n_bits, codewords.WIDTH), codewords.NORM
@@ -134,6 +152,10 @@ class DeepDISH(DeepHasher):
     def _learn(self, training: Training, done: State | None) -> Fitted:
         if self.head == "codewords":
             return self._learn_codewords(training, done)
+        if self.head == "kernel":
+            with training.stage("kernel"):
+                training.model.top = fit_kernel_top(training.problem, self.n_bits).to(training.problem.device)
+            return {"codes_": training.codes(), "agreement_": []}
         if done is None:
             train_classifier(training)
             done = training.save(0, training.codes())
@@ -163,7 +185,7 @@ class DeepDISH(DeepHasher):
         H = torch.from_numpy(codes.unpack(packed, r)).to(problem.device, torch.float32)
         seed = problem.seed + 1000 * round_
         seed_generators(seed + 2, problem.device)  # new head, dropout: as if no round had gone before
-        head = nn.Linear(training.model.hash.in_features, problem.n_targets).to(problem.device)
+        head = nn.Linear(training.model.width, problem.n_targets).to(problem.device)
         flips = torch.Generator(problem.device).manual_seed(seed + 500)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
@@ -186,7 +208,7 @@ class DeepDISH(DeepHasher):
 def train_classifier(training: Training) -> None:
     """The start (CNNBH): classes are told from the r outputs, so that their signs come to say which class it is."""
     problem = training.problem
-    head = nn.Linear(training.model.hash.out_features, problem.n_targets).to(problem.device)
+    head = nn.Linear(training.model.n_outputs, problem.n_targets).to(problem.device)
 
     def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
         return problem.classification_loss(head(torch.tanh(F)), batch.rows)

@@ -37,7 +37,7 @@ class Extractor:
         blank = torch.zeros(1, self.side, self.side, 3, dtype=torch.uint8)
         model, _ = make_model(net, weights, None, 1, blank)
         self.model = model.to(self.device).eval()
-        self.width = model.hash.in_features
+        self.width = model.width
 
     def __call__(self, pixels: images.Pixels) -> Features:
         """Features of images, all at once."""

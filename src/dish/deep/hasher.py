@@ -25,6 +25,7 @@ from dish.checks import check_integer, check_number, check_option
 from dish.deep import curves
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, learnable
+from dish.deep.kernel_top import KernelTop
 from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
 from dish.deep.top import PosteriorTop
 from dish.deep.training import Settings, Training, reporter, seeded
@@ -335,7 +336,7 @@ class DeepHasher(Hasher):
         fitted = {
             "n_features_in_": self.n_features_in_,
             "vectors_": self.vectors_,
-            "width": self.model_.hash.in_features,
+            "width": self.model_.width,
         }
         modelfile.save(path, type(self).__name__, {"init": params, "fitted": fitted}, arrays)
 
@@ -352,11 +353,12 @@ class DeepHasher(Hasher):
         if hasher.vectors_:
             body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
-        n_outputs = len(arrays["model.hash.bias"])
+        n_outputs = len(arrays.get("model.hash.bias", ()))
         norm = "model.norm.running_mean" in arrays
         hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, norm)
-        if "model.top.V" in arrays:
-            hasher.model_.top = PosteriorTop.of({k.removeprefix("model.top."): a for k, a in arrays.items()})
+        top = {k.removeprefix("model.top."): a for k, a in arrays.items() if k.startswith("model.top.")}
+        if top:
+            hasher.model_.top = KernelTop(top) if "anchors" in top else PosteriorTop.of(top)
         load_state(hasher.model_, arrays, "model.")
         return hasher
 

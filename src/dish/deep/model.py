@@ -22,10 +22,13 @@ class HashingNet(nn.Module):
     def __init__(
         self, body: nn.Module, width: int, n_outputs: int, size: int, normal: nets.Normal, norm: bool = False
     ) -> None:
-        """``norm``: batch norm of the outputs, so that every one is above zero about as often as below."""
+        """``norm``: batch norm of the outputs, so that every one is above zero about as often as below.
+
+        Without outputs ``top`` takes Φ itself.
+        """
         super().__init__()
-        self.body = body
-        self.hash = nn.Linear(width, n_outputs)
+        self.body, self.width, self.n_outputs = body, width, n_outputs
+        self.hash: nn.Module = nn.Linear(width, n_outputs) if n_outputs else nn.Identity()
         self.norm = nn.BatchNorm1d(n_outputs, affine=False) if norm else nn.Identity()
         self.top: nn.Module = nn.Identity()  # after training: what turns the outputs into F
         self.size = size
