@@ -56,6 +56,7 @@ class Whitening:
 
     L: Tensor  # (m, m) float64, lower
     rho: float
+    A: Tensor  # KᵀK + ρI: to multiply L by its transpose takes longer than to factor A
 
     @classmethod
     def of(cls, G: Tensor, ridge: float) -> Whitening:
@@ -72,7 +73,7 @@ class Whitening:
                         f"rows): ridge={ridge * boost:g} is used",
                         stacklevel=2,
                     )
-                return cls(L, rho)
+                return cls(L, rho, G)
         raise ValueError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
 
     def solve(self, B: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class Whitening:
 
     def gram(self) -> Tensor:
         """KᵀK."""
-        G = self.L @ self.L.T
+        G = self.A.clone()
         G.diagonal().sub_(self.rho)
         return G
 
