@@ -31,27 +31,24 @@ class InnerLoop:
         return None
 
     def __init__(self, H: PackedColumns, S: Classes | LabelCounts, lam: float, max_steps: int) -> None:
-        self.H, self.row_group, self.lam, self.max_steps = H, S.row_group, lam, max_steps
-        self.diag = H.r * S.diag - (H.r - 1)  # Q_ii
-        self.sets, self.w = by_size(S), S.w
+        self.H, self.S, self.lam, self.max_steps = H, S, lam, max_steps
+        self.diag = (H.r * S.diag - (H.r - 1)).numpy()  # Q_ii
+        self.sets = by_size(S)
         self.counts, self.counted = np.zeros((2, S.n_groups), np.int32)  # Eᵀb, now and when z was made of it
         self.z, self.value = np.zeros(n_labels(S)), np.zeros(S.n_groups)  # Yᵀb, and r·Sb by group
         self.differ = np.zeros(H.r, np.int64)
 
     def update_column(self, k: int, q: Tensor, result: Sweep) -> None:
         """Steps on bit k until it stops changing."""
-        H, n, column = self.H, self.H.n, self.H.cols[k]
-        kept, g_kept, moved = H.column(k), np.inf, 0
-        sums = H.sums(k, self.row_group, len(self.counts))[0]
-        self.counts[:] = sums.numpy()
+        H, n, column, row_group, linear = self.H, self.H.n, self.H.cols[k], self.S.row_group.numpy(), q.numpy()
+        kept, g_kept, moved, sim = H.column(k), np.inf, 0, torch.from_numpy(H.sim)
+        self.counts[:] = H.sums(k, self.S.row_group, self.S.n_groups)[0].numpy()
         for step in range(self.max_steps + 1):
             _differing(H.cols, k, self.differ)
             u = n - 2.0 * self.differ
             u[k] = 0  # H'ᵀ b
-            bSb = _similar(self.counts, self.counted, *self.sets, self.z, self.w, H.r, self.value)
-            value = torch.from_numpy(self.value)
-            sim, linear = H.scores(k, torch.from_numpy(u), value, self.diag, self.row_group, q, self.lam, n)
-            qb = float(linear)
+            bSb = _similar(self.counts, self.counted, *self.sets, self.z, self.S.w, H.r, self.value)
+            qb = H.score(k, u, self.value, self.diag, row_group, linear, self.lam)
             g = -2 * (H.r * bSb - float(u @ u)) + qb  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
             if not np.isfinite(g):
                 raise ValueError(
@@ -70,7 +67,7 @@ class InnerLoop:
             moved = H.set_largest(k, sim, *H.kth_largest(sim, (n + 1) // 2))
             if moved == 0:
                 break
-            _recount(before, column, self.row_group.numpy(), self.counts)
+            _recount(before, column, row_group, self.counts)
             result.steps += 1
 
 
@@ -93,18 +90,18 @@ def _similar(counts: Any, counted: Any, order: Any, first: Any, of: Any, z: Any,
     """
     total, bSb = 0.0, 0.0
     for i in range(len(order)):
-        g = order[i]
+        g = np.uint64(order[i])  # (of a number with a sign numba would have to ask whether it is below 0)
         total += counts[g]
         more = counts[g] - counted[g]
         if more != 0:
             counted[g] = counts[g]
             for t in range(first[i], first[i + 1]):
-                z[of[t]] += more
+                z[np.uint64(of[t])] += more
     for i in range(len(order)):
         shared = 0.0
         for t in range(first[i], first[i + 1]):
-            shared += z[of[t]]
-        g = order[i]
+            shared += z[np.uint64(of[t])]
+        g = np.uint64(order[i])
         Sb = w * shared - total
         bSb += counts[g] * Sb
         value[g] = r * Sb

@@ -25,7 +25,7 @@ class PackedColumns:
         self.rows = codes.as_words(packed)  # (n, ceil(r/64)) uint64, the first byte lowest
         self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
         self.chunks = -(-self.n // CHUNK)
-        self._sim, self._scratch = np.empty(self.n), np.empty(self.n)
+        self.sim, self._scratch = np.empty(self.n), np.empty(self.n)
         # waking a thread costs as much as it saves on fewer chunks; scores are most of the work
         self.threads, self.threads_of_scores = team.size(self.chunks // 8), team.size(self.chunks // 4)
 
@@ -53,14 +53,27 @@ class PackedColumns:
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        table = byte_table(u.numpy(), self.rows.shape[1])
-        arrays = row_group.numpy(), value.numpy(), diag.numpy(), table, q.numpy()
+        qb = self.score(k, u.numpy(), value.numpy(), diag.numpy(), row_group.numpy(), q.numpy(), lam)
+        return torch.from_numpy(self.sim), torch.tensor(qb, dtype=torch.float64)
+
+    def score(
+        self,
+        k: int,
+        u: NDArray[Any],
+        value: NDArray[Any],
+        diag: NDArray[Any],
+        row_group: NDArray[Any],
+        q: NDArray[Any],
+        lam: float,
+    ) -> float:
+        """The same by arrays: qᵀb, and the scores in ``sim``."""
+        arrays = row_group, value, diag, byte_table(u, self.rows.shape[1]), q
         linear, ends = np.empty(self.chunks), self._ends(self.threads_of_scores)
         team.run(
-            lambda t: _scores(ends[t], ends[t + 1], self.rows, self.cols[k], *arrays, lam, self._sim, linear),
+            lambda t: _scores(ends[t], ends[t + 1], self.rows, self.cols[k], *arrays, lam, self.sim, linear),
             self.threads_of_scores,
         )
-        return torch.from_numpy(self._sim), torch.tensor(sum(linear.tolist()), dtype=torch.float64)
+        return sum(linear.tolist())
 
     def column(self, k: int) -> NDArray[np.uint64]:
         """Column k as words of 64 rows."""
