@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.deep import patches, smooth
+from helpers.deep import Tiny, patches, smooth, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,22 @@ def test_several_processes_take_the_steps_of_one(world, tmp_path):
     for one in run(body, world, tmp_path):
         np.testing.assert_allclose(one["loss"], [e["loss"] for e in alone.history_], rtol=1e-4)
         np.testing.assert_allclose(one["F"], alone.decision_function(X), atol=1e-3)
+
+
+def test_several_processes_put_the_same_kernel_on_a_frozen_network(tmp_path):
+    X, y = patches(400, 0)
+    torch.manual_seed(0)
+    alone = tiny(net=Tiny(), freeze=True, head="kernel").fit(X, y)
+    body = """
+from helpers.deep import Tiny
+torch.manual_seed(0)
+h = tiny(net=Tiny(), freeze=True, head="kernel").fit(X, y)
+found = dict(F=h.decision_function(X), codes=h.codes_)
+"""
+    first, second = run(body, 2, tmp_path)
+    np.testing.assert_array_equal(first["F"], second["F"])
+    np.testing.assert_allclose(first["F"], alone.decision_function(X), atol=1e-3)
+    assert first["codes"].shape == alone.codes_.shape
 
 
 BAD = """

@@ -75,8 +75,8 @@ class KernelTop(nn.Module):
 
 
 def fit_kernel_top(problem: Problem, n_bits: int) -> KernelTop:
-    """By DISH on features (n, D); of several processes each gives its share of the rows."""
-    mine = slice(problem.ranks.rank, None, problem.ranks.world)
+    """By DISH on features (n, D); of several processes each gives its share of the rows, in order."""
+    mine = torch.arange(problem.n).tensor_split(problem.ranks.world)[problem.ranks.rank].to(problem.device)
     rows = functional.normalize(problem.rows[mine].float(), dim=1).cpu().numpy()
     y = problem.targets[mine].cpu().numpy()
     y = y.astype(np.uint8) if problem.several else y
