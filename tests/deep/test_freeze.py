@@ -8,6 +8,9 @@ from safetensors.torch import save_file
 import dish
 from dish import DISH, DeepDISH, nets
 from dish.deep import training
+from dish.deep.data import Problem
+from dish.parallel import ALONE
+from dish.similarity import from_labels
 from helpers.deep import Tiny, patches, score, tiny
 
 
@@ -31,6 +34,7 @@ def test_a_frozen_network_is_saved_whole_and_resumes(tmp_path):
     torch.manual_seed(0)
     save_file(nets.build("6conv", None).state_dict(), tmp_path / "w.safetensors")
     given = {"weights": tmp_path / "w.safetensors", "freeze": True, "epochs": 2, "n_iter": 1, "device": "cpu"}
+    given |= {"head": "codewords"}
     hasher = DeepDISH(12, checkpoint=tmp_path / "c.dish", **given).fit(X, y)
     hasher.save(tmp_path / "m.dish")
     F = hasher.decision_function(X)
@@ -46,8 +50,6 @@ def test_what_cannot_be_frozen_is_refused():
         DeepDISH(freeze=True).fit(X, y)
     with pytest.raises(ValueError, match="head='kernel' is for a network that stays as it is"):
         tiny(head="kernel").fit(X, y)
-    with pytest.raises(ValueError, match="has no rounds to keep"):
-        tiny(head="kernel", freeze=True, checkpoint="c.dish").fit(X, y)
     with pytest.raises(ValueError, match="freeze is for images"):
         tiny(freeze=True).fit(X.reshape(20, -1).astype(np.float32), y)
 
@@ -83,3 +85,30 @@ def test_the_kernel_on_top_in_onnx(tmp_path):
     sure = np.abs(hasher.decision_function(X)) > 1e-4  # other libraries round otherwise
     found, ours = (np.unpackbits(codes, axis=1)[:, : hasher.n_bits] for codes in (packed, hasher.transform(X)))
     np.testing.assert_array_equal(found[sure], ours[sure])
+
+
+@pytest.mark.parametrize(
+    ("params", "graded", "vectors", "head"),
+    [
+        ({}, False, False, "paper"),
+        ({}, False, True, "codewords"),
+        ({}, True, False, "codewords"),
+        ({"freeze": True}, False, False, "kernel"),
+        ({"freeze": True}, True, False, "codewords"),
+        ({"patience": 3}, False, False, "codewords"),
+        ({"head": "paper"}, False, True, "paper"),
+    ],
+)
+def test_what_auto_stands_for(params, graded, vectors, head):
+    targets = torch.tensor([[1.0, 0.5], [0.0, float("nan")]]) if graded else torch.tensor([0, 1])
+    rows = torch.zeros(2, 4) if vectors else torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
+    problem = Problem(rows, targets, from_labels([0, 1]), 0, torch.device("cpu"), ALONE)
+    assert DeepDISH(**params)._chosen_head(problem) == head
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_checkpoint_that_is_not_written_is_said(tmp_path):
+    X, y = patches(40, 0)
+    with pytest.warns(UserWarning, match="no rounds to keep"):
+        tiny(freeze=True, checkpoint=tmp_path / "c.dish").fit(X, y)
+    assert not (tmp_path / "c.dish").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,17 @@ class DeepDISH(DeepHasher):
         Weight ν of the loss in the H-step.
     stop_agreement : float
         Rounds end once that share of the bits of F on the training images equals H.
-    head : "paper", "codewords" or "kernel"
+    head : "auto", "paper", "codewords" or "kernel"
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
         loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
         where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
-        500 rows or more a part is held out in the first half of the rounds, to fit it. Labels (n, l) may be between
+        500 rows or more a part is held out in the first rounds, to fit it. Labels (n, l) may be between
         0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
         the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
-        of the network (``deep.kernel_top``); of a few thousand images it learns much more than a layer does.
+        of the network (``deep.kernel_top``); of a few thousand images it learns much more than a layer does. "auto":
+        the paper's for images whose network is trained, the kernel where it stays as it is, and codewords for vectors
+        (which the paper does not have) and wherever ``patience`` or graded labels ask for them.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
@@ -68,7 +71,7 @@ class DeepDISH(DeepHasher):
         mu: float = 1.0,
         nu: float = 1e-4,
         stop_agreement: float = 0.9999,
-        head: str = "paper",
+        head: str = "auto",
         batch_size: int = 128,
         lr: float | str = "auto",
         weight_decay: float | str = "auto",
@@ -111,7 +114,7 @@ class DeepDISH(DeepHasher):
     def _check_params(self) -> None:
         super()._check_params()
         check_integer("n_iter", self.n_iter, low=0)
-        check_option("head", self.head, ("paper", "codewords", "kernel"))
+        check_option("head", self.head, ("auto", "paper", "codewords", "kernel"))
         self._check_kernel_head()
         check_number("mu", self.mu, low=0)
         check_number("nu", self.nu, low=0)
@@ -120,39 +123,48 @@ class DeepDISH(DeepHasher):
         check_number("stop_agreement", self.stop_agreement, low=0)
         if self.patience is not None:
             check_integer("patience", self.patience, low=1)
-            if self.head != "codewords":
+            if self.head not in ("auto", "codewords"):
                 raise ValueError(f"patience is for head='codewords', which holds rows out; this is {self.head!r}")
 
     def _check_kernel_head(self) -> None:
-        if self.head != "kernel":
-            return
-        if not self.freeze:
+        if self.head == "kernel" and not self.freeze:
             raise ValueError(
                 "head='kernel' is for a network that stays as it is: give freeze=True and weights (rows of features: "
                 "DISH), or train the network with head='codewords' or 'paper'"
             )
-        if self.checkpoint is not None:
-            raise ValueError(
-                "checkpoint: a network that stays as it is (head='kernel') has no rounds to keep: leave it out"
-            )
 
     @property
     def _takes_graded(self) -> bool:
-        return self.head == "codewords"
+        return self.head in ("auto", "codewords")
+
+    def _chosen_head(self, problem: Problem) -> str:
+        """What "auto" stands for."""
+        if self.head != "auto":
+            return self.head
+        graded = problem.several and bool(((problem.targets != 0) & (problem.targets != 1)).any())  # or missing
+        if self.patience is not None or graded:
+            return "codewords"
+        if self.freeze:
+            return "kernel"
+        return "paper" if problem.rows.ndim == 4 else "codewords"
 
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
-        if self.head == "paper":
+        head = self._chosen_head(problem)
+        if head == "paper":
             return self.n_bits, False
-        if self.head == "kernel":
+        if head == "kernel":
             return 0, False
         if problem.several:
             return problem.n_targets, False
         return max(self.n_bits, codewords.WIDTH), codewords.NORM
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
-        if self.head == "codewords":
+        head = self._chosen_head(training.problem)
+        if head == "codewords":
             return self._learn_codewords(training, done)
-        if self.head == "kernel":
+        if head == "kernel":
+            if self.checkpoint is not None:
+                warnings.warn("checkpoint: head='kernel' has no rounds to keep, so none is written", stacklevel=3)
             with training.stage("kernel"):
                 training.model.top = fit_kernel_top(training.problem, self.n_bits).to(training.problem.device)
             return {"codes_": training.codes(), "agreement_": []}
