@@ -119,7 +119,7 @@ def test_the_fingerprint_of_plain_parameters_is_that_of_version_0_1():
     problem, _ = hasher._prepare(X, y, ALONE)
     wanted = hashlib.sha256(json.dumps({**old, "seed": problem.seed}, sort_keys=True).encode())
     wanted.update(X.tobytes() + y.astype(np.int64).tobytes())
-    assert checkpoints.fingerprint(hasher.get_params(), problem) == wanted.hexdigest()
+    assert checkpoints.fingerprint(hasher._params_of(problem), problem) == wanted.hexdigest()
 
 
 def test_the_rows_are_hashed_once_per_fit(tmp_path, monkeypatch):

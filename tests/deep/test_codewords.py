@@ -58,7 +58,7 @@ def test_labels_may_be_missing_or_between_0_and_1(digits):
     hasher = DeepDISH(32, head="codewords", epochs=5, n_iter=1, device="cpu").fit(X, graded)
     assert metrics.mean_average_precision(hasher.transform(Xq), Yq, hasher.transform(X), Y) > 0.85
     with pytest.raises(ValueError, match=r"missing .NaN. or between 0 and 1: only"):
-        DeepDISH(32).fit(X, graded)
+        DeepDISH(32, head="paper").fit(X, graded)
     with pytest.raises(ValueError, match=r"y: labels \(n, l\) must be from 0 to 1"):
         DeepDISH(32, head="codewords").fit(X, 2 * graded)
 
@@ -148,7 +148,7 @@ def test_patience_needs_rows_to_hold_out(digits):
     with pytest.raises(ValueError, match=r"patience needs rows to hold out: at least 500 rows .got 100"):
         DeepDISH(8, head="codewords", patience=3, device="cpu").fit(digits[0][:100], digits[1][:100])
     with pytest.raises(ValueError, match="patience is for head='codewords'"):
-        DeepDISH(8, patience=3).fit(*digits[:2])
+        DeepDISH(8, head="paper", patience=3).fit(*digits[:2])
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_files_and_parameters(digits, tmp_path):
     hasher.save(tmp_path / "m.dish")
     loaded = dish.load(tmp_path / "m.dish")
     np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
-    with pytest.raises(ValueError, match="head must be one of 'paper', 'codewords'"):
+    with pytest.raises(ValueError, match="head must be one of 'auto', 'paper', 'codewords', 'kernel'"):
         DeepDISH(head="cosine").fit(X, y)
 
 

@@ -148,6 +148,9 @@ class DeepDISH(DeepHasher):
             return "kernel"
         return "paper" if problem.rows.ndim == 4 else "codewords"
 
+    def _params_of(self, problem: Problem) -> dict[str, Any]:
+        return {**super()._params_of(problem), "head": self._chosen_head(problem)}
+
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         head = self._chosen_head(problem)
         if head == "paper":

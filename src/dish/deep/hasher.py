@@ -206,7 +206,7 @@ class DeepHasher(Hasher):
             problem = problem.seen_by(model)
             model.body = nn.Identity()
         seconds = time.perf_counter() - start
-        checkpoint = Checkpoint(self.checkpoint, self.get_params(deep=False), problem)
+        checkpoint = Checkpoint(self.checkpoint, self._params_of(problem), problem)
         done = checkpoint.read(model)
         if done is not None:
             problem = replace(problem, seed=done.seed)
@@ -229,6 +229,10 @@ class DeepHasher(Hasher):
             recordable=not isinstance(self.net, nn.Module),
             report=reporter(type(self).__name__, self.verbose),
         )
+
+    def _params_of(self, problem: Problem) -> dict[str, Any]:
+        """The parameters, with what "auto" stands for where that decides what is learned."""
+        return dict(self.get_params(deep=False))
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         """The method: train the network, from the state ``done`` on if there is one; attributes to keep."""
