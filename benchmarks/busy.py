@@ -2,6 +2,7 @@
 
     python benchmarks/busy.py               # everything; writes benchmarks/results/busy.json
     python benchmarks/busy.py first neighbours     # some parts; the others stay in the file as they were
+    python benchmarks/busy.py page                 # the table of docs/scale.md, from the file
 
 Every figure is the fastest of a few runs. What is compared runs in turn, so that a change of the machine's load meets
 both; the load average before and after each part is kept beside it. Rows are synthetic. Parts:
@@ -31,9 +32,12 @@ import torch
 
 from dish import DISH, machine
 from dish.experiments import bench
+from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "busy.json"
 README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+MARKS = "<!-- the table of benchmarks/busy.py -->", "<!-- its end -->"
 REPEATS = 3
 N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels, of fits beside busy loops
 PAPER = {"loss": "ridge", "similar_weight": 2.0}
@@ -247,11 +251,55 @@ def python(code: str, *arguments: str, folder: str | None = None, **environment:
     return done.stdout
 
 
+# --- the page ---
+
+TITLES = {  # of a row of the table, by what was found
+    "threads: 62,000 x 256, 80 classes, 32 bits": "the first of these with `NUMBA_NUM_THREADS=16`",
+    "paper": "{}as the paper has it",
+    "default": "{}the defaults",
+    "cold": "the README's ten lines, nothing compiled before",
+    "warm": "the same again",
+    "pass": "`python -c pass`",
+    **{line: f"`{line}`" for line in IMPORTS if line != "pass"},
+}
+GROUPS = {"neighbours": "{}, beside two busy loops", "products": "60,000 × 512, 64 bits, over its own products: "}
+GROUPS |= {"labels": "60,000 × 512, 15,000 label sets, over one label per row: ", "first": ""}
+
+
+def table(content: dict[str, Any]) -> str:
+    """Every figure beside its bar, with the highest load average around its part."""
+    lines = ["| | s | over, s | ratio | bar | load |", "|---|---:|---:|---:|---:|---:|"]
+    for part, group in GROUPS.items():
+        load = max(value[0] for value in content[part]["load_average"].values())
+        for name, one in content[part]["found"].items():
+            title = TITLES[name].format(group) if name in TITLES else group.format(name.replace(" x ", " × "))
+            bar, missed = f"{one['bar']:g}" if one["bar"] else "", "" if one["holds"] else " (missed)"
+            if "ratio" in one:
+                low, high = sorted(one["s"].values())
+                over, under = (high, low) if one["ratio"] > 1 else (low, high)
+                figures = f"{over:.1f} | {under:.1f} | {one['ratio']:.2f}{missed} | {bar} ×"
+            else:
+                figures = f"{one['s']:.2f}{missed} | | | {f'{bar} s' if bar else ''}"
+            lines.append(f"| {title} | {figures} | {load:.1f} |")
+    return "\n".join(lines)
+
+
+def write_page() -> None:
+    """The table of the results, between the marks of the page."""
+    head, mark, rest = PAGE.read_text().partition(MARKS[0])
+    assert mark, f"{PAGE} has no {MARKS[0]}"
+    made = table(json.loads(RESULTS.read_text()))
+    write_atomically(PAGE, f"{head}{mark}\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+
+
 PARTS = {"neighbours": neighbours, "products": products, "labels": labels, "first": first}
 
 
 def main(chosen: list[str]) -> None:
     """Measure, print, write after every part."""
+    if chosen == ["page"]:
+        write_page()
+        return
     content = json.loads(RESULTS.read_text()) if chosen and RESULTS.exists() else {}
     content |= {"what": "fits beside busy neighbours, first use, imports", "data": "synthetic, and digits for first"}
     for name in chosen or PARTS:
@@ -261,6 +309,7 @@ def main(chosen: list[str]) -> None:
         content[name] = {"found": found, "load_average": load, "environment": machine.environment()}
         print(json.dumps({name: found}, indent=1, ensure_ascii=False), flush=True)
         bench.write_json(RESULTS, content)
+    write_page()
     print(f"written: {RESULTS}")
 
 

@@ -9,7 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["load", "index"])
+@pytest.mark.parametrize("name", ["load", "index", "busy"])
 def test_the_table_of_a_page_is_that_of_the_committed_results(name):
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
