@@ -245,6 +245,7 @@ def python(code: str, *arguments: str, folder: str | None = None, **environment:
     """What a program prints, in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     env = {**os.environ, **environment}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{code}\n{done.stderr}")

@@ -71,40 +71,54 @@ class InnerLoop:
             result.steps += 1
 
 
-def by_size(S: Classes | LabelCounts) -> tuple[NDArray[np.int32], ...]:
-    """Groups in order of how many labels they have, where their labels start in that order, and all of these.
+def by_size(S: Classes | LabelCounts) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Groups in order of how many labels they have, how many have 0, 1, …, and their labels.
 
-    Loops over labels then end where a processor expects them to.
+    These come number by number: the first labels of all groups that have as many, then the second ones, and so on.
     """
     sets = sp.eye_array(S.n_groups, format="csr") if isinstance(S, Classes) else S.sets
-    order = np.argsort(np.diff(sets.indptr), kind="stable")
-    sets = sets[order]
-    return order.astype(np.int32), sets.indptr.astype(np.int32), sets.indices.astype(np.int32)
+    sizes = np.diff(sets.indptr)
+    order, runs = np.argsort(sizes, kind="stable"), np.bincount(sizes)
+    parts = np.split(sets[order].indices, np.cumsum(runs * np.arange(len(runs)))[:-1])
+    labels = [part.reshape(-1, max(1, size)).T.ravel() for size, part in enumerate(parts)]
+    return order.astype(np.int32), runs.astype(np.int32), np.concatenate(labels).astype(np.int32)
 
 
 @njit(nogil=True, cache=True)
-def _similar(counts: Any, counted: Any, order: Any, first: Any, of: Any, z: Any, w: float, r: int, value: Any) -> Any:
+def _similar(
+    counts: Any, counted: Any, order: Any, runs: Any, labels: Any, z: Any, w: float, r: int, value: Any
+) -> Any:
     """Group by group r·Sb in ``value``, and bᵀSb, from counts = Eᵀb: Sb = w Y z − 1ᵀb with z = Yᵀb.
 
-    z is that of ``counted``, and taken on from there.
+    z is that of ``counted``, and taken on from there. Loops run over many groups with as many labels each.
     """
-    total, bSb = 0.0, 0.0
-    for i in range(len(order)):
-        g = np.uint64(order[i])  # (of a number with a sign numba would have to ask whether it is below 0)
-        total += counts[g]
-        more = counts[g] - counted[g]
-        if more != 0:
-            counted[g] = counts[g]
-            for t in range(first[i], first[i + 1]):
-                z[np.uint64(of[t])] += more
-    for i in range(len(order)):
-        shared = 0.0
-        for t in range(first[i], first[i + 1]):
-            shared += z[np.uint64(of[t])]
-        g = np.uint64(order[i])
-        Sb = w * shared - total
-        bSb += counts[g] * Sb
-        value[g] = r * Sb
+    total, place, start = 0.0, 0, 0
+    for size in range(len(runs)):
+        n = runs[size]
+        for i in range(n):
+            g = np.uint64(order[place + i])  # (of a number with a sign numba would have to ask whether it is below 0)
+            total += counts[g]
+            more = counts[g] - counted[g]
+            if more != 0:
+                counted[g] = counts[g]
+                for j in range(size):
+                    z[np.uint64(labels[start + j * n + i])] += more
+        place, start = place + n, start + size * n
+    bSb, place, start = 0.0, 0, 0
+    shared = np.zeros(len(counts))
+    for size in range(len(runs)):
+        n = runs[size]
+        groups, Yz = order[place : place + n], shared[place : place + n]
+        for j in range(size):
+            of = labels[start + j * n : start + (j + 1) * n]
+            for i in range(n):
+                Yz[i] += z[np.uint64(of[i])]
+        for i in range(n):
+            g = np.uint64(groups[i])
+            Sb = w * Yz[i] - total
+            bSb += counts[g] * Sb
+            value[g] = r * Sb
+        place, start = place + n, start + size * n
     return bSb
 
 
