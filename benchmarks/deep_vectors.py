@@ -38,7 +38,7 @@ def perceptron(passes: int, **constants: Any) -> Method:
 METHODS: dict[str, Method] = {
     "dish": (DISH, {}, {}),
     "sdh": (SDH, {}, {}),
-    "perceptron, paper's head": (DeepDISH, {"n_iter": 3, "epochs": 5}, {}),
+    "perceptron, paper's head": (DeepDISH, {"head": "paper", "n_iter": 3, "epochs": 5}, {}),
     **{f"perceptron, {n} passes": perceptron(n) for n in (8, 20, 60)},
     "perceptron, 20 passes, rows not mixed": perceptron(20, MIXUP=0.0),
 }
