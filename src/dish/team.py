@@ -72,15 +72,19 @@ def results(work: Callable[[int], T], parts: int, most: int) -> list[T]:
     The number of parts should not depend on that of threads: then sums over them do not either. Calls of torch take
     turns in Python: several threads pay where a call lasts for tenths of a millisecond.
     """
-    lanes, found = size(min(parts, most)), [None] * parts
+    lanes, found, before = size(min(parts, most)), [None] * parts, torch.get_num_threads()
 
     def task(lane: int) -> None:
-        if lane:  # torch has a number per thread; the caller has set its own
+        if lanes > 1:  # torch has a number per thread; more than one in each would be in each other's way
             torch.set_num_threads(1)
         for part in range(lane, parts, lanes):
             found[part] = work(part)  # type: ignore[call-overload]
 
-    run(task, lanes)
+    try:
+        run(task, lanes)
+    finally:
+        if lanes > 1:
+            torch.set_num_threads(before)
     return cast("list[T]", found)
 
 
