@@ -45,8 +45,8 @@ def problem(n, r=9):
 def test_codes_do_not_depend_on_the_threads(threads, monkeypatch):
     start, S, q = problem(70_001)
     alone, shared = cbcd.PackedColumns(start, 9), cbcd.PackedColumns(start, 9)
-    alone.threads = alone.threads_of_scores = 1
-    shared.threads = shared.threads_of_scores = threads
+    alone.threads = 1
+    shared.threads = threads
     a, b = cbcd.sweep(alone, S, q), cbcd.sweep(shared, S, q)
     np.testing.assert_array_equal(alone.packed(), shared.packed())
     np.testing.assert_array_equal(a.gram, b.gram)
@@ -60,7 +60,7 @@ def test_sweeps_in_several_threads():
     cbcd.sweep(expected, S, q)
     found = [cbcd.PackedColumns(start, 9) for _ in range(4)]
     for H in found:
-        H.threads = H.threads_of_scores = 2
+        H.threads = 2
     workers = [threading.Thread(target=cbcd.sweep, args=(H, S, q)) for H in found]
     for worker in workers:
         worker.start()

@@ -172,7 +172,7 @@ def test_sums_by_group_are_exact_for_many_groups(n_groups):
     for form, make in FORMS.items():
         columns = make(codes.pack(H), 2)
         for threads in (1, 3):
-            columns.threads = columns.threads_of_scores = threads
+            columns.threads = threads
             sums, against = columns.sums(1, torch.from_numpy(row_group), n_groups)
             np.testing.assert_array_equal(sums, expected, err_msg=form)
             np.testing.assert_array_equal(against, H.T @ H[:, 1], err_msg=form)

@@ -26,8 +26,7 @@ class PackedColumns:
         self.cols = _transpose_bits(packed, n_bits)  # (r, ceil(n/64)) uint64, row i is bit i%64
         self.chunks = -(-self.n // CHUNK)
         self.sim, self._scratch = np.empty(self.n), np.empty(self.n)
-        # waking a thread costs as much as it saves on fewer chunks; scores are most of the work
-        self.threads, self.threads_of_scores = team.size(self.chunks // 8), team.size(self.chunks // 4)
+        self.threads = team.size(self.chunks // 8)  # waking a thread costs as much as it saves on fewer chunks
 
     @property
     def device(self) -> torch.device:
@@ -68,10 +67,10 @@ class PackedColumns:
     ) -> float:
         """The same by arrays: qᵀb, and the scores in ``sim``."""
         arrays = row_group, value, diag, byte_table(u, self.rows.shape[1]), q
-        linear, ends = np.empty(self.chunks), self._ends(self.threads_of_scores)
+        linear, ends = np.empty(self.chunks), self._ends(self.threads)
         team.run(
             lambda t: _scores(ends[t], ends[t + 1], self.rows, self.cols[k], *arrays, lam, self.sim, linear),
-            self.threads_of_scores,
+            self.threads,
         )
         return sum(linear.tolist())
 
