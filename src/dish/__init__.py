@@ -63,12 +63,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _NAMES and name not in _MODULES:
+        raise AttributeError(f"module 'dish' has no attribute {name!r}")
     with quick_imports():
-        if name in _NAMES:
-            return getattr(importlib.import_module(_NAMES[name]), name)
-        if name in _MODULES:
-            return importlib.import_module(_MODULES[name])
-    raise AttributeError(f"module 'dish' has no attribute {name!r}")
+        module = importlib.import_module(_NAMES.get(name) or _MODULES[name])
+    found = globals()[name] = getattr(module, name) if name in _NAMES else module  # asked for once
+    return found
 
 
 def __dir__() -> list[str]:

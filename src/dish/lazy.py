@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -61,10 +62,12 @@ def _no_garbage() -> Iterator[None]:
 @contextmanager
 def _named_only(name: str) -> Iterator[None]:
     """A module that imports inside may name is loaded when they use it; afterwards all is as if nobody had."""
-    if name in sys.modules:
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None:  # it is loaded, or not installed, which whoever asks for it has to see
         yield
         return
     later = sys.modules[name] = Later(name)  # type: ignore[assignment]
+    later.__spec__ = spec  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -76,7 +79,6 @@ class Later:
     """A module, from its first use on."""
 
     __slots__ = ("__dict__", "_name", "_others")
-    __spec__ = None  # the import system asks for it
 
     def __init__(self, name: str, *others: str) -> None:
         self._name, self._others = name, others  # others are loaded with it where they are there

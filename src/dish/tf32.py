@@ -12,13 +12,15 @@ Parts = tuple[Tensor, ...]  # of a sum
 
 @contextmanager
 def tf32() -> Iterator[None]:
-    """Products of float32 tensors on a GPU keep 11 digits of their factors here."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    """Products of float32 tensors on a GPU keep 11 digits of their factors here; the caller's choice comes back."""
+    products = torch.backends.cuda.matmul
+    name, value = ("fp32_precision", "tf32") if hasattr(products, "fp32_precision") else ("allow_tf32", True)
+    before = getattr(products, name)  # of products on a GPU alone; from torch 2.9 on the second name is the old one
+    setattr(products, name, value)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setattr(products, name, before)
 
 
 def worth_splitting(X: Tensor) -> bool:

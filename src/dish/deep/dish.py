@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,14 @@ from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.kernel_top import fit_kernel_top
 from dish.deep.training import Batch, Training, seed_generators
 from dish.kernel.fstep import LOSSES
+from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
 from dish.solver import cbcd
 
 Packed = NDArray[np.uint8]
+TRAINED_ONLY = (  # parameters of SGD and its rounds
+    *("n_iter", "epochs", "alpha", "mu", "nu", "stop_agreement", "batch_size", "lr", "weight_decay", "accumulate"),
+    *("augment", "checkpoint"),
+)
 
 
 class DeepDISH(DeepHasher):
@@ -47,13 +53,13 @@ class DeepDISH(DeepHasher):
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
         loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
-        where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``). Of
-        500 rows or more a part is held out in the first rounds, to fit it. Labels (n, l) may be between
-        0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
+        where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``).
+        With 500 rows or more, some are held out in the first rounds, to fit it. Labels (n, l) may be between 0 and 1
+        then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
         the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
-        of the network (``deep.kernel_top``); of a few thousand images it learns much more than a layer does. "auto":
+        of the network (``deep.kernel_top``); with a few thousand images it learns much more than a layer. "auto":
         the paper's for images whose network is trained, the kernel where it stays as it is, and codewords for vectors
-        (which the paper does not have) and wherever ``patience`` or graded labels ask for them.
+        (which the paper does not have), for graded labels and with ``patience``. A fitted hasher has it as ``head_``.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
@@ -144,15 +150,22 @@ class DeepDISH(DeepHasher):
         graded = problem.several and bool(((problem.targets != 0) & (problem.targets != 1)).any())  # or missing
         if self.patience is not None or graded:
             return "codewords"
-        if self.freeze:
+        if self.freeze and can_learn_posterior(problem.S):
             return "kernel"
         return "paper" if problem.rows.ndim == 4 else "codewords"
 
     def _params_of(self, problem: Problem) -> dict[str, Any]:
-        return {**super()._params_of(problem), "head": self._chosen_head(problem)}
+        head = self._chosen_head(problem)
+        schedule = {"schedule": (codewords.FIRST, codewords.RATE)} if head == "codewords" else {}
+        return {**super()._params_of(problem), "head": head, **schedule}
 
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         head = self._chosen_head(problem)
+        if head == "kernel" and not can_learn_posterior(problem.S):
+            raise ValueError(
+                f"head='kernel' learns at most {MAX_LABELS:,} labels, there are {problem.n_targets:,}: take "
+                "head='codewords' or 'paper'"
+            )
         if head == "paper":
             return self.n_bits, False
         if head == "kernel":
@@ -164,13 +177,15 @@ class DeepDISH(DeepHasher):
     def _learn(self, training: Training, done: State | None) -> Fitted:
         head = self._chosen_head(training.problem)
         if head == "codewords":
-            return self._learn_codewords(training, done)
-        if head == "kernel":
-            if self.checkpoint is not None:
-                warnings.warn("checkpoint: head='kernel' has no rounds to keep, so none is written", stacklevel=3)
-            with training.stage("kernel"):
-                training.model.top = fit_kernel_top(training.problem, self.n_bits).to(training.problem.device)
-            return {"codes_": training.codes(), "agreement_": []}
+            learned = self._learn_codewords(training, done)
+        elif head == "kernel":
+            learned = self._learn_kernel(training)
+        else:
+            learned = self._learn_bits(training, done)
+        return {**learned, "head_": head}
+
+    def _learn_bits(self, training: Training, done: State | None) -> Fitted:
+        """As the paper does."""
         if done is None:
             train_classifier(training)
             done = training.save(0, training.codes())
@@ -210,6 +225,15 @@ class DeepDISH(DeepHasher):
             return problem.classification_loss(head(phi), batch.rows) + self.mu * hinge
 
         training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
+
+    def _learn_kernel(self, training: Training) -> Fitted:
+        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
+        idle = [name for name in TRAINED_ONLY if getattr(self, name) != defaults[name]]
+        if idle:
+            warnings.warn(f"{', '.join(idle)}: head='kernel' trains nothing, so that has no effect", stacklevel=4)
+        with training.stage("kernel"):
+            training.model.top, packed = fit_kernel_top(training.problem, self.n_bits)
+        return {"codes_": packed, "agreement_": []}
 
     def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
         def h_step(F: Tensor, packed: Packed) -> Packed:

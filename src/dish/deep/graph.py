@@ -26,6 +26,10 @@ class GraphedStep:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take one step; its loss, to be used before the next."""
+        with torch.cuda.device(batch.rows.device):  # streams and graphs are those of the device in use
+            return self._take(batch)
+
+    def _take(self, batch: Batch) -> Tensor:
         self.taken += 1
         if self.taken <= WARM_UP:
             return self._aside(batch)

@@ -77,6 +77,7 @@ class DeepHasher(Hasher):
 
     _needs_y = True
     vectors_: bool  # learned from vectors (n, d), not from images
+    head_: str  # what DeepDISH(head="auto") stood for
     image_shape_: tuple[int, int]  # of the training images, if there were any
     model_: HashingNet
 
@@ -315,7 +316,9 @@ class DeepHasher(Hasher):
     def draw_history(self, path: str | os.PathLike[str]) -> None:
         """Draw the losses of the last fit, pass by pass, as .png, .svg or .pdf; needs matplotlib."""
         if not getattr(self, "history_", None):
-            raise ValueError(f"this {type(self).__name__} has no history to draw: it is not fitted, or from a file")
+            raise ValueError(
+                f"this {type(self).__name__} has no history to draw: not fitted, from a file, or not trained"
+            )
         curves.draw(self.history_, path)
 
     # --- files ---
@@ -342,6 +345,7 @@ class DeepHasher(Hasher):
             "vectors_": self.vectors_,
             "width": self.model_.width,
         }
+        fitted |= {name: getattr(self, name) for name in ("head_",) if hasattr(self, name)}
         modelfile.save(path, type(self).__name__, {"init": params, "fitted": fitted}, arrays)
 
     @classmethod
@@ -349,8 +353,8 @@ class DeepHasher(Hasher):
         hasher = cls(**content["init"])
         fitted = content["fitted"]
         hasher.n_features_in_, hasher.vectors_ = fitted["n_features_in_"], fitted["vectors_"]
-        if "codes_" in arrays:
-            hasher.codes_ = arrays["codes_"]
+        for name in {"codes_", "head_"} & (arrays.keys() | fitted.keys()):
+            setattr(hasher, name, {**fitted, **arrays}[name])
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
         former = hasher.vectors_ and "model.body.features.0.weight" in arrays
         body = nets.FormerMLP() if former else spec.make(None)

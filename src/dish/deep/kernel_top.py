@@ -74,11 +74,13 @@ class KernelTop(nn.Module):
         return K - self.mean
 
 
-def fit_kernel_top(problem: Problem, n_bits: int) -> KernelTop:
-    """By DISH on features (n, D); of several processes each gives its share of the rows, in order."""
+def fit_kernel_top(problem: Problem, n_bits: int) -> tuple[KernelTop, NDArray[np.uint8]]:
+    """By DISH on features (n, D), and the codes it learned; of several processes each gives its share, in order."""
     mine = torch.arange(problem.n).tensor_split(problem.ranks.world)[problem.ranks.rank].to(problem.device)
     rows = functional.normalize(problem.rows[mine].float(), dim=1).cpu().numpy()
     y = problem.targets[mine].cpu().numpy()
     y = y.astype(np.uint8) if problem.several else y
     dish = DISH(n_bits, n_anchors=min(ANCHORS, problem.n), device=str(problem.device), random_state=problem.seed)
-    return KernelTop.of(dish.fit(rows, y))
+    top = KernelTop.of(dish.fit(rows, y)).to(problem.device)
+    problem.ranks.broadcast(top.buffers())
+    return top, np.concatenate(problem.ranks.gather_arrays(dish.codes_))

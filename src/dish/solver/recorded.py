@@ -16,17 +16,19 @@ class Recorded:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.on_gpu, self.done = device.type == "cuda", 0
+        self.device, self.done = device, 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, work: Callable[[], None]) -> None:
         """Do it once. (It is not kept: who has it would be kept with it.)"""
         self.done += 1
-        if not self.on_gpu:
+        if self.device.type != "cuda":
             work()
-        elif self.done == 1:  # libraries choose their kernels and get their memory now: that cannot be recorded
-            _aside(work)
-        else:
+            return
+        with torch.cuda.device(self.device):  # streams and graphs are those of the device in use
+            if self.done == 1:  # libraries choose their kernels and get their memory now: that cannot be recorded
+                _aside(work)
+                return
             if self.graph is None:
                 self.graph = torch.cuda.CUDAGraph()
                 _aside(lambda: _record(self.graph, work))
