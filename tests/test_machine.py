@@ -87,7 +87,7 @@ def test_threads_come_back_whatever_the_order(four_threads):
     seen = {}
 
     def first():
-        with machine.one_thread():
+        with machine.torch_threads(1):
             a_in.set()
             b_in.wait(10)
             seen["a"] = torch.get_num_threads()
@@ -95,7 +95,7 @@ def test_threads_come_back_whatever_the_order(four_threads):
 
     def second():
         a_in.wait(10)
-        with machine.one_thread():
+        with machine.torch_threads(1):
             b_in.set()
             a_out.wait(10)
             seen["b"] = torch.get_num_threads()
@@ -118,12 +118,12 @@ def test_threads_come_back_whatever_the_order(four_threads):
 def test_threads_nest(four_threads):
     with machine.torch_threads(3):
         assert torch.get_num_threads() == 3
-        with machine.one_thread():
+        with machine.torch_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 3
         with machine.torch_threads(16):
             assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), machine.one_thread():
+    with pytest.raises(KeyError), machine.torch_threads(1):
         raise KeyError
     assert torch.get_num_threads() == 4
 

@@ -107,11 +107,6 @@ def torch_threads(most: int) -> Iterator[None]:
             torch.set_num_threads(min(_threads_before, *_limits) if _limits else _threads_before)
 
 
-def one_thread() -> AbstractContextManager[None]:
-    """Torch on one thread: small dense solves are no faster on several, which only wait for each other."""
-    return torch_threads(1)
-
-
 _calm: threading.Thread | None = None
 
 

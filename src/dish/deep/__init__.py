@@ -2,7 +2,8 @@
 
 A fit goes through ``data`` (what it learns from), ``model`` (the network), ``training`` (rounds of SGD, by one or
 several processes) and ``checkpoint``; ``hasher`` is the contract, ``dish`` the method, with ``codewords``, ``cycles``
-and ``top`` for training towards codewords. ``features`` are those of a network that is not trained.
+and ``top`` for training towards codewords and ``kernel_top`` for frozen networks. ``features`` are those of a network
+that is not trained.
 """
 
 from dish.deep.dish import DeepDISH

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dish.lazy import Tensor, torch
-from dish.similarity import Classes, LabelCounts, Similarity
+from dish.similarity import Classes, LabelCounts, Similarity, n_labels
 from dish.solver.columns import Sweep
 from dish.solver.device import DeviceColumns
 from dish.solver.nvrtc import can_compile, launch
@@ -61,12 +61,7 @@ def can_fuse(H: DeviceColumns, S: Similarity) -> bool:
 
 def shared_numbers(S: Similarity, r: int) -> int:
     """Numbers that a block shares: a sum per label, sums of any four bits of a code, a sum per bit."""
-    return labels_of(S) + 128 * -(-r // 32) + r + 1
-
-
-def labels_of(S: Similarity) -> int:
-    """Columns of Y."""
-    return S.sets.shape[1] if isinstance(S, LabelCounts) else S.n_groups
+    return n_labels(S) + 128 * -(-r // 32) + r + 1
 
 
 class FusedSweep:
@@ -75,7 +70,7 @@ class FusedSweep:
     def __init__(self, H: DeviceColumns, S: Similarity, blocks: int) -> None:
         assert isinstance(S, Classes | LabelCounts)
         self.S, self.blocks = S, blocks
-        n, r, labels, words = H.n, H.r, labels_of(S), -(-H.n // 32)
+        n, r, labels, words = H.n, H.r, n_labels(S), -(-H.n // 32)
         self.sizes = Sizes(n, r, labels, words, 0, S.w, 0.0)
         whole = H.Ht.new_zeros(0, dtype=torch.int32).new_empty
         self.counts = whole(2 * (r + 1) + 2 * labels + 3 * THREADS + 1)  # u, z, bins, barrier
