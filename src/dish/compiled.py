@@ -23,6 +23,15 @@ __all__ = ["intrinsic", "njit", "pays", "prange", "threads"]
 _making = threading.RLock()
 
 
+def _new_lock() -> None:
+    global _making
+    _making = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)  # a forked process has no thread that would give the old one back
+
+
 class Made:
     """Something that numba makes, once it is needed. The kernels of a module find it there under its name."""
 
