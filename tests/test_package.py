@@ -15,6 +15,11 @@ from dish.cli import app
 ROOT = Path(__file__).parents[1]
 
 
+def output(program):
+    """What another process prints."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
 def test_import_is_cheap():
     """No torch, faiss, matplotlib, numba or scikit-learn until something is used."""
     program = (
@@ -22,15 +27,13 @@ def test_import_is_cheap():
         "heavy = {'torch', 'faiss', 'matplotlib', 'numba', 'sklearn', 'scipy', 'numpy'} & set(sys.modules); "
         "print(sorted(heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert output(program).strip() == "[]"
 
 
 def test_help_does_not_load_torch():
     program = "import sys; from dish.cli import main; sys.argv = ['dish', '--help']\n"
     program += "try: main()\nexcept SystemExit: print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("False")
+    assert output(program).strip().endswith("False")
 
 
 def test_names_load_nothing_heavy_until_they_are_used():
@@ -41,8 +44,7 @@ def test_names_load_nothing_heavy_until_they_are_used():
         "import pandas, scipy.stats; from scipy import stats; from sklearn.utils import fixes; "
         "print(pandas.DataFrame.__name__, stats.norm is scipy.stats.norm, fixes._mode([[1, 1]])[0], gc.isenabled())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "DataFrame True [[1 1]] True"]
+    assert output(program).splitlines() == ["[]", "DataFrame True [[1 1]] True"]
 
 
 def test_what_an_import_only_names_is_loaded_when_it_is_used():
@@ -53,8 +55,7 @@ def test_what_an_import_only_names_is_loaded_when_it_is_used():
         "with quick_imports(): from scipy.stats import norm; import scipy.stats.contingency as c\n"
         "print(norm.name, c.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["Later True", "norm scipy.stats.contingency"]
+    assert output(program).splitlines() == ["Later True", "norm scipy.stats.contingency"]
 
 
 def test_public_names():
@@ -67,8 +68,7 @@ def test_public_names():
 
 def test_scoring_and_search_do_not_load_torch():
     program = "import sys, dish.metrics, dish.index, dish.labels, dish.codes; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert output(program).strip() == "False"
 
 
 def test_the_command_of_the_container_is_understood():

@@ -64,5 +64,5 @@ def test_the_kernel_says_which_bit_is_not_finite(kernel, monkeypatch):
     H.Ht, q = H.Ht.bfloat16(), torch.zeros(3, 70)
     q[1, 5] = torch.nan
     sweep = fused.FusedSweep(H, from_labels(RNG.integers(0, 3, 70)), 2)
-    with pytest.raises(ValueError, match="bit 1: the objective is not finite"):
+    with pytest.raises(ValueError, match="bit 1: the objective is nan"):
         sweep(H, q, 0.0, 20, Sweep(np.zeros(3), np.zeros(3), np.zeros((3, 3))), kernel)

@@ -55,7 +55,8 @@ class CodewordFit:
     def cycles(self) -> list[Cycle]:
         """The first rounds leave rows out, unless rows are few."""
         n, images = self.training.problem.n, self.training.problem.rows.ndim == 4
-        first = max(1, int(self.n_rounds * (codewords.FIRST if images else 0.5))) if self.n_rounds > 1 else 0
+        share = codewords.FIRST if images else codewords.VECTORS_FIRST
+        first = max(1, int(share * self.n_rounds)) if self.n_rounds > 1 else 0
         if self.patience and (n < codewords.FEWEST_ROWS or first == 0):
             raise ValueError(
                 f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows (got {n}) and n_iter of at "
@@ -71,7 +72,7 @@ class CodewordFit:
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
         if rows is None:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
-        rate = codewords.RATE if problem.rows.ndim == 4 else 0.1
+        rate = codewords.RATE if problem.rows.ndim == 4 else codewords.VECTORS_RATE
         optimiser = training.optimiser(rounds=len(rounds), n=n, from_scratch=rate)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))

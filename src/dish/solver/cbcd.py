@@ -33,7 +33,7 @@ from dish.machine import one_blas_thread, torch_threads
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity import Similarity
-from dish.solver.columns import Columns, DenseColumns, Sweep
+from dish.solver.columns import Columns, DenseColumns, Sweep, check_objective
 from dish.solver.device import DeviceColumns, pack_signs
 from dish.solver.fused import FusedSweep, can_fuse
 from dish.solver.inner import InnerLoop
@@ -126,10 +126,7 @@ def update_column(
             parts = torch.cat([sent, parts[3][None]]).tolist()
         bSb, linear, b1, uu = map(float, parts)
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
-        if not np.isfinite(g):  # summed over all processes, so that all of them stop here
-            raise ValueError(
-                f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity"
-            )
+        check_objective(k, g)  # summed over all processes, so that all of them stop here
         if g > g_kept:  # worse than the column we had: take the step back
             H.set_column(k, kept)
             break

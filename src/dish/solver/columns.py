@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,12 @@ class Sweep:
     gram: NDArray[np.float64]  # (r, r) HᵀH
     steps: int = 0  # steps taken over all bits
     flips: int = 0  # rows moved by the steps that were kept; 0: the sweep changed nothing
+
+
+def check_objective(k: int, g: float) -> None:
+    """Refuse an objective of bit k that is not finite."""
+    if not math.isfinite(g):
+        raise ValueError(f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity")
 
 
 class Columns(Protocol):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from pathlib import Path
 from typing import Any
 
 from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity, n_labels
-from dish.solver.columns import Sweep
+from dish.solver.columns import Sweep, check_objective
 from dish.solver.device import DeviceColumns
 from dish.solver.nvrtc import can_compile, launch
 
@@ -113,9 +114,7 @@ class FusedSweep:
         found = torch.cat([self.found.double(), self.values]).cpu().numpy()
         steps, flips, bad = map(int, found[:3])
         if bad:
-            raise ValueError(
-                f"bit {bad - 1}: the objective is not finite; the linear terms or the similarity hold NaN or infinity"
-            )
+            check_objective(bad - 1, math.nan)  # or infinite: the kernel does not say which
         result.steps += steps
         result.flips += flips
         result.hSh[:], result.qh[:] = found[3 : 3 + H.r], found[3 + H.r :]

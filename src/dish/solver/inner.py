@@ -16,8 +16,8 @@ from dish.codes import popcount
 from dish.compiled import njit
 from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity, n_labels
-from dish.solver.columns import Columns, Sweep
-from dish.solver.packed import PackedColumns, _differing
+from dish.solver.columns import Columns, Sweep, check_objective
+from dish.solver.packed import PackedColumns, differing
 
 
 class InnerLoop:
@@ -44,16 +44,13 @@ class InnerLoop:
         kept, g_kept, moved, sim = H.column(k), np.inf, 0, torch.from_numpy(H.sim)
         self.counts[:] = H.sums(k, self.S.row_group, self.S.n_groups)[0].numpy()
         for step in range(self.max_steps + 1):
-            _differing(H.cols, k, self.differ)
+            differing(H.cols, k, self.differ)
             u = n - 2.0 * self.differ
             u[k] = 0  # H'ᵀ b
             bSb = _similar(self.counts, self.counted, *self.sets, self.z, self.S.w, H.r, self.value)
             qb = H.score(k, u, self.value, self.diag, row_group, linear, self.lam)
             g = -2 * (H.r * bSb - float(u @ u)) + qb  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
-            if not np.isfinite(g):
-                raise ValueError(
-                    f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity"
-                )
+            check_objective(k, g)
             if g > g_kept:  # worse than the column we had: take the step back
                 H.set_column(k, kept)
                 break

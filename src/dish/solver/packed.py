@@ -158,11 +158,11 @@ def _sums(start: int, stop: int, cols: Any, k: int, row_group: Any, counts: Any,
     for i in range(len(groups)):
         bit = (column[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
         counts[np.uint64(groups[i])] += np.int32(bit << np.uint64(1)) - np.int32(1)
-    _differing(words, k, differ)
+    differing(words, k, differ)
 
 
 @njit(nogil=True, cache=True)
-def _differing(cols: Any, k: int, differ: Any) -> None:
+def differing(cols: Any, k: int, differ: Any) -> None:
     """By column the bits that differ from column k."""
     column = cols[k]
     for j in range(len(cols)):

@@ -6,7 +6,7 @@ import math
 
 from dish.lazy import Tensor, torch
 from dish.similarity import Similarity
-from dish.solver.columns import Sweep
+from dish.solver.columns import Sweep, check_objective
 from dish.solver.device import DeviceColumns
 from dish.solver.recorded import Recorded
 
@@ -42,10 +42,7 @@ class DeviceSteps:
         for step in range(max_steps + 1):
             self.score(lambda: self._score(H))
             g, bSb, linear, worse, settled, moved = self.found.tolist()
-            if not math.isfinite(g):
-                raise ValueError(
-                    f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity"
-                )
+            check_objective(k, g)
             result.steps += step > 0 and moved > 0
             if worse:  # than the column we had, which is back
                 break
