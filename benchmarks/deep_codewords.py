@@ -10,7 +10,7 @@ seconds, environment), and runs that are there already are not run again.
     python benchmarks/deep_codewords.py alone --jobs 1 --output out               # the seconds of one run
     python benchmarks/deep_codewords.py main --set codewords.MARGIN=0.3           # with another constant
 
-"recipe" and "recipe2" train on 4,000 of the 5,000 training images and score the other 1,000, half against half:
+"recipe" and "net_recipe" train on 4,000 of the 5,000 training images and score the other 1,000, half against half:
 constants of the method are chosen by them, never by queries. "large" trains on the 50,000 images that are its
 database, and the 10,000 of the test set are queries. ``--keep`` stores the cosines of one run per group (NAME.npz).
 Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``); "nets" and "large" also the weights
@@ -37,7 +37,8 @@ from dish.experiments.bench import write_json
 
 EPOCHS = 240  # passes over the images in all, for every method
 RATE = 0.05  # for every method: the one that was chosen for ours
-RIVALS = ("orthohash", "csq", "greedyhash", "dpn", "hashnet", "dtsh", "adsh", "cnnbh", "cnnh")
+RIVALS = ("orthohash", "csq", "greedyhash", "dpn", "hashnet", "dtsh", "adsh", "cnnh", "dish_d")
+PARAMS: dict[str, dict[str, Any]] = {"dish_d": {"head": "paper", "n_iter": 3, "epochs": EPOCHS // 4}}
 BITS = (12, 24, 32, 48)
 NETS: dict[str, dict[str, Any]] = {  # batches and rates are those of the paper's head; passes in all
     "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 80},
@@ -86,54 +87,56 @@ def ablation_runs() -> list[Run]:
     """What each part is worth, at 48 bits."""
     variants: dict[str, dict[str, Any]] = {
         "all parts": {},
-        "no mixed images": {"constants": {"codewords.MIXUP": 0.0}},
+        "no mixed images": {"constants": {"scratch.mixup": 0.0}},
+        "batch norm's averages as training left them": {"constants": {"scratch.settle": False}},
+        "sampled by straight lines": {"constants": {"augment.SAMPLING": "bilinear"}},
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
         "no batch norm": {"constants": {"codewords.NORM": False}},
         "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
-        "48 outputs": {"constants": {"codewords.WIDTH": 48}},
         "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
         "Hadamard codewords": {"constants": {"hadamard": True, "fixed": True}},
     }
-    runs = [ours("ablation", name, **how) for name, how in variants.items()]
-    paper = {"head": "paper", "n_iter": 3, "epochs": EPOCHS // 4}
-    return [*runs, Run("ablation", "the paper's head", params=paper)]
+    return [ours("ablation", name, **how) for name, how in variants.items()]
+
+
+FORMER = {"scratch.mixup": 0.3, "scratch.settle": False}
+RECIPES: dict[str, dict[str, Any]] = {  # what differs from the constants that were chosen
+    "as it is": {},
+    "mixup 0.3, not settled": FORMER,
+    "mixup 0.3, not settled, sampled by straight lines": {**FORMER, "augment.SAMPLING": "bilinear"},
+    "mixup 0.3, not settled, holes of 0.4 of a side": {**FORMER, "augment.HOLE": 0.2},
+    "mixup 0.3, not settled, half the change of light": {**FORMER, "augment.LIGHT": 0.15},
+    "mixup 0.3, not settled, zooms and turns of 0.25": {**FORMER, "augment.ZOOM": 0.25, "augment.TURN": 0.25},
+    "mixup 0.5, not settled": {"scratch.settle": False},
+    "holes of 0.4 of a side": {"augment.HOLE": 0.2},
+    "zooms and turns of 0.25": {"augment.ZOOM": 0.25, "augment.TURN": 0.25},
+}
+NET_RECIPES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "mixup 0.5": {"tuned.mixup": 0.5},
+    "zooms of 0.3": {"augment.ZOOM": 0.3},
+    "holes of a quarter of a side": {"augment.HOLE": 0.12},
+}
 
 
 def recipe_runs(trials: int) -> list[Run]:
-    """Constants by held-out training images; the first half of a fit is all that is scored by ``top``."""
-    variants: dict[str, dict[str, Any]] = {
-        "as it is": {},
-        "smoothing 0.1": {"constants": {"codewords.SMOOTHING": 0.1}},
-        "mixup 0.3": {"constants": {"codewords.MIXUP": 0.3}},
-        "mixup 0.5": {"constants": {"codewords.MIXUP": 0.5}},
-        "margin 0.4": {"constants": {"codewords.MARGIN": 0.4}},
-        "480 passes": {"epochs": 480},
-        "480 passes, mixup 0.3": {"epochs": 480, "constants": {"codewords.MIXUP": 0.3}},
-        "decay 0.001": {"params": {"weight_decay": 1e-3}},
-        "rate 0.2": {"params": {"lr": 0.2}},
-        "cut-outs of half a side": {"constants": {"augment.HOLE": 0.35}},
-    }
-    for how in variants.values():
-        how["constants"] = {"codewords.MIXUP": 0.0, **how.get("constants", {})}
+    """Constants by held-out training images."""
     return [
-        ours("recipe", name, trial=i, held_out=True, **how) for i in range(trials) for name, how in variants.items()
+        ours("recipe", name, trial=i, held_out=True, constants=constants)
+        for i in range(trials)
+        for name, constants in RECIPES.items()
     ]
 
 
-def recipe2_runs(trials: int) -> list[Run]:
-    """What else helps beside mixing images, for long codes and short ones."""
-    variants: dict[str, dict[str, Any]] = {
-        "mixup 0.3": {},
-        "mixup 0.3, margin 0.3": {"codewords.MARGIN": 0.3},
-        "mixup 0.3, margin 0.4": {"codewords.MARGIN": 0.4},
-        "mixup 0.2": {"codewords.MIXUP": 0.2},
-        "mixup 0.3, smoothing 0.1": {"codewords.SMOOTHING": 0.1},
-    }
+def net_recipe_runs(nets: tuple[str, ...], trials: int) -> list[Run]:
+    """The same for networks with weights, in half or three quarters of the passes."""
+    passes = {"alexnet": 40, "efficientnet_lite0": 24}
     return [
-        ours("recipe2", name, bits=r, trial=i, held_out=True, constants={"codewords.MIXUP": 0.3, **how})
+        replace(tuned("recipe", net, i, passes[net], held_out=True, constants=constants), name=f"{net}, {name}")
+        for net in passes
+        if net in nets
         for i in range(trials)
-        for r in (48, 12)
-        for name, how in variants.items()
+        for name, constants in NET_RECIPES.items()
     ]
 
 
@@ -142,25 +145,25 @@ def net_runs(nets: tuple[str, ...], trials: int) -> list[Run]:
     return [tuned("nets", net, i) for i in range(trials) for net in reversed(nets)]
 
 
-def tuned(group: str, net: str, trial: int, **others: Any) -> Run:
+def tuned(group: str, net: str, trial: int, passes: int | None = None, **others: Any) -> Run:
     """A pre-trained network trained towards codewords in four rounds."""
     params = {**NETS[net], "net": net, "weights": "imagenet"}
-    passes = others.pop("passes", params.pop("epochs"))
-    return ours(group, net, epochs=passes, trial=trial, params=params, **others)
+    usual = params.pop("epochs")
+    return ours(group, net, epochs=passes or usual, trial=trial, params=params, **others)
 
 
 def large_runs(trials: int) -> list[Run]:
     """Ten times the images in a sixth of the passes."""
-    return [tuned("large", "efficientnet_lite0", i, passes=4, n_train=50_000) for i in range(trials)]
+    return [tuned("large", "efficientnet_lite0", i, 4, n_train=50_000) for i in range(trials)]
 
 
 def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
     """The other methods with as many passes; the nearest one also with mixed images, which ours has."""
     named: dict[str, dict[str, Any]] = {name: {} for name in methods}
     if "orthohash" in methods:
-        named["orthohash, mixup 0.3"] = {"orthohash.MIXUP": 0.3}
+        named["orthohash, mixup 0.5"] = {"orthohash.MIXUP": 0.5}
     return [
-        Run("rivals", name, name.split(",")[0], r, i, {"epochs": EPOCHS, "lr": RATE}, constants)
+        Run("rivals", name, name.split(",")[0], r, i, PARAMS.get(name, {"epochs": EPOCHS, "lr": RATE}), constants)
         for i in range(trials)
         for r in bits
         for name, constants in named.items()
@@ -168,12 +171,8 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself, also without recorded steps; a short one first warms up."""
-    return [
-        ours("alone", "warm-up", epochs=8),
-        ours("alone", "one run alone"),
-        ours("alone", "one run alone, steps not recorded", constants={"training.GRAPHS": False}),
-    ]
+    """For the seconds of one run with the GPU to itself, a short one first warms up."""
+    return [ours("alone", "warm-up", epochs=8), ours("alone", "one run alone")]
 
 
 def change(constants: dict[str, Any]) -> None:
@@ -187,6 +186,9 @@ def change(constants: dict[str, Any]) -> None:
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]
         elif name == "fixed":
             dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
+        elif name.split(".")[0] in ("scratch", "tuned"):
+            kind, field_ = name.upper().split(".")[0], name.split(".")[1]
+            setattr(codewords, kind, replace(getattr(codewords, kind), **{field_: value}))
         else:
             module, constant = name.split(".")
             if not hasattr(modules[module], constant):
@@ -337,7 +339,7 @@ def by_length(run: Run, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-GROUPS = ("main", "ablation", "recipe", "recipe2", "rivals", "nets", "large", "alone")
+GROUPS = ("main", "ablation", "recipe", "net_recipe", "rivals", "nets", "large", "alone")
 
 
 def wanted(args: argparse.Namespace) -> list[Run]:
@@ -348,7 +350,7 @@ def wanted(args: argparse.Namespace) -> list[Run]:
         "main": lambda: main_runs(bits, args.trials),
         "ablation": ablation_runs,
         "recipe": lambda: recipe_runs(args.trials),
-        "recipe2": lambda: recipe2_runs(args.trials),
+        "net_recipe": lambda: net_recipe_runs(tuple(args.nets.split(",")), args.trials),
         "nets": lambda: net_runs(tuple(args.nets.split(",")), args.trials),
         "large": lambda: large_runs(args.trials),
         "rivals": lambda: rival_runs(methods, bits, args.trials),

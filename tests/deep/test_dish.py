@@ -271,7 +271,7 @@ def test_onnx_gives_the_same_codes(kind, named, data, digits, tmp_path):
 def test_a_batch_in_parts_takes_the_same_steps(k, monkeypatch):
     """Without batch norm, and without what is drawn anew for each part."""
     X, y = patches(96, 0)
-    monkeypatch.setattr(training, "augment", lambda x, draw: x.float())
+    monkeypatch.setattr(training, "augment", lambda x, draw, size: x.float())
     whole, parts = (smooth(alpha=0.0, accumulate=n).fit(X, y) for n in (1, k))
     np.testing.assert_allclose([e["loss"] for e in parts.history_], [e["loss"] for e in whole.history_], rtol=1e-4)
     np.testing.assert_allclose(parts.decision_function(X), whole.decision_function(X), atol=1e-3)

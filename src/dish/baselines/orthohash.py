@@ -38,5 +38,7 @@ class OrthoHash(DeepHasher):
 
         if done is None:
             training.run(loss, 0, training.optimiser(), mixup=MIXUP, same=True)
+            if MIXUP:
+                training.settle()
             training.save(0, training.codes())
         return {}

@@ -8,16 +8,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+SAMPLING = "bicubic"  # of images that keep their size
 SHIFT, TURN, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.25  # shares of a side, radians, factors
 
 
 Draw = Callable[[], Tensor]  # a number from 0 to 1 for each image, (n,)
 
 
-def augment(images: Tensor, draw: Draw) -> Tensor:
-    """Flip, shift, turn, zoom, change the light, cut a hole: (n, H, W, 3) of 0 … 255 → the same shape, float32."""
+def augment(images: Tensor, draw: Draw, size: int = 0) -> Tensor:
+    """Flip, shift, turn, zoom, change the light, cut a hole: (n, H, W, 3) of 0 … 255 → the same shape, float32.
+
+    Images should end as sharp as those that are encoded later. So squares smaller than ``size``, the side that the
+    network takes, are enlarged by the same sampling, (n, size, size, 3); others are sampled by cubics.
+    """
     x = images.permute(0, 3, 1, 2).float()
-    x = functional.grid_sample(x, _grid(x, draw), padding_mode="reflection", align_corners=False)
+    enlarge = x.shape[2] == x.shape[3] < size
+    grid = _grid([*x.shape[:2], size, size] if enlarge else list(x.shape), draw)
+    mode = "bilinear" if enlarge else SAMPLING
+    x = functional.grid_sample(x, grid, mode, padding_mode="reflection", align_corners=False)
     return _cut(_light(x, draw), draw).permute(0, 2, 3, 1)
 
 
@@ -25,16 +33,16 @@ def _between(low: float, high: float, draw: Draw) -> Tensor:
     return draw() * (high - low) + low
 
 
-def _grid(x: Tensor, draw: Draw) -> Tensor:
+def _grid(shape: list[int], draw: Draw) -> Tensor:
     """Sampling positions (n, H, W, 2): flips, shifts, small turns and zooms at once."""
-    n = len(x)
+    n = shape[0]
     angle = _between(-TURN, TURN, draw)
     zoom = 1 + _between(-ZOOM, ZOOM, draw)
     flip = 1 - 2 * (_between(0, 1, draw) < 0.5).float()
     cos, sin = zoom * angle.cos(), zoom * angle.sin()
     dx, dy = (_between(-2 * SHIFT, 2 * SHIFT, draw) for _ in range(2))
     theta = torch.stack([flip * cos, -sin, dx, flip * sin, cos, dy], 1).view(n, 2, 3)
-    return functional.affine_grid(theta, list(x.shape), align_corners=False)
+    return functional.affine_grid(theta, shape, align_corners=False)
 
 
 def _light(x: Tensor, draw: Draw) -> Tensor:

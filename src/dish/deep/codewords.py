@@ -12,6 +12,8 @@ has all of them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,13 +27,31 @@ from dish.solver import cbcd
 
 MARGIN = 0.2
 NORM = True  # whether the outputs have batch norm
-SMOOTHING = 0.0  # the share of a row's labels that is spread over all
-MIXUP = 0.3  # up to this share of another row is mixed into each
-RATE, VECTORS_RATE = 0.05, 0.1  # of a network that starts from scratch, on images and on vectors
-FIRST, VECTORS_FIRST = 0.25, 0.5  # the share of the rounds that leaves rows out: vectors have fewer passes
 WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
 SWEEPS = 5  # of the H-step without a network, at most
 HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none are held out
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How networks of one kind are trained, as held-out training rows had it best."""
+
+    rate: float  # of SGD for lr="auto", if the network starts from scratch
+    first: float  # the share of the rounds that leaves rows out
+    mixup: float  # up to this share of another row is mixed into each
+    settle: bool  # whether batch norm averages over rows as they are in the end: those of training were mixed
+
+
+SCRATCH = Recipe(rate=0.05, first=0.25, mixup=0.5, settle=True)
+TUNED = replace(SCRATCH, mixup=0.3, settle=False)  # it came with weights
+VECTORS = Recipe(rate=0.1, first=0.5, mixup=0.3, settle=False)  # fewer passes
+
+
+def recipe(rows: Tensor, fine_tuning: bool) -> Recipe:
+    """For images (n, H, W, 3) or vectors (n, d)."""
+    if rows.ndim == 2:
+        return VECTORS
+    return TUNED if fine_tuning else SCRATCH
 
 
 def start_codes(S: Similarity, n_bits: int, seed: int) -> NDArray[np.uint8]:
@@ -59,8 +79,6 @@ def codewords(packed: NDArray[np.uint8], n_bits: int, t: Tensor) -> Tensor:
 def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:
     """The mean over rows (b, R) of the softmax loss; a row without a label counts nothing."""
     wanted = t / t.sum(1, keepdim=True).clamp(min=1)
-    if SMOOTHING:
-        wanted = torch.lerp(wanted, wanted.sum(1, keepdim=True) / len(C), SMOOTHING)
     return functional.cross_entropy(C.shape[1] ** 0.5 * (cosines(f, C) - MARGIN * t), wanted)
 
 

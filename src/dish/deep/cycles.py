@@ -35,6 +35,7 @@ class CodewordFit:
 
     def __post_init__(self) -> None:
         problem = self.training.problem
+        self.recipe = codewords.recipe(problem.rows, self.training.settings.fine_tuning)
         self.t = one_hot(problem.targets, problem.n_targets)
         self.share = self.t.nanmean(0).nan_to_num(0.0)
         self.width = self.n_bits if problem.several else self.training.model.n_outputs  # of codewords
@@ -54,9 +55,8 @@ class CodewordFit:
 
     def cycles(self) -> list[Cycle]:
         """The first rounds leave rows out, unless rows are few."""
-        n, images = self.training.problem.n, self.training.problem.rows.ndim == 4
-        share = codewords.FIRST if images else codewords.VECTORS_FIRST
-        first = max(1, int(share * self.n_rounds)) if self.n_rounds > 1 else 0
+        n = self.training.problem.n
+        first = max(1, int(self.recipe.first * self.n_rounds)) if self.n_rounds > 1 else 0
         if self.patience and (n < codewords.FEWEST_ROWS or first == 0):
             raise ValueError(
                 f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows (got {n}) and n_iter of at "
@@ -72,8 +72,7 @@ class CodewordFit:
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
         if rows is None:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
-        rate = codewords.RATE if problem.rows.ndim == 4 else codewords.VECTORS_RATE
-        optimiser = training.optimiser(rounds=len(rounds), n=n, from_scratch=rate)
+        optimiser = training.optimiser(rounds=len(rounds), n=n, from_scratch=self.recipe.rate)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
         for round_ in range(first, rounds.stop):
@@ -85,8 +84,10 @@ class CodewordFit:
 
             seed_generators(problem.seed + 1000 * round_ + 2, problem.device)  # dropout: the same on resuming
             enough = partial(self.enough, C) if self.patience and rows is not None else None
-            stopped = training.run(loss, round_, optimiser, rows, codewords.MIXUP, same=True, enough=enough)
+            stopped = training.run(loss, round_, optimiser, rows, self.recipe.mixup, same=True, enough=enough)
             last = stopped or round_ == rounds[-1]
+            if last and self.recipe.settle:
+                training.settle(rows)
             top = state_arrays(self.fit_top(C)) if last and rows is not None else state.top
             state = training.save(rounds[-1] if last else round_, packed, state.agreement, optimiser, top)
             if last:

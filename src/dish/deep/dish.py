@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import astuple
 from inspect import signature
 from typing import Any
 
@@ -156,8 +157,10 @@ class DeepDISH(DeepHasher):
 
     def _params_of(self, problem: Problem) -> dict[str, Any]:
         head = self._chosen_head(problem)
-        schedule = {"schedule": (codewords.FIRST, codewords.RATE)} if head == "codewords" else {}
-        return {**super()._params_of(problem), "head": head, **schedule}
+        known = {**super()._params_of(problem), "head": head}
+        if head != "codewords":
+            return known
+        return {**known, "recipe": astuple(codewords.recipe(problem.rows, self.weights is not None))}
 
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         head = self._chosen_head(problem)

@@ -28,6 +28,8 @@ from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
 from dish.progress import Stopwatch, progress
 
+SETTLE_ROWS, SETTLE_BATCH = 10_000, 256  # images by which batch norm's averages are made anew
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
@@ -255,6 +257,24 @@ class Training(Stopwatch):
             ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
         return stopped
 
+    def settle(self, rows: Tensor | None = None) -> None:
+        """Let batch norm average over the images of some rows as they are; in training it saw changed ones."""
+        n = self.problem.n if rows is None else len(rows)
+        some = torch.randperm(n, generator=torch.Generator().manual_seed(self.problem.seed))[:SETTLE_ROWS]
+        some = (some if rows is None else rows[some]).to(self.problem.device)
+        layers = [layer for layer in self.model.eval().modules() if isinstance(layer, BATCH_NORMS)]
+        kept = [layer.momentum for layer in layers]
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # the mean over all batches
+            layer.train()
+        with torch.no_grad():
+            for part in some.tensor_split(-(-len(some) // SETTLE_BATCH)):
+                self.model(self.model.prepare(self.problem.rows[part]))
+        for layer, momentum in zip(layers, kept, strict=True):
+            layer.momentum = momentum
+        self.problem.ranks.broadcast(self.model.buffers())
+
     def _batches(self, rows: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """This process's part of the batches of one pass; rows beyond the last whole batch wait for another pass."""
         ranks, n = self.problem.ranks, len(rows)
@@ -280,7 +300,7 @@ class Training(Stopwatch):
         """Add the gradient of some rows to what there is; their part of the batch's mean loss."""
         x = self.problem.rows[batch.rows]
         if self.settings.augment and x.ndim == 4:
-            x = augment(x, lambda: batch.draw(noise))
+            x = augment(x, lambda: batch.draw(noise), self.model.size)
         if mixup:
             batch = replace(batch, mixed=mixup * batch.draw(noise))
             x = batch.blend(x.float())
