@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 SAMPLING = "bicubic"  # of images that keep their size
-SHIFT, TURN, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.25  # shares of a side, radians, factors
+SHIFT, TURN, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.2  # shares of a side, radians, factors
 
 
 Draw = Callable[[], Tensor]  # a number from 0 to 1 for each image, (n,)
