@@ -16,20 +16,13 @@ from dish.io.atomic import write_atomically
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "deep.md"
-OLDER = {  # label → method and parameters in the names of the runs of the paper's table
-    "CNNH+": ("cnnh", "_epochs=240"),
-    "CNNBH": ("cnnbh", "_epochs=240"),
-    "DISH-D, the paper's head": ("dish_d", ""),
-}
-RIVALS = {
-    "OrthoHash": "orthohash",
-    "OrthoHash, images mixed as in ours": "orthohash, mixup 0.3",
-    "GreedyHash": "greedyhash",
-    "CSQ": "csq",
-    "DPN": "dpn",
-    "HashNet": "hashnet",
-    "DTSH": "dtsh",
-    "ADSH": "adsh",
+RIVALS = {  # label → group and name of the runs
+    "CNNH+": ("rivals", "cnnh"),
+    "DISH-D, the paper's head": ("rivals", "dish_d"),
+    "OrthoHash": ("rivals", "orthohash"),
+    "OrthoHash, images mixed as in ours": ("rivals", "orthohash, mixup 0.5"),
+    "CSQ, former augmentation": ("former rivals", "csq"),
+    "DPN, former augmentation": ("former rivals", "dpn"),
 }
 NETS = {
     "AlexNet": ("alexnet", "batch_size=64_epochs=20_lr=0.02"),
@@ -61,8 +54,7 @@ def values(runs: Runs, group: str, name: str, bits: int, key: str = "map") -> li
 
 def methods_table(runs: Runs) -> str:
     """Ours and the others, 6conv, at every length."""
-    rows = [[label, *(cell(older(method, r, params)) for r in BITS)] for label, (method, params) in OLDER.items()]
-    rows += [[label, *(cell(values(runs, "rivals", name, r)) for r in BITS)] for label, name in RIVALS.items()]
+    rows = [[label, *(cell(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
     name = "dish_d codewords"
     rows.append(["**DISH-D, codewords**", *(cell(values(runs, "main", name, r)) for r in BITS)])
     rows.append(["its floats, p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
@@ -82,20 +74,38 @@ def nets_table(runs: Runs) -> str:
     return markdown_grid(["48 bits, ImageNet weights", "the paper's head", "codewords"], rows)
 
 
-def recipe_table(first: Runs, second: Runs) -> str:
+def ablation_table(runs: Runs) -> str:
+    """What each part is worth: the first trial without it."""
+    rows = [["all parts", *parts_of(runs, "main", "dish_d codewords")]]
+    for name in dict.fromkeys(run["name"] for run in runs if run["group"] == "ablation"):
+        rows.append([name, *parts_of(runs, "ablation", name)])
+    return markdown_grid(["6conv, 48 bits, first trial", "MAP", "of floats", "accuracy"], rows)
+
+
+def parts_of(runs: Runs, group: str, name: str) -> list[str]:
+    """MAP of codes and of floats, and accuracy, of the first trial."""
+    return [cell(values(runs, group, name, 48, key)[:1]) for key in ("map", "map_floats", "accuracy")]
+
+
+def recipe_table(runs: Runs) -> str:
     """What was chosen by held-out training images."""
-    rows = []
-    for group, runs in (("recipe", first), ("recipe2", second), ("recipe3", first)):
-        for name in dict.fromkeys(run["name"] for run in runs if run["group"] == group):
-            rows.append([name, *(cell(values(runs, group, name, r)) for r in (12, 48))])
-    return markdown_grid(["held-out training images", "12 bits", "48 bits"], rows)
+    start = "rate 0.05, a quarter of the rounds"
+    rows = [[f"{start}, mixup 0.3", cell(values(runs, "recipe3", start, 48))]]
+    for name in dict.fromkeys(run["name"] for run in runs if run["group"] == "recipe4"):
+        rows.append([name, cell(values(runs, "recipe4", name, 48))])
+    return markdown_grid(["held-out training images", "48 bits"], rows)
 
 
 def main() -> None:
     """Put the tables into the page."""
-    runs, first = read("deep_codewords.json"), read("deep_recipe.json")
+    runs = read("deep_codewords.json")
     text = PAGE.read_text()
-    tables = {"methods": methods_table(runs), "nets": nets_table(runs), "recipe": recipe_table(first, runs)}
+    tables = {
+        "methods": methods_table(runs),
+        "ablation": ablation_table(runs),
+        "nets": nets_table(runs),
+        "recipe": recipe_table(read("deep_recipe.json")),
+    }
     for name, table in tables.items():
         block = re.compile(rf"<!-- {name} -->\n.*?<!-- end of {name} -->\n", re.DOTALL)
         text, count = block.subn(

@@ -1,0 +1,81 @@
+"""Augmented images are as sharp as those that are encoded, and batch norm ends with what such images give."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dish import nets
+from dish.deep import augment as module
+from dish.deep import codewords
+from dish.deep.augment import augment
+from dish.deep.model import HashingNet
+from helpers.deep import Tiny, patches, tiny
+
+
+@pytest.fixture
+def images():
+    return torch.from_numpy(patches(6, 0)[0])
+
+
+def unchanged(n):
+    """Draws that turn, shift and zoom nothing: the middle of every range."""
+    return lambda: torch.full((n,), 0.5)
+
+
+def test_an_image_that_nothing_happens_to_stays_as_it_is(images, monkeypatch):
+    monkeypatch.setattr(module, "HOLE", 0.0)
+    same = augment(images, unchanged(6))
+    np.testing.assert_allclose(same, images, atol=0.1)
+    np.testing.assert_allclose(augment(images, unchanged(6), 8), images, atol=0.1)  # prepare makes them smaller
+
+
+def test_small_images_are_enlarged_as_the_encoder_enlarges_them(images, monkeypatch):
+    monkeypatch.setattr(module, "HOLE", 0.0)
+    model = HashingNet(nn.Flatten(), 1, 1, 40, nets.NETS["6conv"].normal)
+    large = augment(images, unchanged(6), 40)
+    assert large.shape == (6, 40, 40, 3)
+    np.testing.assert_allclose(model.prepare(large), model.prepare(images), atol=1e-2)
+
+
+def test_moved_images_stay_sharp(images):
+    """Half a pixel to the side: the mean of two neighbours would lose most of what is between them."""
+    noise = torch.rand(6, 16, 16, 3, generator=torch.Generator().manual_seed(0)) * 100 + 77
+    draws = [torch.full((6,), value) for value in (0.5, 0.5, 0.5, 0.5 + 0.5 / 16 / (2 * module.SHIFT), 0.5)]
+
+    def spread(x):
+        return float((x[:, :, 2:-2] - x[:, :, 2:-2].mean(2, keepdim=True)).square().mean())
+
+    def move(mode):
+        grid = module._grid([6, 3, 16, 16], iter(draws).__next__)
+        x = noise.permute(0, 3, 1, 2)
+        return functional.grid_sample(x, grid, mode, padding_mode="reflection", align_corners=False)
+
+    assert spread(move("bilinear")) < 0.6 * spread(noise.permute(0, 3, 1, 2))
+    assert spread(move(module.SAMPLING)) > 0.65 * spread(noise.permute(0, 3, 1, 2))
+
+
+def test_images_that_are_no_squares_keep_their_shape(images):
+    assert augment(images[:, :10], lambda: torch.rand(6), 40).shape == (6, 10, 16, 3)
+
+
+def test_batch_norm_settles_on_images_as_they_are():
+    X, y = patches(300, 0)
+    hasher = tiny(head="codewords", n_iter=0, epochs=2, augment=True, mirror=False).fit(X, y)
+    model = hasher.model_
+    first, norm = model.body.layers[0], model.body.layers[1]
+    with torch.no_grad():
+        z = first(model.prepare(torch.from_numpy(X)))
+    np.testing.assert_allclose(norm.running_mean, z.mean((0, 2, 3)), atol=1e-3)
+    np.testing.assert_allclose(norm.running_var, z.var((0, 2, 3)), rtol=0.03)
+    assert norm.momentum == Tiny().layers[1].momentum
+    assert not norm.training
+
+
+def test_what_came_with_weights_or_has_no_pixels_is_trained_otherwise():
+    image, vector = torch.zeros(2, 8, 8, 3), torch.zeros(2, 8)
+    assert codewords.recipe(image, fine_tuning=False) is codewords.SCRATCH
+    assert codewords.recipe(image, fine_tuning=True) is codewords.TUNED
+    assert codewords.recipe(vector, fine_tuning=False) is codewords.VECTORS
+    assert not codewords.TUNED.settle
