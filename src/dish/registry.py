@@ -10,6 +10,7 @@ import os
 import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from typing import Any
 
 import dish
 from dish import baselines
@@ -18,8 +19,12 @@ from dish.io import modelfile
 from dish.kernel.frozen import FrozenHasher
 
 HAS_TORCH = find_spec("torch") is not None
-NAMES = {"dish": "DISH", "dish_k": "DISH", "dish_d": "DeepDISH", **baselines.NAMES} if HAS_TORCH else {}  # → class
-PRESETS = {"dish_k": {"loss": "ridge", "similar_weight": 2.0}}  # the paper's own algorithm
+OURS = {"dish": "DISH", "dish_k": "DISH", "deep_dish": "DeepDISH", "dish_d": "DeepDISH"}
+NAMES = {**OURS, **baselines.NAMES} if HAS_TORCH else {}  # → class
+PRESETS: dict[str, dict[str, Any]] = {  # the paper's own algorithms
+    "dish_k": {"loss": "ridge", "similar_weight": 2.0},
+    "dish_d": {"head": "paper"},
+}
 GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 
 

@@ -14,6 +14,7 @@ from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, one_hot
 from dish.deep.data import Problem
 from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.solved import settle
 from dish.deep.training import Batch, Training
 
 MIXUP = 0.0  # up to this share of another row is mixed into each
@@ -39,6 +40,6 @@ class OrthoHash(DeepHasher):
         if done is None:
             training.run(loss, 0, training.optimiser(), mixup=MIXUP, same=True)
             if MIXUP:
-                training.settle()
+                settle(problem, training.model)
             training.save(0, training.codes())
         return {}

@@ -40,10 +40,11 @@ class Recipe:
     first: float  # the share of the rounds that leaves rows out
     mixup: float  # up to this share of another row is mixed into each
     settle: bool  # whether batch norm averages over rows as they are in the end: those of training were mixed
+    careful: bool = False  # whether a body all of which came with weights keeps what it knows (``Training.careful``)
 
 
 SCRATCH = Recipe(rate=0.05, first=0.25, mixup=0.5, settle=True)
-TUNED = replace(SCRATCH, mixup=0.3, settle=False)  # it came with weights
+TUNED = replace(SCRATCH, mixup=0.3, settle=False, careful=True)  # it came with weights
 VECTORS = Recipe(rate=0.1, first=0.5, mixup=0.3, settle=False)  # fewer passes
 
 

@@ -16,6 +16,7 @@ from dish.deep import codewords
 from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, hold_out, label_loss, one_hot, start_codes
 from dish.deep.model import state_arrays
+from dish.deep.solved import regress, settle
 from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top
 from dish.deep.training import Batch, Training, seed_generators
 
@@ -36,6 +37,8 @@ class CodewordFit:
     def __post_init__(self) -> None:
         problem = self.training.problem
         self.recipe = codewords.recipe(problem.rows, self.training.settings.fine_tuning)
+        learned = {name for name, _ in self.training.model.body.named_parameters()}
+        self.training.careful = self.recipe.careful and not learned & self.training.fresh
         self.t = one_hot(problem.targets, problem.n_targets)
         self.share = self.t.nanmean(0).nan_to_num(0.0)
         self.width = self.n_bits if problem.several else self.training.model.n_outputs  # of codewords
@@ -78,6 +81,8 @@ class CodewordFit:
         for round_ in range(first, rounds.stop):
             packed = self.between_rounds(round_, state)
             C = self.codewords(packed)
+            if round_ == 0 and training.careful and not problem.several:
+                regress(problem, training.model, C[problem.targets], rows)
 
             def loss(phi: Tensor, f: Tensor, batch: Batch, C: Tensor = C) -> Tensor:
                 return self.loss(f, C, batch.blend(self.t[batch.rows]))
@@ -87,7 +92,7 @@ class CodewordFit:
             stopped = training.run(loss, round_, optimiser, rows, self.recipe.mixup, same=True, enough=enough)
             last = stopped or round_ == rounds[-1]
             if last and self.recipe.settle:
-                training.settle(rows)
+                settle(problem, training.model, rows)
             top = state_arrays(self.fit_top(C)) if last and rows is not None else state.top
             state = training.save(rounds[-1] if last else round_, packed, state.agreement, optimiser, top)
             if last:

@@ -26,6 +26,7 @@ from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
 from dish.solver import cbcd
 
 Packed = NDArray[np.uint8]
+PAPER_ONLY = ("alpha", "mu", "stop_agreement")
 TRAINED_ONLY = (  # parameters of SGD and its rounds
     *("n_iter", "epochs", "alpha", "mu", "nu", "stop_agreement", "batch_size", "lr", "weight_decay", "accumulate"),
     *("augment", "checkpoint"),
@@ -35,13 +36,14 @@ TRAINED_ONLY = (  # parameters of SGD and its rounds
 class DeepDISH(DeepHasher):
     """Learn codes and a network together: the H-step of DISH, and a network trained by SGD as the F-step.
 
-    The network begins as a classifier with r outputs below its classes (CNNBH); then come ``n_iter`` rounds of H-step
-    and training towards H. Parameters beyond those of ``DeepHasher``:
+    There are ``n_iter`` + 1 rounds of training; an H-step finds the codes that each is trained towards. With the
+    paper's head the first trains a classifier with r outputs below its classes (CNNBH). Parameters beyond those of
+    ``DeepHasher``:
 
     Parameters
     ----------
     n_iter : int
-        Rounds t of H-step and training. The learning rate halves after each.
+        Rounds t of H-step and training after the first. With the paper's head the learning rate halves after each.
     alpha : float
         DisturbBinaryCodes: the share of target bits that are flipped, anew in every step.
     mu : float
@@ -59,8 +61,8 @@ class DeepDISH(DeepHasher):
         then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
         the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
         of the network (``deep.kernel_top``); with a few thousand images it learns much more than a layer. "auto":
-        the paper's for images whose network is trained, the kernel where it stays as it is, and codewords for vectors
-        (which the paper does not have), for graded labels and with ``patience``. A fitted hasher has it as ``head_``.
+        the kernel where the network stays as it is, else codewords; the paper's if ``alpha``, ``mu`` or
+        ``stop_agreement`` is not at its default. A fitted hasher has it as ``head_``.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
@@ -153,7 +155,16 @@ class DeepDISH(DeepHasher):
             return "codewords"
         if self.freeze and can_learn_posterior(problem.S):
             return "kernel"
-        return "paper" if problem.rows.ndim == 4 else "codewords"
+        return "paper" if self._given(PAPER_ONLY) else "codewords"
+
+    def _given(self, names: tuple[str, ...]) -> list[str]:
+        """Those parameters that are not at their defaults."""
+        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
+        return [name for name in names if getattr(self, name) != defaults[name]]
+
+    def _warn_of_idle(self, names: tuple[str, ...], why: str) -> None:
+        if idle := self._given(names):
+            warnings.warn(f"{', '.join(idle)}: {why}, so that has no effect", stacklevel=5)
 
     def _params_of(self, problem: Problem) -> dict[str, Any]:
         head = self._chosen_head(problem)
@@ -230,15 +241,14 @@ class DeepDISH(DeepHasher):
         training.run(loss, round_, training.optimiser(head, scale=0.5**round_))
 
     def _learn_kernel(self, training: Training) -> Fitted:
-        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
-        idle = [name for name in TRAINED_ONLY if getattr(self, name) != defaults[name]]
-        if idle:
-            warnings.warn(f"{', '.join(idle)}: head='kernel' trains nothing, so that has no effect", stacklevel=4)
+        self._warn_of_idle(TRAINED_ONLY, "head='kernel' trains nothing")
         with training.stage("kernel"):
             training.model.top, packed = fit_kernel_top(training.problem, self.n_bits)
         return {"codes_": packed, "agreement_": []}
 
     def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
+        self._warn_of_idle(PAPER_ONLY, "head='codewords' flips no bits and has one loss")
+
         def h_step(F: Tensor, packed: Packed) -> Packed:
             return self._h_step(training, F, packed)[0]
 

@@ -49,8 +49,9 @@ class DeepHasher(Hasher):
     net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0", "efficientnet_lite2" or an ``nn.Module``
         A module's output (n, D) is taken as the last hidden layer; it gets images (n, 3, H, W), or vectors.
         Rows of features (n, d) get a perceptron in place of a named network.
-    weights : None, "imagenet" or a path (.pth, .safetensors)
+    weights : None, "imagenet", a path (.pth, .safetensors) or "own"
         Where the network starts from: fine-tuning uses a tenth of the learning rate, ten times that in new layers.
+        "own": a module that was trained keeps its weights.
     freeze : bool
         Leave the network as its weights have it and train only what comes on top: it sees every training image once,
         without augmentation, and the rest takes seconds. What to do with few images or without a GPU.

@@ -12,6 +12,8 @@ from torch.nn import functional
 from dish import nets
 from dish.io import modelfile
 
+OWN = "own"  # weights: those that a module came with
+
 
 class HashingNet(nn.Module):
     """Φ by any network, then r outputs; uint8 images (n, H, W, 3) or vectors (n, d) in."""
@@ -119,7 +121,11 @@ def make_model(
     if phi.ndim != 2:
         raise ValueError(f"net must give one feature vector per row, (n, D); it gave shape {tuple(phi.shape)}")
     fresh: list[str] = []
-    if weights is not None:  # after the first pass: lazy layers have their widths
+    if weights == OWN and isinstance(net, str):
+        raise ValueError(
+            f"weights={OWN!r} is for a module that was trained; net is {net!r}: give 'imagenet' or a path"
+        )
+    if weights not in (None, OWN):  # after the first pass: lazy layers have their widths
         fresh = nets.load_weights(body, weights, net if isinstance(net, str) else "")
     return HashingNet(body, phi.shape[1], n_outputs, size, normal, norm), frozenset(fresh)
 

@@ -26,10 +26,10 @@ from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem
 from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
+from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
-SETTLE_ROWS, SETTLE_BATCH = 10_000, 256  # images by which batch norm's averages are made anew
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+LONGEST_SLOPE = 1.0  # of all weights that came with the network together
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
@@ -137,6 +137,9 @@ class Training(Stopwatch):
         self.checkpoint, self.frozen = checkpoint, frozen
         self.size = min(settings.batch_size, problem.n)
         self.history: list[dict[str, float]] = []
+        # Whether the body keeps what it knows: batch norm's averages as they came, and short steps. Averages of other
+        # images spoil weights that came with theirs, and with those the slopes are long.
+        self.careful = False
         self.timings_ = {}
         world = problem.ranks.world
         if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
@@ -242,7 +245,7 @@ class Training(Stopwatch):
         stopped = False
         with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
             for epoch in range(epochs):
-                self.model.train()
+                self._train_mode()
                 total = torch.zeros((), device=self.problem.device)
                 steps = 0
                 for batch in self._batches(rows, order):
@@ -257,23 +260,12 @@ class Training(Stopwatch):
             ranks.broadcast(self.model.buffers())  # batch norm's averages are each process's own
         return stopped
 
-    def settle(self, rows: Tensor | None = None) -> None:
-        """Let batch norm average over the images of some rows as they are; in training it saw changed ones."""
-        n = self.problem.n if rows is None else len(rows)
-        some = torch.randperm(n, generator=torch.Generator().manual_seed(self.problem.seed))[:SETTLE_ROWS]
-        some = (some if rows is None else rows[some]).to(self.problem.device)
-        layers = [layer for layer in self.model.eval().modules() if isinstance(layer, BATCH_NORMS)]
-        kept = [layer.momentum for layer in layers]
-        for layer in layers:
-            layer.reset_running_stats()
-            layer.momentum = None  # the mean over all batches
-            layer.train()
-        with torch.no_grad():
-            for part in some.tensor_split(-(-len(some) // SETTLE_BATCH)):
-                self.model(self.model.prepare(self.problem.rows[part]))
-        for layer, momentum in zip(layers, kept, strict=True):
-            layer.momentum = momentum
-        self.problem.ranks.broadcast(self.model.buffers())
+    def _train_mode(self) -> None:
+        self.model.train()
+        if self.careful:
+            for layer in self.model.body.modules():
+                if isinstance(layer, BATCH_NORMS):
+                    layer.eval()
 
     def _batches(self, rows: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """This process's part of the batches of one pass; rows beyond the last whole batch wait for another pass."""
@@ -293,6 +285,8 @@ class Training(Stopwatch):
         for part in batch.parts(self.settings.accumulate):
             value += self._slopes(part, loss, noise, mixup)
         self._sum_gradients(optimiser.params)
+        if self.careful:
+            nn.utils.clip_grad_norm_(self.model.body.parameters(), LONGEST_SLOPE)
         optimiser.sgd.step()
         return value
 
