@@ -36,7 +36,7 @@ HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none ar
 class Recipe:
     """How networks of one kind are trained, as held-out training rows had it best."""
 
-    rate: float  # of SGD for lr="auto", if the network starts from scratch
+    rate: float  # of SGD for lr="auto", if the network starts from scratch or is trained with care
     first: float  # the share of the rounds that leaves rows out
     mixup: float  # up to this share of another row is mixed into each
     settle: bool  # whether batch norm averages over rows as they are in the end: those of training were mixed
@@ -44,7 +44,7 @@ class Recipe:
 
 
 SCRATCH = Recipe(rate=0.05, first=0.25, mixup=0.5, settle=True)
-TUNED = replace(SCRATCH, mixup=0.3, settle=False, careful=True)  # it came with weights
+TUNED = replace(SCRATCH, rate=0.03, mixup=0.3, settle=False, careful=True)  # it came with weights
 VECTORS = Recipe(rate=0.1, first=0.5, mixup=0.3, settle=False)  # fewer passes
 
 

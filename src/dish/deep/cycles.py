@@ -75,7 +75,8 @@ class CodewordFit:
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
         if rows is None:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
-        optimiser = training.optimiser(rounds=len(rounds), n=n, from_scratch=self.recipe.rate)
+        known = training.careful or not training.settings.fine_tuning  # of other networks with weights less is known
+        optimiser = training.optimiser(rounds=len(rounds), n=n, rate=self.recipe.rate if known else None)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
         for round_ in range(first, rounds.stop):

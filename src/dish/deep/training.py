@@ -172,15 +172,16 @@ class Training(Stopwatch):
         scale: float = 1.0,
         rounds: int = 1,
         n: int | None = None,
-        from_scratch: float = 0.1,
+        rate: float | None = None,
     ) -> Optimiser:
-        """For so many rounds over n rows, at ``scale`` times the rate; ``from_scratch`` is that of "auto" there.
+        """For so many rounds over n rows, at ``scale`` times the rate; ``rate`` is that of "auto", if not the usual one.
 
         ``head`` are layers of the loss that learn too. When fine-tuning, layers that came with weights learn at a
         tenth of the rate.
         """
         s = self.settings
-        lr = scale * ((0.01 if s.fine_tuning else from_scratch) if isinstance(s.lr, str) else float(s.lr))
+        usual = 0.01 if s.fine_tuning else 0.1
+        lr = scale * ((rate or usual) if isinstance(s.lr, str) else float(s.lr))
         light = s.fine_tuning or self.problem.rows.ndim == 2
         decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
