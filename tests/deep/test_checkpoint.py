@@ -21,7 +21,7 @@ CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch
-torch.set_num_threads(1)
+torch.set_num_threads({threads})
 from dish.deep.checkpoint import Checkpoint
 from helpers.deep import patches, tiny
 X, y = patches(200, 0)
@@ -42,7 +42,7 @@ def test_a_fit_that_was_killed_resumes_to_the_same_codes(tmp_path):
     X, y = patches(200, 0)
     whole = tiny(epochs=2, n_iter=3, augment=True).fit(X, y)
     path = tmp_path / "c.dish"
-    script = CHILD.format(tests=str(Path(__file__).parents[1]), checkpoint=str(path))
+    script = CHILD.format(tests=str(Path(__file__).parents[1]), checkpoint=str(path), threads=torch.get_num_threads())
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     os.kill(child.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_without_a_seed_a_fit_resumes_with_that_of_its_checkpoint(tmp_path):
 def test_the_fingerprint_of_plain_parameters_is_that_of_version_0_1():
     """Checkpoints written then resume now: JSON of the parameters' texts and the seed, then the rows and targets."""
     X, y = patches(20, 0)
-    hasher = DeepDISH(8, random_state=4)
+    hasher = DeepDISH(8, head="paper", random_state=4)
     old = {k: repr(v) for k, v in hasher.get_params().items()}
     for name in ("checkpoint", "verbose", "device", "random_state", "head", "freeze", "accumulate", "patience"):
         del old[name]

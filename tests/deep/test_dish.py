@@ -30,7 +30,7 @@ def data():
 @pytest.mark.slow
 def test_loss_falls_codes_retrieve_and_stay_balanced(data):
     X, y, Xq, yq = data
-    hasher = tiny().fit(X, y)
+    hasher = tiny(head="paper").fit(X, y)
     for round_ in range(3):
         losses = [h["loss"] for h in hasher.history_ if h["round"] == round_]
         assert len(losses) == 6

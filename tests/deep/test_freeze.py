@@ -94,7 +94,10 @@ def test_the_kernel_on_top_in_onnx(tmp_path):
 @pytest.mark.parametrize(
     ("params", "graded", "vectors", "head"),
     [
-        ({}, False, False, "paper"),
+        ({}, False, False, "codewords"),
+        ({"alpha": 0.2}, False, False, "paper"),
+        ({"mu": 0.5}, False, True, "paper"),
+        ({"alpha": 0.2, "freeze": True}, False, False, "kernel"),
         ({}, False, True, "codewords"),
         ({}, True, False, "codewords"),
         ({"freeze": True}, False, False, "kernel"),

@@ -69,8 +69,11 @@ def test_two_processes_learn_one_network(tmp_path):
 def test_several_processes_take_the_steps_of_one(world, tmp_path):
     """Without batch norm and dropout; 32 rows over three processes are shares of 11, 11 and 10."""
     X, y = patches(400, 0)
-    alone = smooth().fit(X, y)
-    body = "h = smooth().fit(X, y); found = dict(F=h.decision_function(X), loss=[e['loss'] for e in h.history_])"
+    alone = smooth(head="paper").fit(X, y)
+    body = """
+h = smooth(head="paper").fit(X, y)
+found = dict(F=h.decision_function(X), loss=[e["loss"] for e in h.history_])
+"""
     for one in run(body, world, tmp_path):
         np.testing.assert_allclose(one["loss"], [e["loss"] for e in alone.history_], rtol=1e-4)
         np.testing.assert_allclose(one["F"], alone.decision_function(X), atol=1e-3)

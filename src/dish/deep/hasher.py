@@ -50,8 +50,7 @@ class DeepHasher(Hasher):
         A module's output (n, D) is taken as the last hidden layer; it gets images (n, 3, H, W), or vectors.
         Rows of features (n, d) get a perceptron in place of a named network.
     weights : None, "imagenet", a path (.pth, .safetensors) or "own"
-        Where the network starts from: fine-tuning uses a tenth of the learning rate, ten times that in new layers.
-        "own": a module that was trained keeps its weights.
+        Where the network starts from ("own": a module that was trained). Such layers learn at a tenth of the rate.
     freeze : bool
         Leave the network as its weights have it and train only what comes on top: it sees every training image once,
         without augmentation, and the rest takes seconds. What to do with few images or without a GPU.

@@ -174,7 +174,7 @@ class Training(Stopwatch):
         n: int | None = None,
         rate: float | None = None,
     ) -> Optimiser:
-        """For so many rounds over n rows, at ``scale`` times the rate; ``rate`` is that of "auto", if not the usual one.
+        """For so many rounds over n rows, at ``scale`` times the rate; ``rate``: of "auto", if not the usual one.
 
         ``head`` are layers of the loss that learn too. When fine-tuning, layers that came with weights learn at a
         tenth of the rate.

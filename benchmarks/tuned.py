@@ -1,0 +1,103 @@
+"""A few hundred images and a network with weights: train it, or leave it as it is?
+
+    python benchmarks/tuned.py          # 15 minutes on two cores; writes benchmarks/results/tuned.json
+
+EfficientNet-Lite0 with ImageNet weights, 400 CIFAR-10 images, four passes over them where it is trained, 64 bits; 300
+other images ask, 600 more are the database. "classes" is how many of the 900 a ridge regression on Φ tells right
+before any training, with batch norm's averages as they came and with those of the 400. All are training images of the
+first trial of the tables: their queries are not among them.
+Needs the CIFAR-10 images in the cache folder and dish-hash[efficientnet].
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish import machine, metrics
+from dish.datasets import load_cifar10
+from dish.experiments.bench import write_json
+
+RESULTS = Path(__file__).parent / "results" / "tuned.json"
+TRAIN, QUERIES, BASE, BITS = 400, 300, 600, 64
+NET: dict[str, Any] = {"net": "efficientnet_lite0", "weights": "imagenet", "device": "cpu"}
+SGD: dict[str, Any] = {**NET, "n_iter": 1, "epochs": 2, "batch_size": 32}
+WAYS: dict[str, dict[str, Any]] = {
+    "left as it is, kernel": {**NET, "freeze": True},
+    "trained, the paper's head": {**SGD, "head": "paper"},
+    "trained, codewords": SGD,
+    "trained, codewords, without care": SGD,
+    "classes, averages as they came": {},
+    "classes, averages of these images": {},
+}
+Array = NDArray[Any]
+
+
+def images() -> tuple[list[Array], list[Array]]:
+    """Images and classes to learn from, to ask with, and to search in."""
+    data = load_cifar10()
+    rows = data.split(0, 5000).train[: TRAIN + QUERIES + BASE]
+    parts = np.split(rows, [TRAIN, TRAIN + QUERIES])
+    return [data.X[part] for part in parts], [data.y[part] for part in parts]
+
+
+def work(way: str) -> dict[str, Any]:
+    """MAP of one hasher, or the share of images whose class is right."""
+    import torch
+
+    from dish import DeepDISH
+    from dish.deep import codewords
+
+    torch.set_num_threads(1)
+    X, y = images()
+    if way.startswith("classes"):
+        return {"accuracy": classes(X, y, "these" in way)}
+    if way.endswith("without care"):
+        codewords.TUNED = replace(codewords.TUNED, careful=False)
+    start = time.perf_counter()
+    hasher = DeepDISH(BITS, **WAYS[way]).fit(X[0], y[0])
+    seconds = time.perf_counter() - start
+    asked, base = (hasher.transform(part) for part in X[1:])
+    return {"map": float(metrics.mean_average_precision(asked, y[1], base, y[2])), "fit_s": seconds}
+
+
+def classes(X: list[Array], y: list[Array], anew: bool) -> float:
+    """Of the images that were not learned from, by the regression that outputs begin as."""
+    import torch
+
+    from dish.deep.data import Problem, learnable
+    from dish.deep.model import make_model
+    from dish.deep.solved import regress, settle
+    from dish.parallel import Ranks
+
+    S, targets = learnable(y[0], TRAIN, takes_graded=False)
+    problem = Problem(torch.from_numpy(X[0]), targets, S, 0, torch.device("cpu"), Ranks())
+    model, _ = make_model(NET["net"], NET["weights"], None, S.n_groups, problem.rows[:1])
+    if anew:
+        settle(problem, model)
+    regress(problem, model, torch.eye(S.n_groups)[targets])
+    rest, right = torch.from_numpy(np.concatenate(X[1:])), np.concatenate(y[1:])
+    with torch.no_grad():
+        said = [model.eval()(model.prepare(part))[1].argmax(1) for part in rest.split(16)]
+    return float((torch.cat(said).numpy() == right).mean())
+
+
+def main() -> None:
+    """Two at a time."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        found = {}
+        for way, result in zip(WAYS, pool.map(work, WAYS), strict=True):
+            found[way] = result
+            print(way, result, flush=True)
+    write_json(RESULTS, {"runs": found, "environment": machine.environment()})
+
+
+if __name__ == "__main__":
+    main()
