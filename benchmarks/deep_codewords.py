@@ -40,11 +40,11 @@ RATE = 0.05  # for every method: the one that was chosen for ours
 RIVALS = ("orthohash", "csq", "greedyhash", "dpn", "hashnet", "dtsh", "adsh", "cnnh", "dish_d")
 PARAMS: dict[str, dict[str, Any]] = {"dish_d": {"head": "paper", "n_iter": 3, "epochs": EPOCHS // 4}}
 BITS = (12, 24, 32, 48)
-NETS: dict[str, dict[str, Any]] = {  # batches and rates are those of the paper's head; passes in all
+NETS: dict[str, dict[str, Any]] = {  # batches, passes in all, and the rates of the paper's head where layers are new
     "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 80},
     "vgg16": {"batch_size": 64, "lr": 0.02, "epochs": 48},
-    "efficientnet_lite0": {"batch_size": 128, "lr": 0.3, "epochs": 32},
-    "efficientnet_lite2": {"batch_size": 128, "lr": 0.3, "epochs": 32},
+    "efficientnet_lite0": {"batch_size": 128, "epochs": 32},
+    "efficientnet_lite2": {"batch_size": 128, "epochs": 32},
 }
 
 
