@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deep_recipes import NET_RECIPES, RECIPES
 from dish import machine, metrics, registry
 from dish.datasets import Dataset, load_cifar10
 from dish.experiments.bench import write_json
@@ -98,37 +99,6 @@ def ablation_runs() -> list[Run]:
     return [ours("ablation", name, **how) for name, how in variants.items()]
 
 
-FORMER = {"scratch.mixup": 0.3, "scratch.settle": False, "augment.HOLE": 0.25}
-RECIPES: dict[str, dict[str, Any]] = {  # what differs from the constants that were chosen
-    "as it is": {},
-    "mixup 0.3, not settled, holes of half a side": FORMER,
-    "mixup 0.3, not settled": {**FORMER, "augment.HOLE": 0.2},
-    "mixup 0.3, not settled, holes of half a side, sampled by straight lines": {
-        **FORMER,
-        "augment.SAMPLING": "bilinear",
-    },
-    "mixup 0.3, not settled, holes of half a side, half the change of light": {**FORMER, "augment.LIGHT": 0.15},
-    "mixup 0.3, not settled, holes of half a side, zooms and turns of 0.25": {
-        **FORMER,
-        "augment.ZOOM": 0.25,
-        "augment.TURN": 0.25,
-    },
-    "mixup 0.5, not settled, holes of half a side": {"scratch.settle": False, "augment.HOLE": 0.25},
-    "holes of half a side": {"augment.HOLE": 0.25},
-    "holes of half a side, zooms and turns of 0.25": {
-        "augment.HOLE": 0.25,
-        "augment.ZOOM": 0.25,
-        "augment.TURN": 0.25,
-    },
-}
-NET_RECIPES: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "mixup 0.5": {"tuned.mixup": 0.5},
-    "zooms of 0.3": {"augment.ZOOM": 0.3},
-    "holes of a quarter of a side": {"augment.HOLE": 0.12},
-}
-
-
 def recipe_runs(trials: int) -> list[Run]:
     """Constants by held-out training images."""
     return [
@@ -181,7 +151,7 @@ def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> 
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself, a short one first warms up."""
+    """For the seconds of one run with the GPU to itself; a short one first warms up."""
     return [ours("alone", "warm-up", epochs=8), ours("alone", "one run alone")]
 
 
