@@ -49,6 +49,47 @@ def test_shapes_with_and_without_a_head(name):
     assert n_parameters(whole) - n_parameters(body) == 1000 * (WIDTH[name] + 1)
 
 
+def layer_by_layer(net, x):
+    """EfficientNet-Lite as its equations have it: pad, convolution, batch norm."""
+
+    def normed(conv, norm, x):
+        side, stride, k = x.shape[2], conv.stride[0], conv.kernel_size[0]
+        total = max((-(-side // stride) - 1) * stride + k - side, 0)
+        low, high = total // 2, total - total // 2
+        return norm(conv(nn.functional.pad(x, [low, high, low, high])))
+
+    x = normed(net._conv_stem, net._bn0, x).clamp(0, 6)
+    for block in net._blocks:
+        z = normed(block._expand_conv, block._bn0, x).clamp(0, 6) if block.expands else x
+        z = normed(block._depthwise_conv, block._bn1, z).clamp(0, 6)
+        z = normed(block._project_conv, block._bn2, z)
+        x = x + z if block.residual else z
+    return normed(net._conv_head, net._bn1, x).clamp(0, 6).mean((2, 3))
+
+
+@pytest.mark.parametrize("side", [64, 63])
+@pytest.mark.parametrize("training", [False, True])
+def test_efficientnet_is_its_layers_one_by_one(training, side):
+    torch.manual_seed(0)
+    net = nets.build("efficientnet_lite0", None).double()
+    net.dropout.p = 0.0
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            for values in (layer.running_mean, layer.bias.data):
+                values.normal_(0, 0.3)
+            for values in (layer.running_var, layer.weight.data):
+                values.uniform_(0.5, 1.5)
+    x = torch.rand(4, 3, side, side, dtype=torch.float64)
+    slopes = []
+    for function in (net, lambda x: layer_by_layer(net, x)):
+        net.train(training).zero_grad()
+        phi = function(x)
+        phi.square().sum().backward()
+        slopes.append([phi.detach(), *(p.grad.clone() for p in net.parameters())])
+    for got, expected in zip(*slopes, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max() + 1))
+
+
 @pytest.mark.slow
 def test_vgg16():
     with torch.device("meta"):  # shapes alone: no memory, no work

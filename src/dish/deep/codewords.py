@@ -44,7 +44,7 @@ class Recipe:
 
 
 SCRATCH = Recipe(rate=0.05, first=0.25, mixup=0.5, settle=True)
-TUNED = replace(SCRATCH, rate=0.03, mixup=0.3, settle=False, careful=True)  # it came with weights
+TUNED = replace(SCRATCH, rate=0.1, mixup=0.3, settle=False, careful=True)  # it came with weights
 VECTORS = Recipe(rate=0.1, first=0.5, mixup=0.3, settle=False)  # fewer passes
 
 

@@ -5,6 +5,8 @@ AlexNet and VGG-16 have torchvision's names, EfficientNet-Lite those of its publ
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from dish.nets.small import convolution, he_init, last_layer
@@ -79,20 +81,31 @@ class VGG16(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-class _SamePad(nn.Module):
-    """Zero padding that makes a strided convolution give ceil(size / stride), the odd row below and to the right."""
+def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """norm(conv(x)), padded so that it gives ceil(size / stride), the odd row below and to the right.
 
-    def __init__(self, k: int, stride: int) -> None:
-        super().__init__()
-        self.k, self.stride = k, stride
+    Averages that stay as they are go into the weights: the outputs are then read and written once less.
+    """
+    x, padding = _same_pad(x, conv.kernel_size[0], conv.stride[0])
+    if norm.training:
+        z = nn.functional.conv2d(x, conv.weight, None, conv.stride, padding, 1, conv.groups)
+        return cast(Tensor, norm(z))
+    scale = norm.weight * (cast(Tensor, norm.running_var) + norm.eps).rsqrt()
+    bias = norm.bias - cast(Tensor, norm.running_mean) * scale
+    return nn.functional.conv2d(x, conv.weight * scale.view(-1, 1, 1, 1), bias, conv.stride, padding, 1, conv.groups)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Pad (n, c, H, W)."""
-        sides = []
-        for size in (x.shape[3], x.shape[2]):
-            total = max((-(-size // self.stride) - 1) * self.stride + self.k - size, 0)
-            sides += [total // 2, total - total // 2]
-        return nn.functional.pad(x, sides)
+
+def _same_pad(x: Tensor, k: int, stride: int) -> tuple[Tensor, list[int]]:
+    """(n, c, H, W) with the zeros that a convolution cannot add itself, and those that it can, per side."""
+    totals = [max((-(-size // stride) - 1) * stride + k - size, 0) for size in x.shape[2:]]
+    if all(total % 2 == 0 for total in totals):
+        return x, [total // 2 for total in totals]
+    sides = [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
+    return nn.functional.pad(x, sides), [0, 0]
+
+
+def _relu6(x: Tensor) -> Tensor:
+    return nn.functional.relu6(x, inplace=True)
 
 
 class _InvertedBottleneck(nn.Module):
@@ -106,7 +119,6 @@ class _InvertedBottleneck(nn.Module):
             self._expand_conv = nn.Conv2d(i, mid, 1, bias=False)
             self._bn0 = nn.BatchNorm2d(mid, eps=1e-3, momentum=0.01)
         self.expands = expand != 1
-        self.pad = _SamePad(k, stride)
         self._depthwise_conv = nn.Conv2d(mid, mid, k, stride, groups=mid, bias=False)
         self._bn1 = nn.BatchNorm2d(mid, eps=1e-3, momentum=0.01)
         self._project_conv = nn.Conv2d(mid, o, 1, bias=False)
@@ -114,10 +126,9 @@ class _InvertedBottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, i, H, W) → (n, o, H / stride, W / stride)."""
-        relu6 = nn.functional.relu6
-        z = relu6(self._bn0(self._expand_conv(x))) if self.expands else x
-        z = relu6(self._bn1(self._depthwise_conv(self.pad(z))))
-        z = self._bn2(self._project_conv(z))
+        z = _relu6(_normed(self._expand_conv, self._bn0, x)) if self.expands else x
+        z = _relu6(_normed(self._depthwise_conv, self._bn1, z))
+        z = _normed(self._project_conv, self._bn2, z)
         return x + z if self.residual else z
 
 
@@ -131,7 +142,6 @@ class EfficientNetLite(nn.Module):
         self, repeats: tuple[int, ...], widths: tuple[int, ...], dropout: float, num_classes: int | None
     ) -> None:
         super().__init__()
-        self.pad = _SamePad(3, 2)
         self._conv_stem = nn.Conv2d(3, 32, 3, stride=2, bias=False)
         self._bn0 = nn.BatchNorm2d(32, eps=1e-3, momentum=0.01)
         blocks, channels = [], 32
@@ -147,11 +157,10 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, 3, H, W) → logits, or Φ (n, 1280)."""
-        relu6 = nn.functional.relu6
-        x = relu6(self._bn0(self._conv_stem(self.pad(x))))
+        x = _relu6(_normed(self._conv_stem, self._bn0, x))
         for block in self._blocks:
             x = block(x)
-        x = relu6(self._bn1(self._conv_head(x)))
+        x = _relu6(_normed(self._conv_head, self._bn1, x))
         return self._fc(self.dropout(x.mean((2, 3))))
 
 
