@@ -9,7 +9,7 @@ import torch
 from dish import metrics
 from dish.baselines import CNNH, FTDE, REGISTRY, SFHC
 from dish.baselines._centres import centres, nearest
-from dish.baselines.adsh import GAMMA, Asymmetric
+from dish.baselines.adsh import GAMMA, Asymmetric, balanced
 from dish.baselines.cnnh import _newton_column, factorise
 from dish.baselines.csq import central_loss
 from dish.baselines.dhn import pair_loss
@@ -212,7 +212,8 @@ def adsh_state(n=12, r=4, seed=0):
     problem = Problem(torch.zeros(n, 2), torch.from_numpy(y), from_labels(y), seed, torch.device("cpu"), Ranks())
     state = Asymmetric(problem, r, 1)
     state.U = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (n, r))).float()
-    return state, problem.S.dense()
+    same = y[:, None] == y
+    return state, np.where(same, 1, -same.sum() / (~same).sum())
 
 
 def adsh_objective(U, V, S):
@@ -238,6 +239,15 @@ def test_adshs_columns_are_each_the_best_given_the_others():
     U, V = state.U.double().numpy(), state.V.double().numpy()
     best = min(adsh_objective(U, np.array(v)[:, None], S) for v in itertools.product([-1.0, 1.0], repeat=6))
     assert adsh_objective(U, V, S) == pytest.approx(best)
+
+
+def test_adshs_pairs_of_other_classes_weigh_as_much_as_those_of_one():
+    y = np.repeat([0, 1, 2], [1, 2, 5])
+    S = from_labels(y)
+    table = balanced(S.between_groups(), S.row_group)[S.row_group][:, S.row_group].numpy()
+    assert abs(table.sum()) < 1e-9
+    assert (table[y[:, None] == y] == 1).all() and (table[y[:, None] != y] < 0).all()
+    assert balanced(torch.ones(1, 1), torch.zeros(4, dtype=torch.int64)) == 1  # no others
 
 
 def test_adsh_keeps_the_codes_it_learned(data):

@@ -22,6 +22,9 @@ class ADSH(DeepHasher):
 
     V is solved again after every pass, one column after the other. A database of new rows has to be encoded by the
     network, whose codes were never asked to be near each other: the authors' figures are of the learned V.
+
+    S is 1 for rows that share a label and −ρ for others, ρ such that S sums to nothing (the authors' own program has
+    that, too): with −1 one code for all U and its opposite for all V would already be right for most pairs.
     """
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
@@ -47,7 +50,7 @@ class Asymmetric:
         self.ranks, self.steps, self.taken = problem.ranks, steps, 0
         device = problem.device
         self.group = problem.S.row_group.long().to(device)
-        self.table = problem.S.between_groups().float().to(device)  # S between groups
+        self.table = balanced(problem.S.between_groups(), problem.S.row_group).float().to(device)  # S between groups
         start = torch.Generator().manual_seed(problem.seed)
         self.V = torch.where(torch.rand(problem.n, r, generator=start) < 0.5, -1.0, 1.0).to(device)
         self.U, self.fresh = self.V.clone(), torch.full_like(self.V, torch.nan)
@@ -93,3 +96,11 @@ class Asymmetric:
         sizes = torch.bincount(self.group, minlength=len(self.table)).float()
         self.gram, self.pulled = self.V.T @ self.V, self.table @ self.by_group(self.V)
         self.constant = self.V.shape[1] ** 2 * (self.table.square() @ sizes)
+
+
+def balanced(table: Tensor, group: Tensor) -> Tensor:
+    """The signs of S between groups (g, g), those below zero so much smaller that S sums to nothing over all rows."""
+    sizes, alike = torch.bincount(group, minlength=len(table)).to(table), (table > 0).to(table)
+    alike_pairs = sizes @ alike @ sizes
+    other_pairs = (sizes.sum() ** 2 - alike_pairs).clamp(min=1)
+    return alike - alike_pairs / other_pairs * (1 - alike)
