@@ -27,9 +27,17 @@ RECIPES: dict[str, dict[str, Any]] = {  # what differs from the constants that w
         "augment.TURN": 0.25,
     },
 }
-NET_RECIPES: dict[str, dict[str, Any]] = {
+CAREFUL, CUT = "tuned.careful", "training.LONGEST_SLOPE"
+NET_RECIPES: dict[str, dict[str, Any]] = {  # the same for EfficientNet-Lite0; "lr" and "image_size" are parameters
     "as it is": {},
+    "without care, rate 0.3": {CAREFUL: False, "lr": 0.3},
+    "rate 0.03": {"lr": 0.03},
+    "rate 0.3": {"lr": 0.3},
+    "slopes cut at 5": {CUT: 5.0},
+    "rate 0.3, slopes cut at 5": {"lr": 0.3, CUT: 5.0},
+    "no mixup": {"tuned.mixup": 0.0},
     "mixup 0.5": {"tuned.mixup": 0.5},
-    "zooms of 0.3": {"augment.ZOOM": 0.3},
+    "rate 0.3, no mixup": {"lr": 0.3, "tuned.mixup": 0.0},
     "holes of a quarter of a side": {"augment.HOLE": 0.12},
+    "rate 0.3, images of 288 pixels": {"lr": 0.3, "image_size": 288},
 }
