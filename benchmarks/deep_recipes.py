@@ -27,14 +27,14 @@ RECIPES: dict[str, dict[str, Any]] = {  # what differs from the constants that w
         "augment.TURN": 0.25,
     },
 }
-CAREFUL, CUT = "tuned.careful", "training.LONGEST_SLOPE"
+CAREFUL, CLIP = "tuned.careful", "training.CLIP"
 NET_RECIPES: dict[str, dict[str, Any]] = {  # the same for EfficientNet-Lite0; "lr" and "image_size" are parameters
     "as it is": {},
     "without care, rate 0.3": {CAREFUL: False, "lr": 0.3},
     "rate 0.03": {"lr": 0.03},
     "rate 0.3": {"lr": 0.3},
-    "slopes cut at 5": {CUT: 5.0},
-    "rate 0.3, slopes cut at 5": {"lr": 0.3, CUT: 5.0},
+    "gradients clipped at 5": {CLIP: 5.0},
+    "rate 0.3, gradients clipped at 5": {"lr": 0.3, CLIP: 5.0},
     "no mixup": {"tuned.mixup": 0.0},
     "mixup 0.5": {"tuned.mixup": 0.5},
     "rate 0.3, no mixup": {"lr": 0.3, "tuned.mixup": 0.0},

@@ -29,7 +29,7 @@ from dish.deep.model import HashingNet, encode
 from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
-LONGEST_SLOPE = 1.0  # of all weights that came with the network together
+CLIP = 1.0  # the norm of the gradient of all weights that came with the network, at most
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
@@ -137,8 +137,8 @@ class Training(Stopwatch):
         self.checkpoint, self.frozen = checkpoint, frozen
         self.size = min(settings.batch_size, problem.n)
         self.history: list[dict[str, float]] = []
-        # Whether the body keeps what it knows: batch norm's averages as they came, and short steps. Averages of other
-        # images spoil weights that came with theirs, and with those the slopes are long.
+        # Whether the body keeps what it knows: batch norm's averages as they came, and clipped gradients. Weights do not
+        # fit averages they were not trained with; with their own, gradients on other images are large at first.
         self.careful = False
         self.timings_ = {}
         world = problem.ranks.world
@@ -287,7 +287,7 @@ class Training(Stopwatch):
             value += self._slopes(part, loss, noise, mixup)
         self._sum_gradients(optimiser.params)
         if self.careful:
-            nn.utils.clip_grad_norm_(self.model.body.parameters(), LONGEST_SLOPE)
+            nn.utils.clip_grad_norm_(self.model.body.parameters(), CLIP)
         optimiser.sgd.step()
         return value
 
