@@ -137,8 +137,8 @@ class Training(Stopwatch):
         self.checkpoint, self.frozen = checkpoint, frozen
         self.size = min(settings.batch_size, problem.n)
         self.history: list[dict[str, float]] = []
-        # Whether the body keeps what it knows: batch norm's averages as they came, and clipped gradients. Weights do not
-        # fit averages they were not trained with; with their own, gradients on other images are large at first.
+        # Whether the body keeps what it knows: batch norm's averages as they came, and clipped gradients. Weights do
+        # not fit averages they were not trained with; with their own, gradients are large at first.
         self.careful = False
         self.timings_ = {}
         world = problem.ranks.world
