@@ -26,6 +26,7 @@ from dish import DISH, load, machine, metrics
 from dish.datasets.synthetic import SyntheticImageNet
 from dish.experiments import bench
 from dish.io.cache import cache_folder
+from scale_plot import plot
 
 RESULTS = Path(__file__).parent / "results"
 N, R, M = 1_280_000, 128, 1000
@@ -373,33 +374,6 @@ def kills(wanted: int = 20) -> None:
     bench.write_json(RESULTS / "scale_kills.json", content | {"environment": machine.environment()})
 
 
-def plot() -> None:
-    """Seconds and memory against n, both axes logarithmic, with the slope through the last points."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for name, label, memory in (("gpu", "one H200", "gpu_bytes"), ("cpu", "two cores, from a file", "peak_bytes")):
-        rows = json.loads((RESULTS / f"scale_{name}.json").read_text())["sizes"]
-        n = np.array([row["n"] for row in rows])
-        for axis, values in (
-            (axes[0], np.array([row["seconds"] for row in rows])),
-            (axes[1], np.array([row[memory] / 1e9 for row in rows])),
-        ):
-            slope = np.polyfit(np.log(n), np.log(values), 1)[0]
-            (line,) = axis.loglog(n, values, "o-", label=f"{label} (slope {slope:.2f})")
-            axis.loglog(n, values[-1] * n / n[-1], ":", color=line.get_color(), alpha=0.6)
-    axes[0].set(ylabel="seconds", xlabel="rows (synthetic, d = 4096)")
-    axes[1].set(ylabel="memory, GB", xlabel="rows (synthetic, d = 4096)")
-    for axis in axes:
-        axis.grid(True, which="both", alpha=0.3)
-        axis.legend(loc="lower right", fontsize="small")
-    figure.suptitle("DISH fit, m = 1000, r = 128; dotted: proportional to n")
-    figure.savefig(RESULTS / "scale.png", dpi=150)
-
-
 def main() -> None:
     """Do what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -407,7 +381,7 @@ def main() -> None:
     parser.add_argument("n", nargs="?", type=int)
     parser.add_argument("path", nargs="?")
     args = parser.parse_args()
-    work = {"gpu": on_gpu, "cpu": on_cpu, "ranks": ranks, "kills": kills, "plot": plot}
+    work = {"gpu": on_gpu, "cpu": on_cpu, "ranks": ranks, "kills": kills, "plot": lambda: plot(RESULTS)}
     if args.what == "one":
         one_cpu_fit(args.n)
     elif args.what == "rank":
