@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "left as it is, kernel": {**NET, "freeze": True},
     "trained, the paper's head": {**SGD, "head": "paper"},
     "trained, codewords": SGD,
-    "trained, codewords, without care": SGD,
+    "trained, codewords, without care": {**SGD, "lr": 0.1},  # the rate that "auto" is with it
     "classes, averages as they came": {},
     "classes, averages of these images": {},
 }

@@ -251,6 +251,15 @@ def test_adshs_pairs_of_other_classes_weigh_as_much_as_those_of_one():
     assert balanced(torch.ones(1, 1), torch.zeros(4, dtype=torch.int64)) == 1  # no others
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_adshs_codes_are_solved_after_every_pass(data, monkeypatch, accumulate):
+    solved, solve = [], Asymmetric.solve
+    monkeypatch.setattr(Asymmetric, "solve", lambda state: solved.append(1) or solve(state))
+    X, y, *_ = data
+    rival(REGISTRY["adsh"], epochs=3, accumulate=accumulate).fit(X, y)
+    assert len(solved) == 3
+
+
 def test_adsh_keeps_the_codes_it_learned(data):
     X, y, Xq, yq = data
     hasher = rival(REGISTRY["adsh"]).fit(X, y)

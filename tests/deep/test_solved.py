@@ -1,8 +1,11 @@
 """What a network gets at once, its first outputs and batch norm's averages; a trained body keeps what it knows."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from dish import nets
 from dish.deep import codewords
@@ -60,6 +63,27 @@ def test_a_module_that_was_trained_keeps_what_it_knows(trained):
     assert not torch.equal(kept["layers.0.weight"], before["layers.0.weight"])  # it learned
     assert score(hasher, X, y, *patches(200, 2)) > 0.95
     torch.testing.assert_close(trained.state_dict(), before)  # the caller's module stays as it was
+
+
+def test_every_kind_of_batch_norm_keeps_its_averages(trained):
+    X, y = patches(60, 1)
+    body = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(trained))
+    before = {name: value.clone() for name, value in body.state_dict().items() if "running" in name}
+    kept = tiny(net=body, weights="own", head="codewords").fit(X, y).model_.body.state_dict()
+    assert before
+    torch.testing.assert_close({name: kept[name] for name in before}, before)
+
+
+def test_a_file_without_averages_is_not_trusted(trained, tmp_path):
+    """Batch norm with weights, and with averages that no image gave, would be kept as it is."""
+    X, y = patches(60, 1)
+    torch.save(dict(trained.named_parameters()), tmp_path / "parameters.pth")
+    hasher = tiny(net=copy.deepcopy(trained), weights=str(tmp_path / "parameters.pth"), head="codewords")
+    for layer in hasher.net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_running_stats()
+    kept = hasher.fit(X, y).model_.body.state_dict()
+    assert all(value.abs().max() > 0 for name, value in kept.items() if name.endswith("running_mean"))
 
 
 def test_named_networks_have_no_weights_of_their_own():

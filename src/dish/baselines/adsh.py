@@ -23,7 +23,7 @@ class ADSH(DeepHasher):
     V is solved again after every pass, one column after the other. A database of new rows has to be encoded by the
     network, whose codes were never asked to be near each other: the authors' figures are of the learned V.
 
-    S is 1 for rows that share a label and −ρ for others, ρ such that S sums to nothing (the authors' own program has
+    S is 1 for rows that share a label and −ρ for others, ρ such that S sums to zero (the authors' own program has
     that, too): with −1 one code for all U and its opposite for all V would already be right for most pairs.
     """
 
@@ -31,12 +31,14 @@ class ADSH(DeepHasher):
         if done is not None:
             return {"codes_": done.codes}
         problem = training.problem
-        state = Asymmetric(problem, self.n_bits, training.steps_of(problem.n) // self.epochs)
+        steps = training.steps_of(problem.n) // self.epochs * self.accumulate  # of one pass, a loss for each part
+        state = Asymmetric(problem, self.n_bits, steps)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             return state.loss(torch.tanh(F), batch.rows)
 
         training.run(loss, 0, training.optimiser())
+        state.solve()
         packed = codes.pack(state.V.cpu().numpy())
         training.save(0, packed)
         return {"codes_": packed}
@@ -46,7 +48,7 @@ class Asymmetric:
     """V, the U of the rows seen last, and the sums over V by which S is used through its groups."""
 
     def __init__(self, problem: Problem, r: int, steps: int) -> None:
-        """``steps``: of one pass."""
+        """``steps``: calls of the loss in one pass."""
         self.ranks, self.steps, self.taken = problem.ranks, steps, 0
         device = problem.device
         self.group = problem.S.row_group.long().to(device)
@@ -99,7 +101,7 @@ class Asymmetric:
 
 
 def balanced(table: Tensor, group: Tensor) -> Tensor:
-    """The signs of S between groups (g, g), those below zero so much smaller that S sums to nothing over all rows."""
+    """The signs of S between groups (g, g), those below zero weighted so that S sums to zero over all rows."""
     sizes, alike = torch.bincount(group, minlength=len(table)).to(table), (table > 0).to(table)
     alike_pairs = sizes @ alike @ sizes
     other_pairs = (sizes.sum() ** 2 - alike_pairs).clamp(min=1)

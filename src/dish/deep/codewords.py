@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from dish import codes
 from dish.deep.top import cosines
-from dish.similarity import Similarity
+from dish.similarity import Classes, Similarity, from_labels
 from dish.solver import cbcd
 
 MARGIN = 0.2
@@ -56,7 +56,14 @@ def recipe(rows: Tensor, fine_tuning: bool) -> Recipe:
 
 
 def start_codes(S: Similarity, n_bits: int, seed: int) -> NDArray[np.uint8]:
-    """Codes that reproduce S and know nothing of the rows: H-steps from one random code per group of equal labels."""
+    """Codes that reproduce S and know nothing of the rows: H-steps from one random code per group of equal labels.
+
+    Of classes each counts as one row. Bits that are balanced over all rows would leave rare classes one code together
+    where a common one has half of the rows.
+    """
+    if isinstance(S, Classes) and S.n > S.n_groups:
+        of_class = start_codes(from_labels(np.arange(S.n_groups)), n_bits, seed)
+        return of_class[S.row_group.cpu().numpy()]
     table = np.random.RandomState(seed).rand(S.n_groups, n_bits) < 0.5
     H = cbcd.PackedColumns(np.packbits(table[S.row_group.cpu().numpy()], axis=1), n_bits)
     q = torch.zeros(n_bits, S.n)
@@ -75,6 +82,12 @@ def codewords(packed: NDArray[np.uint8], n_bits: int, t: Tensor) -> Tensor:
     """C (l, r) of ±1: the vote of the rows with each label."""
     H = torch.from_numpy(codes.unpack(packed, n_bits)).to(t.device, torch.float32)
     return torch.where(t.T @ H >= 0, 1.0, -1.0)
+
+
+def least_distance(C: Tensor) -> float:
+    """Of codewords (l, r), the fewest bits in which two differ."""
+    distances = (C.shape[1] - C @ C.T) / 2
+    return float(distances.fill_diagonal_(float(C.shape[1])).min())
 
 
 def codeword_loss(f: Tensor, C: Tensor, t: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dish import codes
 from dish.deep import codewords
 from dish.deep.checkpoint import State
-from dish.deep.codewords import codeword_loss, hold_out, label_loss, one_hot, start_codes
+from dish.deep.codewords import codeword_loss, hold_out, label_loss, least_distance, one_hot, start_codes
 from dish.deep.model import state_arrays
 from dish.deep.solved import regress, settle
 from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top
@@ -37,8 +37,8 @@ class CodewordFit:
     def __post_init__(self) -> None:
         problem = self.training.problem
         self.recipe = codewords.recipe(problem.rows, self.training.settings.fine_tuning)
-        learned = {name for name, _ in self.training.model.body.named_parameters()}
-        self.training.careful = self.recipe.careful and not learned & self.training.fresh
+        needed = {name for name in self.training.model.body.state_dict() if not name.endswith("num_batches_tracked")}
+        self.training.careful = self.recipe.careful and not needed & self.training.fresh  # averages came, too
         self.t = one_hot(problem.targets, problem.n_targets)
         self.share = self.t.nanmean(0).nan_to_num(0.0)
         self.width = self.n_bits if problem.several else self.training.model.n_outputs  # of codewords
@@ -75,7 +75,8 @@ class CodewordFit:
         n, first = problem.n if rows is None else len(rows), max(rounds.start, state.round + 1)
         if rows is None:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
-        known = training.careful or not training.settings.fine_tuning  # of other networks with weights less is known
+        trained_before = training.settings.fine_tuning and training.frozen is None
+        known = training.careful or not trained_before  # of other networks with weights less is known
         optimiser = training.optimiser(rounds=len(rounds), n=n, rate=self.recipe.rate if known else None)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
@@ -131,11 +132,14 @@ class CodewordFit:
         return codewords.codewords(packed, self.width, self.t)
 
     def between_rounds(self, round_: int, state: State) -> Packed:
-        """Codes for the next round, given what the network says now."""
+        """Codes for the next round, given what the network says now, unless codewords would come closer together."""
         if round_ == 0 or self.training.problem.several:
             return state.codes
         f = self.training.outputs()
         packed = self.h_step(f, state.codes)
+        former, new = (least_distance(self.codewords(each)) for each in (state.codes, packed))
+        if new < former:
+            packed = state.codes
         state.agreement.append(bit_agreement(f, packed))
         self.training.settings.report(f"H-step {round_}: agreement {state.agreement[-1]:.4f}")
         return packed

@@ -61,7 +61,7 @@ class DeepDISH(DeepHasher):
         then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
         the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
         of the network (``deep.kernel_top``); with a few thousand images it learns much more than a layer. "auto":
-        the kernel where the network stays as it is, else codewords; the paper's if ``alpha``, ``mu`` or
+        the kernel where the network stays as it is, else codewords, or the paper's if ``alpha``, ``mu`` or
         ``stop_agreement`` is not at its default. A fitted hasher has it as ``head_``.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
@@ -164,7 +164,8 @@ class DeepDISH(DeepHasher):
 
     def _warn_of_idle(self, names: tuple[str, ...], why: str) -> None:
         if idle := self._given(names):
-            warnings.warn(f"{', '.join(idle)}: {why}, so that has no effect", stacklevel=5)
+            they = "it has" if len(idle) == 1 else "they have"
+            warnings.warn(f"{', '.join(idle)}: {why}, so {they} no effect", stacklevel=5)
 
     def _params_of(self, problem: Problem) -> dict[str, Any]:
         head = self._chosen_head(problem)

@@ -200,7 +200,7 @@ class DeepHasher(Hasher):
             n_outputs, norm = self._outputs(problem)
             model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, some, norm)
             model = model.to(problem.device)
-            if problem.rows.ndim == 4:
+            if problem.rows.ndim == 4 and all(p.ndim <= 4 for p in model.parameters()):
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         frozen, start = model.body if self.freeze else None, time.perf_counter()
         if self.freeze:

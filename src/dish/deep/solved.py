@@ -12,7 +12,7 @@ from dish.deep.model import HashingNet
 
 REGRESSED = 20_000  # rows by which the first outputs are fitted, at most
 SETTLED, BATCH = 10_000, 256  # and batch norm's averages, so many rows at a time
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+BATCH_NORMS = nn.modules.batchnorm._BatchNorm  # all kinds of it
 
 
 def regress(problem: Problem, model: HashingNet, targets: Tensor, rows: Tensor | None = None) -> None:

@@ -144,8 +144,8 @@ class Training(Stopwatch):
         world = problem.ranks.world
         if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
             raise ValueError(
-                f"accumulate: a batch of {self.size} rows has no {world * settings.accumulate} parts of at least two "
-                "rows: lower accumulate, or raise batch_size"
+                f"accumulate: a batch of {self.size} rows cannot be split into {world * settings.accumulate} parts "
+                "of at least two rows: lower accumulate, or raise batch_size"
             )
         if world > 1 and self.size < 2 * world:  # batch norm needs two rows
             raise ValueError(

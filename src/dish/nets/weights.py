@@ -59,7 +59,10 @@ def _imagenet_file(name: str) -> Path:
     """torchvision's file in torch's folder, or a file in ours, or that of a package."""
     file, package = (NETS[name].weight_file, NETS[name].weight_package) if name in NETS else ("", "")
     if not file and not package:
-        raise ValueError(f"weights='imagenet' is not known for net={name!r}: give a path")
+        which = (
+            f"net={name!r}: give a path" if name else "a module of your own: give a path, or 'own' if it was trained"
+        )
+        raise ValueError(f"weights='imagenet' is not known for {which}")
     ours = cache_folder() / "weights"
     places = [ours / f"{name}.pth", ours / f"{name}_conv.safetensors", ours / f"{name}_conv.pth"]
     if file:
