@@ -275,7 +275,7 @@ def test_a_batch_in_parts_takes_the_same_steps(k, monkeypatch):
     whole, parts = (smooth(alpha=0.0, accumulate=n).fit(X, y) for n in (1, k))
     np.testing.assert_allclose([e["loss"] for e in parts.history_], [e["loss"] for e in whole.history_], rtol=1e-4)
     np.testing.assert_allclose(parts.decision_function(X), whole.decision_function(X), atol=1e-3)
-    with pytest.raises(ValueError, match="accumulate: a batch of 32 rows has no 20 parts"):
+    with pytest.raises(ValueError, match="accumulate: a batch of 32 rows cannot be split into 20 parts"):
         smooth(accumulate=20).fit(X, y)
 
 
@@ -296,10 +296,32 @@ def test_bad_parameters_are_named(params):
         tiny(**params).fit(X, y)
 
 
+class TwoThings(nn.Module):
+    def forward(self, x):
+        return x.flatten(1), x
+
+
+class Blind(nn.Module):
+    """Sees nothing: the same features for all images."""
+
+    def forward(self, x):
+        return torch.ones(len(x), 4, device=x.device)
+
+
+def test_a_network_that_learned_nothing_says_so():
+    X, y = patches(20, 0)
+    with pytest.warns(UserWarning, match=r"all training rows have the same code: .* lr \(it was "):
+        tiny(net=Blind(), head="paper", n_iter=0).fit(X, y)
+
+
 def test_other_bad_input_is_refused():
     X, y = patches(20, 0)
-    with pytest.raises(ValueError, match=r"training diverged in epoch .*lower lr"):
+    with pytest.raises(ValueError, match=r"training diverged in epoch .*lower lr \(it is 1e\+12\)"):
         tiny(lr=1e12).fit(X, y)
+    with pytest.raises(ValueError, match=r"net must give .* a tensor \(n, D\); it gave a tuple"):
+        tiny(net=TwoThings()).fit(X, y)
+    with pytest.raises(ValueError, match=r"net: the module cannot take float32 rows of shape \(.*RuntimeError"):
+        tiny(net=nn.Linear(5, 3)).fit(X, y)
     with pytest.raises(ValueError, match="1 class"):
         tiny().fit(X, np.zeros(20))
     with pytest.raises(ValueError, match="requires y"):

@@ -249,6 +249,19 @@ def test_fit_and_transform_take_folders(tmp_path):
     assert hasher.transform(tmp_path / "fit").shape == (16, 1)
 
 
+def test_images_beside_the_sub_folders_are_not_dropped_silently(tmp_path):
+    make_folder(tmp_path)
+    save(tmp_path / "loose.png", "L", 1)
+    with pytest.warns(UserWarning, match=r"1 images in .* itself \(loose.png, …\) are left out"):
+        assert len(with_labels(tmp_path, None, 16)[0]) == 16
+
+
+def test_files_that_differ_in_their_suffix_alone_have_names_of_their_own(tmp_path):
+    for name in ("a.png", "a.jpg", "b.png"):
+        save(tmp_path / name, "L", 1)
+    assert images.read_folder(tmp_path, None, 16)[2] == ["a.jpg", "a.png", "b"]
+
+
 def test_folders_to_learn_from_must_have_labels(tmp_path):
     flat = tmp_path / "flat"
     save(flat / "a.png", "L", 1)

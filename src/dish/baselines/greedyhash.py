@@ -13,6 +13,7 @@ from dish.deep.hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 PENALTY = 0.1  # weight of the mean of |F − sgn F|³
+RATE = 0.03  # of lr="auto" from scratch: the cubes of few bits run away at the usual 0.1
 
 
 class GreedyHash(DeepHasher):
@@ -27,7 +28,8 @@ class GreedyHash(DeepHasher):
             return problem.classification_loss(head(h), batch.rows) + PENALTY * (F - h.detach()).abs().pow(3).mean()
 
         if done is None:
-            training.run(loss, 0, training.optimiser(head), same=True)
+            rate = None if training.settings.fine_tuning else RATE
+            training.run(loss, 0, training.optimiser(head, rate=rate), same=True)
             training.save(0, training.codes())
         return {}
 

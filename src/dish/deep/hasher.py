@@ -165,6 +165,7 @@ class DeepHasher(Hasher):
         with seeded(problem.seed, problem.device):
             training, done = self._start(problem)
             learned = self._learn(training, done)
+            training.warn_of_one_code()
             training.thaw()
         timed = {"timings_": training.timings_, "history_": training.history}
         self._keep({**seen, **timed, **learned, "model_": training.model})
@@ -264,10 +265,8 @@ class DeepHasher(Hasher):
         if not isinstance(self.net, nn.Module):
             nets.spec(self.net)
             if self.freeze and self.weights is None:
-                raise ValueError(
-                    "freeze=True needs weights: a network that starts from random numbers must learn; give "
-                    "weights='imagenet' or a file, or freeze=False"
-                )
+                why = "freeze=True needs weights: a network that starts from random numbers must learn"
+                raise ValueError(f"{why}; give weights='imagenet' or a file, or freeze=False")
 
     def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
@@ -339,7 +338,7 @@ class DeepHasher(Hasher):
         if hasattr(self, "codes_"):
             arrays["codes_"] = self.codes_
         params = {k: to_json_value(k, v) for k, v in self.get_params(deep=False).items()}
-        params |= {"checkpoint": None, "weights": None}  # the file holds all weights itself
+        params |= {"checkpoint": None, "weights": None if self.weights is None else str(self.weights)}
         fitted = {
             "n_features_in_": self.n_features_in_,
             "vectors_": self.vectors_,

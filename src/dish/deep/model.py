@@ -116,10 +116,16 @@ def make_model(
     if some.ndim == 2:
         size = 0
     probe = HashingNet(nn.Identity(), 1, 1, size, normal)
-    with torch.no_grad():
-        phi = body.cpu().eval()(probe.prepare(some.cpu()))
-    if phi.ndim != 2:
-        raise ValueError(f"net must give one feature vector per row, (n, D); it gave shape {tuple(phi.shape)}")
+    x = probe.prepare(some.cpu())
+    try:
+        with torch.no_grad():
+            phi = body.cpu().eval()(x)
+    except Exception as error:
+        given = f"float32 rows of shape {tuple(x.shape)}"
+        raise ValueError(f"net: the module cannot take {given} ({type(error).__name__}: {error})") from error
+    if not isinstance(phi, Tensor) or phi.ndim != 2:
+        gave = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else f"a {type(phi).__name__}"
+        raise ValueError(f"net must give one feature vector per row, a tensor (n, D); it gave {gave}")
     fresh: list[str] = []
     if weights == OWN and isinstance(net, str):
         raise ValueError(

@@ -8,7 +8,9 @@ masks, and losses over pairs or triplets (DHN, HashNet, DTSH, SFHC) see those wi
 
 from __future__ import annotations
 
+import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
 CLIP = 1.0  # the norm of the gradient of all weights that came with the network, at most
+ENOUGH_ROWS = 256  # to see whether all codes are the same
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
@@ -140,6 +143,7 @@ class Training(Stopwatch):
         # Whether the body keeps what it knows: batch norm's averages as they came, and clipped gradients. Weights do
         # not fit averages they were not trained with; with their own, gradients are large at first.
         self.careful = False
+        self.rate = math.nan  # of the optimiser that was made last
         self.timings_ = {}
         world = problem.ranks.world
         if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
@@ -182,6 +186,7 @@ class Training(Stopwatch):
         s = self.settings
         usual = 0.01 if s.fine_tuning else 0.1
         lr = scale * ((rate or usual) if isinstance(s.lr, str) else float(s.lr))
+        self.rate = lr
         light = s.fine_tuning or self.problem.rows.ndim == 2
         decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
@@ -318,7 +323,7 @@ class Training(Stopwatch):
         self.history.append({"round": round_, "epoch": epoch, "loss": loss})
         self.settings.report(f"round {round_}, epoch {epoch + 1}/{self.settings.epochs}: loss {loss:.4f}")
         if not np.isfinite(loss):
-            raise ValueError(f"training diverged in epoch {epoch + 1}: lower lr (it is {self.settings.lr!r})")
+            raise ValueError(f"training diverged in epoch {epoch + 1}: lower lr (it is {self.rate:g})")
 
     def _autocast(self) -> Any:
         """Half precision where it is fast."""
@@ -337,6 +342,17 @@ class Training(Stopwatch):
     def codes(self) -> NDArray[np.uint8]:
         """The packed signs of F."""
         return codes.pack(self.outputs().cpu().numpy())
+
+    def warn_of_one_code(self) -> None:
+        """Say so if rows with different labels have all got the same code."""
+        some = slice(None, None, max(1, self.problem.n // ENOUGH_ROWS))
+        labels, bits = self.problem.targets[some], encode(self.model, self.problem.rows[some], False) >= 0
+        if self.problem.ranks.first and bool((labels != labels[0]).any()) and bool((bits == bits[0]).all()):
+            warnings.warn(
+                "all training rows have the same code: the network has learned nothing. Give it more passes (epochs) "
+                f"or another lr (it was {self.rate:g})",
+                stacklevel=3,
+            )
 
     def save(
         self,

@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -191,6 +192,12 @@ def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
             raise ValueError(f"the folder {c} has no images: fill it or remove it")
         paths += files
         labels += [c.name] * len(files)
+    if loose := [p for p in image_files(folder) if p.parent == folder]:
+        warnings.warn(
+            f"{len(loose)} images in {folder} itself ({loose[0].name}, …) are left out: they lie in no sub-folder, "
+            "so they have no label; move them into one, or into a folder without sub-folders to encode them",
+            stacklevel=4,
+        )
     return paths, labels
 
 
@@ -241,7 +248,7 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
 
 
 def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
-    """Images of a folder, their labels (``y``, or the sub-folders' names) and names: paths in it without suffix."""
+    """Images of a folder, their labels (``y``, or the sub-folders' names) and names (``_names``)."""
     if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
         paths, labels = labelled_paths(folder)
     else:  # images without labels, to encode
@@ -251,7 +258,7 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
     if y is not None and np.shape(y)[0] != len(paths):
         raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
-    names = [paths[i].relative_to(folder).with_suffix("").as_posix() for i in kept]
+    names = _names([paths[i].relative_to(folder) for i in kept])
     if y is not None:
         return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # labels go with skipped images
     if not labels:
@@ -261,6 +268,13 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
     if missing:
         raise ImageError(f"no image of the label {missing[0]!r} in {folder} can be read")
     return pixels, found, names
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Paths without their suffix, which stays where two would have the same name."""
+    short = [path.with_suffix("").as_posix() for path in paths]
+    times = Counter(short)
+    return [name if times[name] == 1 else path.as_posix() for name, path in zip(short, paths, strict=True)]
 
 
 def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
