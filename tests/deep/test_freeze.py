@@ -133,8 +133,10 @@ def test_more_classes_than_a_posterior_can_learn():
 def test_a_loaded_hasher_knows_where_its_weights_came_from(tmp_path):
     X, y = patches(40, 0)
     torch.save(nets.build("6conv", None).state_dict(), tmp_path / "w.pth")
-    DeepDISH(8, net="6conv", weights=tmp_path / "w.pth", freeze=True, device="cpu").fit(X, y).save(tmp_path / "m.dish")
-    loaded = load(tmp_path / "m.dish")
+    DeepDISH(8, net="6conv", weights=tmp_path / "w.pth", freeze=True, device="cpu").fit(X, y).save(
+        tmp_path / "m.dish"
+    )
+    loaded = dish.load(tmp_path / "m.dish")
     assert loaded.weights == str(tmp_path / "w.pth")
     codes = loaded.transform(X)
     np.testing.assert_array_equal(loaded.fit(X, y).transform(X), codes)
