@@ -7,10 +7,11 @@ import pytest
 
 import dish
 from dish import DISH, HammingIndex
-from dish.io.codesfile import model_of, note_model
+from dish.io.codesfile import bits_of, model_of, note_model
 from dish.io.files import encode_file
 from dish.io.modelfile import ModelMismatchError
 from dish.parallel import ALONE
+from helpers.cli import run
 
 ONE, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -27,6 +28,17 @@ def test_encoded_files_name_their_model(tmp_path, digits):
     hasher.save(tmp_path / "m.dish")
     encode_file(hasher, X, tmp_path / "codes.npy", ALONE)
     assert model_of(tmp_path / "codes.npy") == dish.load(tmp_path / "m.dish").fingerprint_
+
+
+def test_encoded_files_say_how_long_their_codes_are(tmp_path, digits, capsys, monkeypatch):
+    X, y, _, _ = digits
+    encode_file(DISH(n_bits=13, n_anchors=30).fit(X[:200], y[:200]), X, tmp_path / "codes.npy", ALONE)
+    assert bits_of(tmp_path / "codes.npy", 2) == 13
+    assert bits_of(tmp_path / "codes.npy", 3) == 24  # not of codes as wide as these
+    assert bits_of(tmp_path / "other.npy", 2) == 16
+    code, _, _ = run(capsys, monkeypatch, "index", tmp_path / "codes.npy", "-o", tmp_path / "ix.dish")
+    assert code == 0
+    assert HammingIndex.load(tmp_path / "ix.dish").n_bits == 13
 
 
 def test_a_note_beside_other_codes_is_not_believed(codes_file, caplog):

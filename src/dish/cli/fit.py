@@ -158,6 +158,12 @@ def fit(
         parameters["freeze"] = freeze
         if not any(_given(context, name) for name in (*ONLY_IMAGES, *(s.name for s in SETTINGS if s.rows is None))):
             parameters |= _photo_defaults(quiet)
+        elif not quiet and not _given(context, "net"):
+            print(
+                "dish: note: no --net beside other options about training: 6conv is trained from random weights, "
+                "which needs thousands of images and a GPU",
+                file=sys.stderr,
+            )
         said = _fit_images(rows, labels, columns, output, checkpoint, parameters)
     else:
         checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")

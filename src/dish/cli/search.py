@@ -86,11 +86,11 @@ def _open_index(path: Path) -> HammingIndex:
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
     """Codes with their ids and labels in a new index, or in one that is there."""
     from dish.index.hamming import HammingIndex
-    from dish.io.codesfile import model_of
+    from dish.io.codesfile import bits_of, model_of
 
     B, ids, labels = coded
     if ix is None:
-        ix = HammingIndex(8 * B.shape[1] if bits is None else bits, model=model_of(path))
+        ix = HammingIndex(bits_of(path, B.shape[1]) if bits is None else bits, model=model_of(path))
         ix.add(B, ids, labels)
         return ix
     ix.check_model(model_of(path), str(path))
@@ -135,12 +135,12 @@ def push(
     header: Header = None,
 ) -> None:
     """Upload packed codes; makes the table if there is none."""
-    from dish.io.codesfile import model_of
+    from dish.io.codesfile import bits_of, model_of
     from dish.stores.postgres import PostgresStore
 
     B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
-    n_bits = 8 * B.shape[1] if bits is None else bits
+    n_bits = bits_of(codes, B.shape[1]) if bits is None else bits
     with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(codes)) as store:
         store.create()
         written = store.push(B, given, y, batch=batch, resume=resume)
@@ -159,12 +159,12 @@ def search_store(
     json: AsJson = False,
 ) -> None:
     """The nearest rows of each query, exact."""
-    from dish.io.codesfile import model_of
+    from dish.io.codesfile import bits_of, model_of
     from dish.stores.postgres import PostgresStore
 
     Q = _read_codes(queries)
     kind = "string" if strings else "integer"
-    n_bits = 8 * Q.shape[1] if bits is None else bits
+    n_bits = bits_of(queries, Q.shape[1]) if bits is None else bits
     with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(queries)) as store:
         _show_hits(store, Q, k, radius, json)
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 from dish.io.atomic import write_atomically
 from dish.io.modelfile import check_fingerprint
@@ -21,9 +22,13 @@ StrPath = str | os.PathLike[str]
 EDGE = 1 << 16  # bytes at either end by which a file is known: reading all of it might take minutes
 
 
-def note_model(path: StrPath, fingerprint: str) -> None:
-    """Write down that the codes of a file are of the model with this ``fingerprint_``."""
-    note = {"model": check_fingerprint("fingerprint", fingerprint), "codes": _digest(path)}
+def note_model(path: StrPath, fingerprint: str, n_bits: int | None = None) -> None:
+    """Write down that the codes of a file are of the model with this ``fingerprint_``, and how long they are.
+
+    Their width in bytes does not say that where ``n_bits`` is no multiple of eight.
+    """
+    note: dict[str, Any] = {"model": check_fingerprint("fingerprint", fingerprint), "codes": _digest(path)}
+    note |= {} if n_bits is None else {"bits": n_bits}
     write_atomically(_beside(path), (json.dumps(note) + "\n").encode())
 
 
@@ -32,16 +37,27 @@ def model_of(path: StrPath) -> str | None:
 
     None, with a line in the log, if there is no note, or if it is of other codes.
     """
+    return _note(path)[0]
+
+
+def bits_of(path: StrPath, n_bytes: int) -> int:
+    """How many bits the codes of a file have, which are ``n_bytes`` wide: all, where no note says otherwise."""
+    bits = _note(path)[1]
+    return bits if bits is not None and -(-bits // 8) == n_bytes else 8 * n_bytes
+
+
+def _note(path: StrPath) -> tuple[str | None, int | None]:
+    """Fingerprint and bits, as far as they are known."""
     try:
         note = json.loads(_beside(path).read_bytes())
         if note["codes"] == _digest(path):
-            return check_fingerprint("model", note["model"])
+            return check_fingerprint("model", note["model"]), int(note["bits"]) if "bits" in note else None
         log.warning("%s is of other codes than those in %s: it is ignored", _beside(path), path)
     except FileNotFoundError:
         log.info("%s has no %s: which model its codes are of is not known", path, _beside(path).name)
     except (ValueError, KeyError, TypeError):
         log.warning("%s is damaged: it is ignored", _beside(path))
-    return None
+    return None, None
 
 
 def _beside(path: StrPath) -> Path:

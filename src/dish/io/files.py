@@ -41,7 +41,7 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
         with ranks.raise_together():
             stack.close()  # the file takes its place
             if ranks.first and hasattr(hasher, "fingerprint_"):
-                note_model(output, hasher.fingerprint_)
+                note_model(output, hasher.fingerprint_, hasher.n_bits)
     return shape
 
 
