@@ -10,7 +10,16 @@ import torch
 import dish
 from dish import DeepDISH, codes, metrics
 from dish.deep.checkpoint import Checkpoint
-from dish.deep.codewords import MARGIN, codeword_loss, codewords, label_loss, least_distance, one_hot, start_codes
+from dish.deep.codewords import (
+    MARGIN,
+    codeword_loss,
+    codewords,
+    label_loss,
+    least_distance,
+    one_hot,
+    start_codes,
+    width,
+)
 from dish.deep.cycles import CodewordFit
 from dish.similarity import from_labels
 from helpers.deep import patches, score, tiny
@@ -86,6 +95,13 @@ def test_rare_classes_have_codewords_of_their_own(sizes):
     assert least_distance(C) >= 32
     brute = min(int((a != b).sum()) for a, b in itertools.combinations(C, 2))
     assert least_distance(C) == brute
+
+
+def test_many_classes_have_codewords_far_apart():
+    assert [width(12, 10), width(128, 10), width(64, 150), width(64, 10_000)] == [64, 128, 150, 512]
+    y = np.arange(150)
+    C = codewords(start_codes(from_labels(y), width(64, 150), 0), 150, one_hot(torch.from_numpy(y), 150))
+    assert least_distance(C) >= 45  # of 150; among 64 outputs some are 10 apart
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from dish.solver import cbcd
 
 MARGIN = 0.2
 NORM = True  # whether the outputs have batch norm
-WIDTH = 64  # outputs, at least: a margin needs room that short codes do not have
+WIDTH, MOST_FOR_CLASSES = 64, 512  # outputs: a margin needs room that short codes do not have
 SWEEPS = 5  # of the H-step without a network, at most
 HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.15, 16384, 500  # of fewer rows none are held out
 
@@ -53,6 +53,11 @@ def recipe(rows: Tensor, fine_tuning: bool) -> Recipe:
     if rows.ndim == 2:
         return VECTORS
     return TUNED if fine_tuning else SCRATCH
+
+
+def width(n_bits: int, n_classes: int) -> int:
+    """Outputs R of the network: at least one per class (up to a limit), so that no two codewords must be near."""
+    return max(n_bits, WIDTH, min(n_classes, MOST_FOR_CLASSES))
 
 
 def start_codes(S: Similarity, n_bits: int, seed: int) -> NDArray[np.uint8]:

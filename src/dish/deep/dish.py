@@ -187,7 +187,7 @@ class DeepDISH(DeepHasher):
             return 0, False
         if problem.several:
             return problem.n_targets, False
-        return max(self.n_bits, codewords.WIDTH), codewords.NORM
+        return codewords.width(self.n_bits, problem.n_targets), codewords.NORM
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         head = self._chosen_head(training.problem)
