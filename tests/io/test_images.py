@@ -252,7 +252,7 @@ def test_fit_and_transform_take_folders(tmp_path):
 def test_images_beside_the_sub_folders_are_not_dropped_silently(tmp_path):
     make_folder(tmp_path)
     save(tmp_path / "loose.png", "L", 1)
-    with pytest.warns(UserWarning, match=r"1 images in .* itself \(loose.png, …\) are left out"):
+    with pytest.warns(UserWarning, match=r"images in .* itself are left out \(1: loose.png, …\)"):
         assert len(with_labels(tmp_path, None, 16)[0]) == 16
 
 

@@ -47,9 +47,9 @@ def encode(
 ) -> None:
     """Codes of rows: an (n, bits/8) uint8 .npy file. For a folder of images also their names and labels.
 
-    Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix, as `dish index --ids` and `dish
-    serve --images` want them; labels (codes.labels.npy) are the names of the sub-folders. Of a table, --id-column and
-    --y-column are written there.
+    Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix (which stays where two would have
+    the same name), as `dish index --ids` and `dish serve --images` want them; labels (codes.labels.npy) are the names
+    of the sub-folders. Of a table, --id-column and --y-column are written there.
     """
     check_writable(output, model, rows)
     if output.suffix in NOT_NPY:

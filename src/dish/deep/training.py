@@ -32,7 +32,7 @@ from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
 CLIP = 1.0  # the norm of the gradient of all weights that came with the network, at most
-ENOUGH_ROWS = 256  # to see whether all codes are the same
+ENOUGH_ROWS = 64  # to see whether all codes are the same
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
 
@@ -345,8 +345,8 @@ class Training(Stopwatch):
 
     def warn_of_one_code(self) -> None:
         """Say so if rows with different labels have all got the same code."""
-        some = slice(None, None, max(1, self.problem.n // ENOUGH_ROWS))
-        labels, bits = self.problem.targets[some], encode(self.model, self.problem.rows[some], False) >= 0
+        some = slice(None, None, -(-self.problem.n // ENOUGH_ROWS))
+        labels, bits = self.problem.targets[some], self.outputs(self.problem.rows[some]) >= 0
         if self.problem.ranks.first and bool((labels != labels[0]).any()) and bool((bits == bits[0]).all()):
             warnings.warn(
                 "all training rows have the same code: the network has learned nothing. Give it more passes (epochs) "

@@ -192,10 +192,10 @@ def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
             raise ValueError(f"the folder {c} has no images: fill it or remove it")
         paths += files
         labels += [c.name] * len(files)
-    if loose := [p for p in image_files(folder) if p.parent == folder]:
+    if loose := [p.name for p in folder.iterdir() if _is_image(p)]:
         warnings.warn(
-            f"{len(loose)} images in {folder} itself ({loose[0].name}, …) are left out: they lie in no sub-folder, "
-            "so they have no label; move them into one, or into a folder without sub-folders to encode them",
+            f"images in {folder} itself are left out ({len(loose)}: {min(loose)}, …): they lie in no sub-folder, so "
+            "they have no label; move them into one, or into a folder without sub-folders to encode them",
             stacklevel=4,
         )
     return paths, labels
@@ -203,9 +203,11 @@ def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
 
 def image_files(folder: Path) -> list[Path]:
     """Image files below a folder, by their suffix."""
-    readable = suffixes()
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in readable and p.is_file())
-    return sorted(p for p in found if not p.name.startswith("."))
+    return sorted(p for p in folder.rglob("*") if _is_image(p))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in suffixes() and not path.name.startswith(".") and path.is_file()
 
 
 def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]:
