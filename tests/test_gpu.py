@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish import DISH, DeepDISH, codes, metrics
+from dish import DISH, DeepDISH, codes, metrics, nets
 from dish.deep import training
 from dish.kernel import posterior
 from dish.kernel.functions import link
@@ -199,6 +199,23 @@ def test_recorded_steps_are_the_ordinary_ones(digits, images, monkeypatch):
         scores.append(score(hasher, X, y, X, y))
     np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=0.05)
     assert scores[1] == pytest.approx(scores[0], abs=0.05)
+
+
+def test_recorded_steps_of_a_network_with_weights_are_the_ordinary_ones(tmp_path, monkeypatch):
+    """Its averages stay and its gradients are clipped, inside the recorded step too."""
+    X, y = patches(600, 0, side=32)
+    body = nets.spec("efficientnet_lite0").make(None)
+    torch.save(body.state_dict(), tmp_path / "weights.pth")
+    losses, averages = [], []
+    for recorded in (False, True):
+        monkeypatch.setattr(training, "GRAPHS", recorded)
+        how = {"weights": str(tmp_path / "weights.pth"), "image_size": 64, "epochs": 2, "n_iter": 1}
+        hasher = DeepDISH(16, "efficientnet_lite0", head="codewords", device="cuda", **how).fit(X, y)
+        losses.append([epoch["loss"] for epoch in hasher.history_])
+        averages.append(hasher.model_.body._bn0.running_mean.cpu())
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.05)
+    for each in averages:
+        assert torch.equal(each, body._bn0.running_mean)
 
 
 @pytest.mark.parametrize("n", [37, 5001, 200_000])

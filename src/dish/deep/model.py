@@ -13,6 +13,7 @@ from dish import nets
 from dish.io import modelfile
 
 OWN = "own"  # weights: those that a module came with
+ROOM = 24 * 2**30  # bytes: the activations of 512 large images may take half of it (VGG-16)
 
 
 class HashingNet(nn.Module):
@@ -57,10 +58,12 @@ class HashingNet(nn.Module):
         return phi, self.norm(self.hash(phi))
 
     def rows_at_once(self) -> int:
-        """Rows to encode at once: fewer of large images, whose activations take gigabytes, or leave the caches."""
-        if self.size <= 64:
-            return 512
-        return 16 if self.mean.device.type == "cpu" else 128
+        """Rows to encode at once: fewer of large images, whose activations leave the caches, or fill a small GPU."""
+        device = self.mean.device
+        if device.type == "cpu" and self.size > 64:
+            return 16
+        small = device.type != "cuda" or torch.cuda.get_device_properties(device).total_memory < ROOM
+        return 128 if small and self.size > 64 else 512
 
 
 class Encoder(nn.Module):

@@ -332,10 +332,13 @@ class Training(Stopwatch):
     def outputs(self, rows: Tensor | None = None) -> Tensor:
         """F (n, r) of the training rows or others, or what is trained, not augmented; each process encodes a part."""
         ranks, rows = self.problem.ranks, self.problem.rows if rows is None else rows
-        size, width = self.model.rows_at_once(), encode(self.model, rows[:1], False).shape[1]
-        F = torch.zeros(len(rows), width, device=self.problem.device)
-        for i in range(ranks.rank * size, len(rows), ranks.world * size):
-            F[i : i + size] = encode(self.model, rows[i : i + size], self.settings.mirror)
+        size = self.model.rows_at_once()
+        starts = range(ranks.rank * size, len(rows), ranks.world * size)
+        parts = [encode(self.model, rows[i : i + size], self.settings.mirror) for i in starts]
+        some = parts[0] if parts else encode(self.model, rows[:1], False)
+        F = some.new_zeros(len(rows), some.shape[1])
+        for i, part in zip(starts, parts, strict=True):
+            F[i : i + size] = part
         ranks.sum_in_place(F)
         return F
 
