@@ -7,7 +7,7 @@ import pytest
 
 import dish
 from dish import DISH, HammingIndex
-from dish.io.codesfile import bits_of, model_of, note_model
+from dish.io.codesfile import model_of, note_model, note_of
 from dish.io.files import encode_file
 from dish.io.modelfile import ModelMismatchError
 from dish.parallel import ALONE
@@ -33,9 +33,9 @@ def test_encoded_files_name_their_model(tmp_path, digits):
 def test_encoded_files_say_how_long_their_codes_are(tmp_path, digits, capsys, monkeypatch):
     X, y, _, _ = digits
     encode_file(DISH(n_bits=13, n_anchors=30).fit(X[:200], y[:200]), X, tmp_path / "codes.npy", ALONE)
-    assert bits_of(tmp_path / "codes.npy", 2) == 13
-    assert bits_of(tmp_path / "codes.npy", 3) == 24  # not of codes as wide as these
-    assert bits_of(tmp_path / "other.npy", 2) == 16
+    assert note_of(tmp_path / "codes.npy").n_bits(2) == 13
+    assert note_of(tmp_path / "codes.npy").n_bits(3) == 24  # not of codes as wide as these
+    assert note_of(tmp_path / "other.npy").n_bits(2) == 16
     code, _, _ = run(capsys, monkeypatch, "index", tmp_path / "codes.npy", "-o", tmp_path / "ix.dish")
     assert code == 0
     assert HammingIndex.load(tmp_path / "ix.dish").n_bits == 13

@@ -86,14 +86,14 @@ def _open_index(path: Path) -> HammingIndex:
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
     """Codes with their ids and labels in a new index, or in one that is there."""
     from dish.index.hamming import HammingIndex
-    from dish.io.codesfile import bits_of, model_of
+    from dish.io.codesfile import note_of
 
-    B, ids, labels = coded
+    (B, ids, labels), note = coded, note_of(path)
     if ix is None:
-        ix = HammingIndex(bits_of(path, B.shape[1]) if bits is None else bits, model=model_of(path))
+        ix = HammingIndex(note.n_bits(B.shape[1]) if bits is None else bits, model=note.model)
         ix.add(B, ids, labels)
         return ix
-    ix.check_model(model_of(path), str(path))
+    ix.check_model(note.model, str(path))
     if bits not in (None, ix.n_bits):
         raise ValueError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
     if ids is None:
@@ -135,13 +135,14 @@ def push(
     header: Header = None,
 ) -> None:
     """Upload packed codes; makes the table if there is none."""
-    from dish.io.codesfile import bits_of, model_of
+    from dish.io.codesfile import note_of
     from dish.stores.postgres import PostgresStore
 
     B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
-    n_bits = bits_of(codes, B.shape[1]) if bits is None else bits
-    with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(codes)) as store:
+    note = note_of(codes)
+    n_bits = note.n_bits(B.shape[1]) if bits is None else bits
+    with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
         store.create()
         written = store.push(B, given, y, batch=batch, resume=resume)
         print(f"{table}: {written:,} rows written, {len(store):,} there")
@@ -159,13 +160,13 @@ def search_store(
     json: AsJson = False,
 ) -> None:
     """The nearest rows of each query, exact."""
-    from dish.io.codesfile import bits_of, model_of
+    from dish.io.codesfile import note_of
     from dish.stores.postgres import PostgresStore
 
-    Q = _read_codes(queries)
+    Q, note = _read_codes(queries), note_of(queries)
     kind = "string" if strings else "integer"
-    n_bits = bits_of(queries, Q.shape[1]) if bits is None else bits
-    with PostgresStore(dsn, table, n_bits, ids=kind, model=model_of(queries)) as store:
+    n_bits = note.n_bits(Q.shape[1]) if bits is None else bits
+    with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
         _show_hits(store, Q, k, radius, json)
 
 

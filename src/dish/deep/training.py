@@ -28,6 +28,7 @@ from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem
 from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
+from dish.deep.optimiser import Group, Optimiser
 from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
@@ -85,39 +86,6 @@ class Batch:
 
 
 BatchLoss = Callable[[Tensor, Tensor, Batch], Tensor]  # (Φ (b, D), F (b, r), batch) → the mean loss of its rows
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """SGD and its schedule: the rate rises for a tenth of the steps, then falls to nothing along a cosine."""
-
-    sgd: torch.optim.SGD
-    schedule: torch.optim.lr_scheduler.LRScheduler
-
-    @property
-    def params(self) -> list[nn.Parameter]:
-        """All that is learned."""
-        return [p for group in self.sgd.param_groups for p in group["params"] if p.requires_grad]
-
-    @property
-    def rates(self) -> list[float]:
-        """The present rate of each group of parameters."""
-        return [float(group["lr"]) for group in self.sgd.param_groups]
-
-    @property
-    def momentum(self) -> list[NDArray[np.float32]]:
-        """The running mean of each parameter's gradient."""
-        buffers = (self.sgd.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in self.params)
-        return [buffer.detach().cpu().numpy() for buffer in buffers]
-
-    def resume(self, rates: list[float], momentum: list[NDArray[np.float32]], steps: int) -> None:
-        """Go on as an optimiser that took so many steps left off."""
-        for group, rate in zip(self.sgd.param_groups, rates, strict=True):
-            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
-        for p, m in zip(self.params, momentum, strict=True):
-            self.sgd.state[p]["momentum_buffer"] = torch.tensor(m, device=p.device)
-        taken = {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": rates}
-        self.schedule.load_state_dict({**self.schedule.state_dict(), **taken})
 
 
 class Training(Stopwatch):
@@ -194,21 +162,11 @@ class Training(Stopwatch):
         for name, p in self.model.body.named_parameters():
             (new if s.fine_tuning and name in self.fresh else old).append(p)
         rates = [0.1 * lr if s.fine_tuning else lr, lr]
-        graphs = self.graphs()  # they need rates that lie on the device
-        groups = [
-            {"params": params, "lr": torch.tensor(rate, device=self.problem.device) if graphs else rate}
-            for params, rate in zip((old, new), rates, strict=True)
-        ]
-        sgd = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay, fused=True if graphs else None)
-        total = rounds * self.steps_of(n or self.problem.n) + 1
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            sgd,
-            max_lr=rates,
-            total_steps=total,
-            pct_start=0.1 if total != 10 else 0.2,  # torch divides by zero where the rise ends with the first step
-            cycle_momentum=False,
-        )
-        return Optimiser(sgd, schedule)
+        # Averages of batch norm that stay do not make up for weights that shrink, layer after layer.
+        decays = [0.0 if self.careful and isinstance(s.weight_decay, str) else decay, decay]
+        groups = [Group(*each) for each in zip((old, new), rates, decays, strict=True)]
+        steps = rounds * self.steps_of(n or self.problem.n)
+        return Optimiser.one_cycle(groups, steps, self.problem.device if self.graphs() else None)
 
     def graphs(self) -> bool:
         """Whether steps may be recorded: those of a network of ours, on a GPU that one process has.

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,32 +33,38 @@ def note_model(path: StrPath, fingerprint: str, n_bits: int | None = None) -> No
     write_atomically(_beside(path), (json.dumps(note) + "\n").encode())
 
 
+@dataclass(frozen=True)
+class Note:
+    """What is known about the codes of a file."""
+
+    model: str | None = None  # the fingerprint of the model they are of
+    bits: int | None = None
+
+    def n_bits(self, n_bytes: int) -> int:
+        """How many bits codes that are ``n_bytes`` wide have: all, where the note does not say otherwise."""
+        return self.bits if self.bits is not None and -(-self.bits // 8) == n_bytes else 8 * n_bytes
+
+
 def model_of(path: StrPath) -> str | None:
     """The fingerprint of the model whose codes a file holds, to be passed to ``HammingIndex(model=…)`` and the like.
 
     None, with a line in the log, if there is no note, or if it is of other codes.
     """
-    return _note(path)[0]
+    return note_of(path).model
 
 
-def bits_of(path: StrPath, n_bytes: int) -> int:
-    """How many bits the codes of a file have, which are ``n_bytes`` wide: all, where no note says otherwise."""
-    bits = _note(path)[1]
-    return bits if bits is not None and -(-bits // 8) == n_bytes else 8 * n_bytes
-
-
-def _note(path: StrPath) -> tuple[str | None, int | None]:
-    """Fingerprint and bits, as far as they are known."""
+def note_of(path: StrPath) -> Note:
+    """The note beside the codes of a file; an empty one, with a line in the log, where there is none that holds."""
     try:
         note = json.loads(_beside(path).read_bytes())
         if note["codes"] == _digest(path):
-            return check_fingerprint("model", note["model"]), int(note["bits"]) if "bits" in note else None
+            return Note(check_fingerprint("model", note["model"]), int(note["bits"]) if "bits" in note else None)
         log.warning("%s is of other codes than those in %s: it is ignored", _beside(path), path)
     except FileNotFoundError:
         log.info("%s has no %s: which model its codes are of is not known", path, _beside(path).name)
     except (ValueError, KeyError, TypeError):
         log.warning("%s is damaged: it is ignored", _beside(path))
-    return None, None
+    return Note()
 
 
 def _beside(path: StrPath) -> Path:
