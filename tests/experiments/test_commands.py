@@ -1,6 +1,7 @@
 """`dish bench` and `dish reproduce` as people type them."""
 
 import csv
+import json
 
 import numpy as np
 
@@ -62,3 +63,17 @@ def test_tables_and_a_class_of_ones_own(cli, tmp_path, monkeypatch):
     assert (code != 0, ".md, .tex, .csv" in errors) == (True, True)
     code, _, errors = cli("bench", "--methods", "my_module:Nothing")
     assert (code != 0, "has no Nothing" in errors) == (True, True)
+
+
+def test_a_method_that_fails_is_said_and_the_others_run(cli, tmp_path, monkeypatch):
+    lines = (
+        "from dish.baselines.lsh import LSH",
+        "class Broken(LSH):",
+        "    def fit(self, X, y=None): raise OSError('off')",
+    )
+    (tmp_path / "broken_module.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, _ = cli("bench", "--methods", "broken_module:Broken,lsh", "--bits", 8, "--results", tmp_path / "runs")
+    assert code == 1
+    assert "OSError: off" in out.replace("\n", "")
+    assert any("map" in json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("*lsh*.json"))

@@ -335,6 +335,25 @@ def test_datasets_that_are_refused(pixels):
         with_labels(Items([(pixels[0] / 255, 0), (pixels[1] / 255 - 0.5, 1)]), None, None)
     with pytest.raises(ValueError, match="0 samples"):
         with_labels(Items([]), None, None)
+    for item, kind in (({"image": pixels[0]}, "dict"), ((pixels[0], 1, 2), "tuple"), (None, "NoneType")):
+        with pytest.raises(ValueError, match=rf"X\[0\]: the Dataset must give an image.* gives a {kind}"):
+            with_labels(Items([item]), None, None)
+    with pytest.raises(ValueError, match=r"DataLoader: give the Dataset in it \(X.dataset\)"):
+        with_labels(torch.utils.data.DataLoader(Items([(pixels[0], 0)])), None, None)
+
+
+def test_one_file_and_a_list_of_files(tmp_path, pixels):
+    paths = [tmp_path / f"{i}.png" for i in range(3)]
+    for path, image in zip(paths, pixels, strict=False):
+        Image.fromarray(image).save(path)
+    one, y = with_labels(str(paths[1]), None, 10)
+    several, _ = with_labels(paths, None, 10)
+    assert one.shape == (1, 10, 10, 3)
+    assert y is None
+    np.testing.assert_array_equal(several[1:2], one)
+    paths[2].write_bytes(b"no image")
+    with pytest.raises(images.ImageError, match=r"2\.png"):  # skipping it would leave codes without their paths
+        with_labels(paths, None, 10)
 
 
 def test_arrays_of_images(pixels):
@@ -347,6 +366,7 @@ def test_arrays_of_images(pixels):
         (pixels.transpose(0, 3, 1, 2), r"\(6, 3, 10, 12\)"),
         (pixels[:0], "0 samples"),
         (pixels[:, :3], "too small"),
+        (pixels[0], r"\(10, 12, 3\) is one image: give X\[None\]"),
         ([pixels[0], pixels[1, :8]], "differ in size"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -35,6 +35,7 @@ NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names 
 @example(
     "dish encode model.dish X.npy -o codes.npy",
     "dish encode model.dish docs.parquet --x-column embedding --id-column id -o codes.npy",
+    "dish encode photos.dish holiday.jpg -o query.npy",
 )
 def encode(
     model: ModelPath,
@@ -45,7 +46,7 @@ def encode(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Codes of rows: an (n, bits/8) uint8 .npy file. For a folder of images also their names and labels.
+    """Codes of rows, or of one image: an (n, bits/8) uint8 .npy file. Of a folder of images also names and labels.
 
     Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix (which stays where two would have
     the same name), as `dish index --ids` and `dish serve --images` want them; labels (codes.labels.npy) are the names
@@ -221,13 +222,17 @@ def info(model: ModelPath) -> None:
 
 
 def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
-    """Rows of a file or of shards; or the folder itself for a hasher that reads images."""
+    """Rows of a file or of shards; or the path itself for a hasher that reads images."""
+    from dish.io import images
     from dish.io.features import read_features
     from dish.io.folders import has_shards
 
+    reads_images = getattr(hasher, "takes_images", False)
+    if reads_images and path.is_file() and path.suffix.lower() in images.suffixes():
+        return path
     if not path.is_dir() or has_shards(path):
         return read_features(path, columns=columns)[0]
-    if not getattr(hasher, "takes_images", False):
+    if not reads_images:
         raise ValueError(
             f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features, and there are no "
             "shards (.npy, .npz or .parquet files) in it"

@@ -56,7 +56,7 @@ def bench(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Run methods on a dataset; one JSON per run. Finished runs are skipped, failing ones recorded.
+    """Run methods on a dataset; one JSON per run. Finished runs are skipped, failing ones recorded (exit status 1).
 
     The first lines of the table rank by real numbers: the cosine of the rows, and the product of the class posteriors
     that DISH learns, the ceiling of its codes. (Above 200,000 rows only if --methods names them: l2, ceiling.)
@@ -82,6 +82,8 @@ def bench(
     if table is not None:
         tables.write_bench(table, title, runs if table.suffix == ".csv" else [*floats, *runs], found)
         print(f"written: {table}")
+    if any("failed" in result for result in found.values()):
+        raise typer.Exit(1)
 
 
 def _show_found(title: str, lines: list[Any], runs: list[Any], found: dict[Any, Any], results: Path) -> None:

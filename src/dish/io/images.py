@@ -234,9 +234,13 @@ def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]
 
 
 def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
-    """Rows and labels of whatever was given: folders and Datasets are read, the rest is left as it is."""
+    """Rows and labels of whatever was given: folders, image files and Datasets are read, the rest is left."""
     if isinstance(X, str | os.PathLike):
         return read_folder(Path(X), y, size or 224)[:2]
+    if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
+        return np.stack([read_image(path, size or 224) for path in X]), y  # all of them: codes go with paths
+    if hasattr(X, "dataset") and hasattr(X, "batch_size"):
+        raise ValueError("X is a DataLoader: give the Dataset in it (X.dataset); batches are made here")
     if (
         hasattr(X, "__getitem__")
         and hasattr(X, "__len__")
@@ -250,7 +254,9 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
 
 
 def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
-    """Images of a folder, their labels (``y``, or the sub-folders' names) and names (``_names``)."""
+    """Images of a folder, their labels (``y``, or the sub-folders' names) and names (``_names``); or of one file."""
+    if folder.is_file():
+        return read_image(folder, size)[None], y, [folder.stem]
     if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
         paths, labels = labelled_paths(folder)
     else:  # images without labels, to encode
@@ -299,7 +305,14 @@ def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
 
 def _item(image: Any, i: int) -> NDArray[Any]:
     """A Dataset's image as (H, W, 3) uint8, or a vector; tensors may be (3, H, W), floats 0 … 1."""
-    a = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    gave = type(image).__name__
+    image = None if isinstance(image, tuple) else image  # more than an image and a label
+    a: NDArray[Any] = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    if a.ndim == 0 or a.dtype.kind not in "uifb":
+        raise ValueError(
+            f"X[{i}]: the Dataset must give an image, or (image, label), an image being an array, a tensor or one of "
+            f"Pillow's; it gives a {gave}"
+        )
     if a.ndim == 3 and a.shape[0] in (1, 3) and a.shape[2] not in (1, 3):
         a = a.transpose(1, 2, 0)
     if a.ndim > 1 and a.dtype.kind == "f":
@@ -323,6 +336,8 @@ def check_images(X: Any) -> Pixels:
     if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
         raise ValueError("X: the images differ in size: resize them to one size")
     a = np.asarray(X)
+    if a.ndim == 3 and a.shape[2] in (1, 3):
+        raise ValueError(f"X of shape {a.shape} is one image: give X[None], images of shape (n, H, W, 3)")
     if a.ndim == 3:
         a = a[..., None]
     if a.ndim != 4 or a.shape[3] not in (1, 3) or a.dtype != np.uint8:
