@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ from dish.baselines import SDH
 from dish.experiments.bench import write_json
 
 PROTOCOLS = ("held out", "trained on", "disjoint", "unseen classes")
-Method = tuple[type, dict[str, Any], dict[str, Any]]  # its class, parameters, and constants of deep.codewords
+Method = tuple[type, dict[str, Any], dict[str, Any]]  # its class, parameters, and what differs in codewords.VECTORS
 
 
-def perceptron(passes: int, **constants: Any) -> Method:
+def perceptron(passes: int, **changed: Any) -> Method:
     """Trained towards codewords, so many passes in four rounds."""
-    return DeepDISH, {"head": "codewords", "n_iter": 3, "epochs": passes // 4}, constants
+    return DeepDISH, {"head": "codewords", "n_iter": 3, "epochs": passes // 4}, changed
 
 
 METHODS: dict[str, Method] = {
@@ -40,7 +41,7 @@ METHODS: dict[str, Method] = {
     "sdh": (SDH, {}, {}),
     "perceptron, paper's head": (DeepDISH, {"head": "paper", "n_iter": 3, "epochs": 5}, {}),
     **{f"perceptron, {n} passes": perceptron(n) for n in (8, 20, 60)},
-    "perceptron, 20 passes, rows not mixed": perceptron(20, MIXUP=0.0),
+    "perceptron, 20 passes, rows not mixed": perceptron(20, mixup=0.0),
 }
 NAMES = {"perceptron": [name for name in METHODS if name.startswith("perceptron")]}
 
@@ -63,9 +64,8 @@ def work(path: Path, protocol: str, trial: int, name: str, bits: int) -> dict[st
     from dish.deep import codewords
 
     torch.set_num_threads(2)
-    kind, params, constants = METHODS[name]
-    for constant, value in constants.items():
-        setattr(codewords, constant, value)
+    kind, params, changed = METHODS[name]
+    codewords.VECTORS = replace(codewords.VECTORS, **changed)
     parts = parts_of(path, protocol, trial)
     if parts is None:
         return {"skipped": "rows have several labels"}
