@@ -26,6 +26,7 @@ RIVALS = {  # label → group and name of the runs
     "DTSH": ("rivals", "dtsh"),
     "CSQ": ("rivals", "csq"),
     "DPN": ("rivals", "dpn"),
+    "ADSH, database hashed": ("rivals", "adsh"),
 }
 NETS = {
     "AlexNet": ("alexnet", "batch_size=64_epochs=20_lr=0.02"),
@@ -57,11 +58,16 @@ def values(runs: Runs, group: str, name: str, bits: int, key: str = "map") -> li
 
 def methods_table(runs: Runs) -> str:
     """Ours and the others, 6conv, at every length."""
-    rows = [[label, *(cell(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
+    rows = [[label, *(counted(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
     name = "dish_d codewords"
     rows.append(["**DISH-D, codewords**", *(cell(values(runs, "main", name, r)) for r in BITS)])
     rows.append(["its floats, p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
     return markdown_grid(["6conv", *(f"{r} bits" for r in BITS)], rows)
+
+
+def counted(found: list[float]) -> str:
+    """Mean and spread, and of how many trials if two are all there are."""
+    return cell(found) + (" (2)" if len(found) == 2 else "")
 
 
 def nets_table(runs: Runs) -> str:

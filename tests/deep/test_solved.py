@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dish import nets
-from dish.deep import codewords
+from dish.deep import codewords, training
 from dish.deep.data import Problem, learnable
 from dish.deep.model import HashingNet
 from dish.deep.solved import regress
@@ -63,6 +63,18 @@ def test_a_module_that_was_trained_keeps_what_it_knows(trained):
     assert not torch.equal(kept["layers.0.weight"], before["layers.0.weight"])  # it learned
     assert score(hasher, X, y, *patches(200, 2)) > 0.95
     torch.testing.assert_close(trained.state_dict(), before)  # the caller's module stays as it was
+
+
+def test_weights_do_not_shrink_beside_averages_that_stay(trained, monkeypatch):
+    """Without gradients nothing moves them, unless weight decay is asked for."""
+    X, y = patches(60, 1)
+    monkeypatch.setattr(training, "CLIP", 0.0)
+    before = {name: value.clone() for name, value in trained.named_parameters()}
+    how = {"net": trained, "weights": "own", "head": "codewords"}
+    kept = dict(tiny(**how).fit(X, y).model_.body.named_parameters())
+    torch.testing.assert_close(kept, before, rtol=0, atol=0)
+    shrunk = dict(tiny(**how, weight_decay=0.01).fit(X, y).model_.body.named_parameters())
+    assert all(shrunk[name].norm() < before[name].norm() for name in before)
 
 
 def test_every_kind_of_batch_norm_keeps_its_averages(trained):
