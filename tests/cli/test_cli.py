@@ -83,7 +83,9 @@ def test_images_fit_encode_eval_info(cli, photos, tmp_path):
     code, out, _ = cli("info", tmp_path / "m.dish")
     assert "DeepDISH" in out
     assert "6conv" in out
-    assert "192 × 192" in out
+    assert "model.body" in out
+    assert "arrays" in out
+    assert len(out.splitlines()) < 50  # not a line for each of its layers
 
 
 def test_labels_of_images_may_be_a_file(cli, photos, tmp_path):

@@ -58,6 +58,13 @@ def test_a_missing_label_counts_nothing():
     assert float(whole - part) == pytest.approx(np.log1p(np.exp(-2)) / 2)
 
 
+def test_a_label_that_is_missing_everywhere_is_refused():
+    Y = np.eye(3)[np.arange(30) % 3]
+    Y[:, 1] = np.nan
+    with pytest.raises(ValueError, match=r"nothing is known about label 1.*1 of 3 labels"):
+        DeepDISH(8, head="codewords", device="cpu").fit(np.zeros((30, 4)), Y)
+
+
 @pytest.mark.slow
 def test_labels_may_be_missing_or_between_0_and_1(digits):
     """A third of the labels missing, and those of one digit never sure: it still tells them apart."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from dish.io.columns import Columns
 
+MANY_ARRAYS = 20  # more than the models of vectors have
 NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names that promise another format
 
 
@@ -216,9 +217,23 @@ def info(model: ModelPath) -> None:
     table.add_column("value")
     for name, value in {**content.get("init", {}), **content.get("fitted", {})}.items():
         table.add_row(name, escape(str(value)))
-    for name, array in sorted(arrays.items()):
-        table.add_row(name, f"{array.dtype} {' × '.join(map(str, array.shape))}")
+    for name, shape in _shapes(arrays):
+        table.add_row(name, shape)
     console.print(table)
+
+
+def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
+    """Names and shapes; of a network, which has hundreds of arrays, one line for each of its parts."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for name, array in sorted(arrays.items()):
+        part = ".".join(name.split(".")[:2])  # such as model.body
+        parts.setdefault(name if len(arrays) <= MANY_ARRAYS else part, []).append(array)
+    shapes = []
+    for name, found in parts.items():
+        shape = f"{found[0].dtype} {' × '.join(map(str, found[0].shape))}"
+        many = f"{len(found)} arrays, {sum(array.size for array in found):,} numbers"
+        shapes.append((name, shape if len(found) == 1 else many))
+    return shapes
 
 
 def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:

@@ -91,6 +91,11 @@ def graded_labels(y: Any) -> NDArray[np.float32] | None:
         raise ValueError(
             f"y: labels (n, l) must be from 0 to 1, or NaN where they are not known; they go from {low} to {high}"
         )
+    if (unknown := np.isnan(y).all(0)).any():
+        raise ValueError(
+            f"y: nothing is known about label {int(unknown.argmax())}, all rows have NaN there (as they have for "
+            f"{int(unknown.sum())} of {y.shape[1]} labels): drop such labels, y[:, ~np.isnan(y).all(0)]"
+        )
     return y.astype(np.float32)
 
 

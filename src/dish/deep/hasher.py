@@ -59,7 +59,7 @@ class DeepHasher(Hasher):
     batch_size, lr, weight_decay
         Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 (images towards codewords: 0.05) and a decay of
         0.002 (vectors: 0.0005) from scratch, 0.01 and 0.0005 (the paper's) for fine-tuning (towards codewords, if all
-        layers came with weights: 0.1, and no decay of those). Several processes share every batch: at least two rows each.
+        layers came with weights: 0.1 and 0). Several processes share every batch: at least two rows each.
     accumulate : int
         Parts of a batch that are put through the network one after the other, their gradients summed: less memory for
         the same step. Batch norm sees a part.
