@@ -51,10 +51,11 @@ def test_the_page_is_served_with_room_for_whole_photos(folder, tmp_path, network
     ],
 )
 def test_mistakes_are_one_line(folder, tmp_path, network, cli, options, says):
-    code, _, errors = cli("photos", folder, "--cache", tmp_path / "home", "--no-page", *options)
+    code, out, errors = cli("photos", folder, "--cache", tmp_path / "home", "--no-page", *options)
     assert code == 2
     assert says in errors
     assert len(errors.strip().splitlines()) == 1
+    assert "computing" not in out  # before minutes of work, not after
 
 
 def test_without_the_extras_one_line_names_all_of_them(folder, cli, monkeypatch):
