@@ -37,7 +37,7 @@ def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None =
     note_unreadable(folder, say)
     before = read_state(home)
     if before is None:
-        wanted(wishes, None, labels_of(list(files), wishes.labels))  # what cannot be is refused before minutes of work
+        wanted(wishes, None, labels_of(list(files), wishes.labels))  # refuse it before minutes of work
     with FeatureCache(home / "features.db", NET) as kept:
         known = kept.stamps()
         new = [name for name in files if name not in known]
