@@ -45,6 +45,15 @@ def test_outputs_begin_as_a_ridge_regression():
     np.testing.assert_allclose(F, Phi @ W, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("size", "shape", "rows"),
+    [(0, (9, 300), 512), (32, (9, 500, 500, 3), 512), (224, (9, 32, 32, 3), 16), (0, (9, 448, 300, 3), 4)],
+)
+def test_fewer_large_images_are_encoded_at_once(size, shape, rows):
+    model = HashingNet(nn.Identity(), 1, 1, size, nets.NETS["6conv"].normal)
+    assert model.rows_at_once(shape) == rows
+
+
 @pytest.fixture(scope="module")
 def trained():
     """A body that knows the patches, and images of the same kind."""

@@ -335,7 +335,15 @@ def test_datasets_that_are_refused(pixels):
         with_labels(Items([(pixels[0] / 255, 0), (pixels[1] / 255 - 0.5, 1)]), None, None)
     with pytest.raises(ValueError, match="0 samples"):
         with_labels(Items([]), None, None)
-    for item, kind in (({"image": pixels[0]}, "dict"), ((pixels[0], 1, 2), "tuple"), (None, "NoneType")):
+    X, _ = with_labels(Items([((0.1, 0.2, 0.3), 0), ((0.4, 0.5, 0.6), 1)]), None, None)  # rows may be tuples
+    assert X.shape == (2, 3)
+    odd = (
+        ({"image": pixels[0]}, "dict"),
+        ((pixels[0], 1, 2), "tuple"),
+        ([pixels[0], 1, 2], "list"),
+        (None, "NoneType"),
+    )
+    for item, kind in odd:
         with pytest.raises(ValueError, match=rf"X\[0\]: the Dataset must give an image.* gives a {kind}"):
             with_labels(Items([item]), None, None)
     with pytest.raises(ValueError, match=r"DataLoader: give the Dataset in it \(X.dataset\)"):
@@ -353,6 +361,9 @@ def test_one_file_and_a_list_of_files(tmp_path, pixels):
     np.testing.assert_array_equal(several[1:2], one)
     paths[2].write_bytes(b"no image")
     with pytest.raises(images.ImageError, match=r"2\.png"):  # skipping it would leave codes without their paths
+        with_labels(paths, None, 10)
+    paths[2].unlink()
+    with pytest.raises(FileNotFoundError, match=r"no file at .*2\.png"):
         with_labels(paths, None, 10)
 
 

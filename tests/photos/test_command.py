@@ -58,6 +58,16 @@ def test_mistakes_are_one_line(folder, tmp_path, network, cli, options, says):
     assert "computing" not in out  # before minutes of work, not after
 
 
+def test_loose_photos_that_cannot_be_read_do_not_count(folder, tmp_path, network, cli):
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+    for i, path in enumerate(sorted(path for path in folder.iterdir() if path.is_file())):
+        path.rename(folder / "ab"[i % 2] / path.name)
+    (folder / "broken.jpg").write_bytes(b"no image")
+    code, _, errors = cli("photos", folder, "--cache", tmp_path / "home", "--no-page", "--labels")
+    assert code == 0, errors
+
+
 def test_without_the_extras_one_line_names_all_of_them(folder, cli, monkeypatch):
     monkeypatch.setattr("dish.cli.photos.find_spec", lambda name: None)
     code, _, errors = cli("photos", folder, "--no-page")

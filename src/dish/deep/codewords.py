@@ -41,10 +41,12 @@ class Recipe:
     mixup: float  # up to this share of another row is mixed into each
     settle: bool  # whether batch norm averages over rows as they are in the end: those of training were mixed
     careful: bool = False  # whether a body all of which came with weights keeps what it knows (``Training.careful``)
+    decay: float | None = None  # of that body's weights for weight_decay="auto"; None: as of others
 
 
 SCRATCH = Recipe(rate=0.05, first=0.25, mixup=0.5, settle=True)
-TUNED = replace(SCRATCH, rate=0.1, mixup=0.3, settle=False, careful=True)  # it came with weights
+# It came with weights. Averages of batch norm that stay do not make up for weights that shrink, layer after layer.
+TUNED = replace(SCRATCH, rate=0.1, mixup=0.3, settle=False, careful=True, decay=0.0)
 VECTORS = Recipe(rate=0.1, first=0.5, mixup=0.3, settle=False)  # fewer passes
 
 

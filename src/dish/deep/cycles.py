@@ -77,7 +77,8 @@ class CodewordFit:
             training.settings = replace(training.settings, epochs=self.passes(len(rounds)))
         trained_before = training.settings.fine_tuning and training.frozen is None
         known = training.careful or not trained_before  # of other networks with weights less is known
-        optimiser = training.optimiser(rounds=len(rounds), n=n, rate=self.recipe.rate if known else None)
+        rate, decay = self.recipe.rate if known else None, self.recipe.decay if training.careful else None
+        optimiser = training.optimiser(rounds=len(rounds), n=n, rate=rate, decay=decay)
         if first > rounds.start:
             optimiser.resume(state.rates, state.momentum, (first - rounds.start) * training.steps_of(n))
         for round_ in range(first, rounds.stop):

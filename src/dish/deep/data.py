@@ -33,7 +33,7 @@ class Problem:
 
     def seen_by(self, model: HashingNet) -> Problem:
         """The same problem with Φ (n, D) as its rows; every process computes its part."""
-        size, model = model.rows_at_once(), model.eval()
+        size, model = model.rows_at_once(self.rows.shape), model.eval()
         with torch.no_grad():
             phi = torch.zeros(self.n, model.width, device=self.device)
             for i in range(self.ranks.rank * size, self.n, self.ranks.world * size):

@@ -59,7 +59,7 @@ class DeepHasher(Hasher):
     batch_size, lr, weight_decay
         Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 (images towards codewords: 0.05) and a decay of
         0.002 (vectors: 0.0005) from scratch, 0.01 and 0.0005 (the paper's) for fine-tuning (towards codewords, if all
-        layers came with weights: 0.1 and 0). Several processes share every batch: at least two rows each.
+        layers came with weights: 0.1, and 0 for them). Several processes share every batch: at least two rows each.
     accumulate : int
         Parts of a batch that are put through the network one after the other, their gradients summed: less memory for
         the same step. Batch norm sees a part.
@@ -153,7 +153,7 @@ class DeepHasher(Hasher):
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from uint8 images (n, H, W, 3), a torch Dataset, a folder with a sub-folder per label, or vectors.
+        """Learn from uint8 images (n, H, W, 3), files, a torch Dataset, a folder with one per label, or vectors.
 
         If it fails, the hasher is left as it was: not fitted, or fitted as before.
         """
@@ -305,7 +305,7 @@ class DeepHasher(Hasher):
     def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         device = resolve_device(self.device)
         model = self.model_.to(device)
-        size = model.rows_at_once()
+        size = model.rows_at_once(X.shape)
         parts = [
             encode(model, torch.tensor(X[i : i + size], device=device), self.mirror).cpu().numpy()
             for i in range(0, len(X), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from dish import nets
 from dish.io import modelfile
 
 OWN = "own"  # weights: those that a module came with
-ROOM = 24 * 2**30  # bytes: the activations of 512 large images may take half of it (VGG-16)
+MOST_AT_ONCE, SMALL_SIDE = 512, 64
+ROOM = 24 * 2**30  # bytes: the activations of 512 images of 224 × 224 pixels may take half of it (VGG-16)
 
 
 class HashingNet(nn.Module):
@@ -57,13 +59,18 @@ class HashingNet(nn.Module):
         phi = self.body(x)
         return phi, self.norm(self.hash(phi))
 
-    def rows_at_once(self) -> int:
-        """Rows to encode at once: fewer of large images, whose activations leave the caches, or fill a small GPU."""
+    def rows_at_once(self, shape: Sequence[int]) -> int:
+        """Of rows (n, …) like these, how many to encode at once.
+
+        Fewer of large images, whose activations leave the caches of a processor, or fill the memory of a GPU.
+        """
+        side = 0 if len(shape) == 2 else self.size or max(shape[1:3])
+        if side <= SMALL_SIDE:
+            return MOST_AT_ONCE
         device = self.mean.device
-        if device.type == "cpu" and self.size > 64:
-            return 16
-        small = device.type != "cuda" or torch.cuda.get_device_properties(device).total_memory < ROOM
-        return 128 if small and self.size > 64 else 512
+        large_gpu = device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory >= ROOM
+        rows = 16 if device.type == "cpu" else MOST_AT_ONCE if large_gpu else 128  # of 224 × 224 pixels
+        return max(1, min(rows, int(rows * (224 / side) ** 2)))
 
 
 class Encoder(nn.Module):

@@ -145,9 +145,11 @@ class Training(Stopwatch):
         rounds: int = 1,
         n: int | None = None,
         rate: float | None = None,
+        decay: float | None = None,
     ) -> Optimiser:
-        """For so many rounds over n rows, at ``scale`` times the rate; ``rate``: of "auto", if not the usual one.
+        """For so many rounds over n rows, at ``scale`` times the rate.
 
+        ``rate`` and ``decay``, that of the network's body, are what "auto" stands for, if not the usual ones.
         ``head`` are layers of the loss that learn too. When fine-tuning, layers that came with weights learn at a
         tenth of the rate.
         """
@@ -156,14 +158,15 @@ class Training(Stopwatch):
         lr = scale * ((rate or usual) if isinstance(s.lr, str) else float(s.lr))
         self.rate = lr
         light = s.fine_tuning or self.problem.rows.ndim == 2
-        decay = (5e-4 if light else 2e-3) if isinstance(s.weight_decay, str) else float(s.weight_decay)
+        usual_decay = 5e-4 if light else 2e-3
         new = [*self.model.hash.parameters(), *(head.parameters() if head is not None else ())]
         old: list[nn.Parameter] = []
         for name, p in self.model.body.named_parameters():
             (new if s.fine_tuning and name in self.fresh else old).append(p)
         rates = [0.1 * lr if s.fine_tuning else lr, lr]
-        # Averages of batch norm that stay do not make up for weights that shrink, layer after layer.
-        decays = [0.0 if self.careful and isinstance(s.weight_decay, str) else decay, decay]
+        decays = [usual_decay if decay is None else decay, usual_decay]
+        if not isinstance(s.weight_decay, str):
+            decays = [float(s.weight_decay)] * 2
         groups = [Group(*each) for each in zip((old, new), rates, decays, strict=True)]
         steps = rounds * self.steps_of(n or self.problem.n)
         return Optimiser.one_cycle(groups, steps, self.problem.device if self.graphs() else None)
@@ -290,7 +293,7 @@ class Training(Stopwatch):
     def outputs(self, rows: Tensor | None = None) -> Tensor:
         """F (n, r) of the training rows or others, or what is trained, not augmented; each process encodes a part."""
         ranks, rows = self.problem.ranks, self.problem.rows if rows is None else rows
-        size = self.model.rows_at_once()
+        size = self.model.rows_at_once(rows.shape)
         starts = range(ranks.rank * size, len(rows), ranks.world * size)
         parts = [encode(self.model, rows[i : i + size], self.settings.mirror) for i in starts]
         some = parts[0] if parts else encode(self.model, rows[:1], False)

@@ -5,7 +5,7 @@ transparent parts become white, 16 bits are scaled down to 8, CMYK and palettes 
 applied, and a given size means the middle square, resized (a JPEG far larger than that is unpacked at a fraction of
 its size, which is many times faster). HEIC and AVIF are read where Pillow or a plug-in of it can. What cannot be read
 (truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a folder in which a
-whole class, or more than half of the files, cannot be read is refused.
+whole class, or more than half of the files, cannot be read is refused, and so is such a file that was given by name.
 """
 
 from __future__ import annotations
@@ -94,6 +94,15 @@ def decode(
         raise TooManyPixels(f"{name}: more than {max_pixels:,} pixels ({type(error).__name__}: {error})") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
         raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
+
+
+def is_readable(path: Path) -> bool:
+    """Whether ``decode`` can read a file."""
+    try:
+        decode(path, 16)
+    except ImageError:
+        return False
+    return True
 
 
 def shrunk(source: bytes, side: int, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -238,7 +247,7 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     if isinstance(X, str | os.PathLike):
         return read_folder(Path(X), y, size or 224)[:2]
     if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
-        return np.stack([read_image(path, size or 224) for path in X]), y  # all of them: codes go with paths
+        return _listed([Path(path) for path in X], size or 224), y
     if hasattr(X, "dataset") and hasattr(X, "batch_size"):
         raise ValueError("X is a DataLoader: give the Dataset in it (X.dataset); batches are made here")
     if (
@@ -251,6 +260,18 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     if hasattr(X, "detach"):
         return X.detach().cpu().numpy(), y
     return X, y
+
+
+def _listed(paths: list[Path], size: int) -> Pixels:
+    """Images of files that were named one by one: all of them, since codes go with paths."""
+    if missing := [path for path in paths if not path.is_file()]:
+        raise FileNotFoundError(f"X: no file at {missing[0]} (nor at {len(missing) - 1} more of {len(paths)})")
+    pixels = np.empty((len(paths), size, size, 3), np.uint8)
+    with progress("reading images", len(paths)) as step:
+        for i, path in enumerate(paths):
+            pixels[i] = read_image(path, size)
+            step(1)
+    return pixels
 
 
 def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
@@ -305,13 +326,14 @@ def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
 
 def _item(image: Any, i: int) -> NDArray[Any]:
     """A Dataset's image as (H, W, 3) uint8, or a vector; tensors may be (3, H, W), floats 0 … 1."""
-    gave = type(image).__name__
-    image = None if isinstance(image, tuple) else image  # more than an image and a label
-    a: NDArray[Any] = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    try:
+        a: NDArray[Any] = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    except ValueError:  # an image and more than a label
+        a = np.asarray(None)
     if a.ndim == 0 or a.dtype.kind not in "uifb":
         raise ValueError(
             f"X[{i}]: the Dataset must give an image, or (image, label), an image being an array, a tensor or one of "
-            f"Pillow's; it gives a {gave}"
+            f"Pillow's; it gives a {type(image).__name__}"
         )
     if a.ndim == 3 and a.shape[0] in (1, 3) and a.shape[2] not in (1, 3):
         a = a.transpose(1, 2, 0)
@@ -336,7 +358,7 @@ def check_images(X: Any) -> Pixels:
     if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
         raise ValueError("X: the images differ in size: resize them to one size")
     a = np.asarray(X)
-    if a.ndim == 3 and a.shape[2] in (1, 3):
+    if a.ndim == 3 and a.dtype == np.uint8 and a.shape[2] == 3 and min(a.shape[:2]) >= 4:
         raise ValueError(f"X of shape {a.shape} is one image: give X[None], images of shape (n, H, W, 3)")
     if a.ndim == 3:
         a = a[..., None]

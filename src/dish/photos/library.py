@@ -22,7 +22,18 @@ from dish.io import images, modelfile
 from dish.io.featurecache import NET, FeatureCache, Stamp
 from dish.kernel.dish import DISH
 from dish.photos import tuning
-from dish.photos.plan import EPOCHS, Say, Wishes, labels_of, note_unreadable, outdated, scan, taken_out, wanted
+from dish.photos.plan import (
+    EPOCHS,
+    Say,
+    Wishes,
+    labels_of,
+    note_unreadable,
+    outdated,
+    refuse_loose,
+    scan,
+    taken_out,
+    wanted,
+)
 from dish.photos.reopen import Library
 from dish.photos.state import State, home_of, read_state, write_state
 from dish.registry import load
@@ -37,7 +48,7 @@ def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None =
     note_unreadable(folder, say)
     before = read_state(home)
     if before is None:
-        wanted(wishes, None, labels_of(list(files), wishes.labels))  # refuse it before minutes of work
+        refuse_loose(files, wishes)
     with FeatureCache(home / "features.db", NET) as kept:
         known = kept.stamps()
         new = [name for name in files if name not in known]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,14 @@ def labels_of(names: Sequence[str], wanted: bool | None) -> NDArray[np.str_] | N
     if problem and wanted:
         raise ValueError(f"--labels takes the sub-folders for labels, but {problem}")
     return None if problem else np.array(tops)
+
+
+def refuse_loose(files: Mapping[str, Path], wishes: Wishes) -> None:
+    """Refuse to take sub-folders for labels where photos lie in none, before minutes of work on their features."""
+    if wishes.labels or wishes.epochs is not None:
+        loose = (path for name, path in files.items() if "/" not in name)
+        if any(images.is_readable(path) for path in loose):  # what cannot be read is left out later
+            wanted(wishes, None, labels_of(list(files), wishes.labels))
 
 
 def taken_out(before: State | None, index: HammingIndex | None, sound: list[str], changed: list[str]) -> set[str]:
