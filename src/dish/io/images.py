@@ -265,7 +265,7 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
 def _listed(paths: list[Path], size: int) -> Pixels:
     """Images of files that were named one by one: all of them, since codes go with paths."""
     if missing := [path for path in paths if not path.is_file()]:
-        raise FileNotFoundError(f"X: no file at {missing[0]} (nor at {len(missing) - 1} more of {len(paths)})")
+        raise FileNotFoundError(f"X: {len(missing)} of {len(paths)} files are not there: {missing[0]}, …")
     pixels = np.empty((len(paths), size, size, 3), np.uint8)
     with progress("reading images", len(paths)) as step:
         for i, path in enumerate(paths):
