@@ -77,7 +77,7 @@ def test_a_module_that_was_trained_keeps_what_it_knows(trained):
 def test_weights_do_not_shrink_beside_averages_that_stay(trained, monkeypatch):
     """Without gradients nothing moves them, unless weight decay is asked for."""
     X, y = patches(60, 1)
-    monkeypatch.setattr(training, "CLIP", 0.0)
+    monkeypatch.setattr(training, "LONGEST_CLIP", 0.0)
     before = {name: value.clone() for name, value in trained.named_parameters()}
     how = {"net": trained, "weights": "own", "head": "codewords"}
     kept = dict(tiny(**how).fit(X, y).model_.body.named_parameters())
