@@ -10,10 +10,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.data import Problem
+from dish.deep.model import Top
 from dish.kernel.dish import DISH
 from dish.kernel.frozen import centre_of
 from dish.kernel.functions import link, powered
@@ -23,7 +24,7 @@ ANCHORS = 1000  # at most
 LINKS = ("softmax", "sigmoid", "sigmoid_1")
 
 
-class KernelTop(nn.Module):
+class KernelTop(Top):
     """Φ (n, D) → F (n, r): kernel features, the probabilities of the labels, and the frame on them."""
 
     anchors: Tensor  # (m, D), less their centre
@@ -54,13 +55,14 @@ class KernelTop(nn.Module):
         given |= {"B": dish.posterior_B_, "b": dish.posterior_b_, "V": dish.frame_, "offset": dish.offset_}
         return cls({name: np.asarray(a) for name, a in {**given, "link": [LINKS.index(dish.link_)]}.items()})
 
-    def forward(self, phi: Tensor) -> Tensor:
+    def scores(self, f: Tensor) -> Tensor:
+        """pᵃ (n, l) of Φ."""
+        K = self.features(functional.normalize(f.float(), dim=1))
+        return powered(link(torch.addmm(self.b, K, self.B), self.name == "softmax"), self.name)
+
+    def bits(self, scores: Tensor) -> Tensor:
         """pᵃ V + offset."""
-        p = link(
-            torch.addmm(self.b, self.features(functional.normalize(phi.float(), dim=1)), self.B),
-            self.name == "softmax",
-        )
-        return torch.addmm(self.offset, powered(p, self.name), self.V)
+        return torch.addmm(self.offset, scores, self.V)
 
     def features(self, x: Tensor) -> Tensor:
         """Centred features of rows of length one: as ``kernel.features`` has them."""

@@ -18,6 +18,22 @@ MOST_AT_ONCE, SMALL_SIDE = 512, 64
 ROOM = 24 * 2**30  # bytes: the activations of 512 images of 224 × 224 pixels may take half of it (VGG-16)
 
 
+class Top(nn.Module):
+    """What turns the outputs of a trained network into F; this one leaves them as they are."""
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """F (n, r) of outputs (n, R); of several views of the same rows by the mean of what they say."""
+        return self.bits(torch.stack([self.scores(view) for view in views]).mean(0))
+
+    def scores(self, f: Tensor) -> Tensor:
+        """Of one view."""
+        return f
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """F of the mean over views."""
+        return scores
+
+
 class HashingNet(nn.Module):
     """Φ by any network, then r outputs; uint8 images (n, H, W, 3) or vectors (n, d) in."""
 
@@ -35,7 +51,7 @@ class HashingNet(nn.Module):
         self.body, self.width, self.n_outputs = body, width, n_outputs
         self.hash: nn.Module = nn.Linear(width, n_outputs) if n_outputs else nn.Identity()
         self.norm = nn.BatchNorm1d(n_outputs, affine=False) if norm else nn.Identity()
-        self.top: nn.Module = nn.Identity()  # after training: what turns the outputs into F
+        self.top = Top()  # after training another
         self.size = size
         mean, std = (255 * torch.tensor(v).view(-1, 1, 1) for v in normal)
         self.register_buffer("mean", mean, persistent=False)
@@ -74,7 +90,7 @@ class HashingNet(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Raw rows → F, of images as the mean over both mirror images."""
+    """Raw rows → F, of images by both mirror images."""
 
     def __init__(self, model: HashingNet, mirror: bool) -> None:
         super().__init__()
@@ -83,9 +99,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """F (n, r)."""
         x = self.model.prepare(x)
-        F: Tensor = self.model.top(self.model(x)[1])
-        if self.mirror and x.ndim == 4:
-            F = (F + self.model.top(self.model(x.flip(3))[1])) / 2
+        views = [x, x.flip(3)] if self.mirror and x.ndim == 4 else [x]
+        F: Tensor = self.model.top(*(self.model(view)[1] for view in views))
         return F.float()
 
 

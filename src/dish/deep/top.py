@@ -5,29 +5,40 @@
 f(x) are the network's outputs, C one codeword per class; β (and b, both per label then) make p as sure as it is right
 on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
 rows share a class; the frame V (``kernel.frames``, ``kernel.several``), fitted by those rows, keeps more of it.
+
+Where classes are fewer than bits, codes keep most of it without a frame. If bit j were drawn, +1 with the chance that
+a class drawn from p has +1 in its codeword, the distance of two codes would be r/2 (1 − p·p′) in the mean: those of
+unsure rows come out apart even where their p is the same, so that an unsure query finds sure rows first.
+Nothing need be drawn. As in the halftones of a printed picture, a bit that was rounded carries its error on,
+
+    F_j = (pV)_j − c Σ_l p_l e_l V_lj ,   e_l = Σ_{i<j} (sgn F_i − (pV)_i) V_li ,
+
+V (l, r) of ±1 one codeword per class, so that the code as a whole is as far from every codeword as p says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from dish.deep.model import Top
 from dish.kernel.frames import centred_frame, frame, turn_frame
 from dish.kernel.functions import link
 from dish.kernel.several import best_of_several
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
+CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 
 
-class PosteriorTop(nn.Module):
-    """Outputs f (n, R) → F (n, r)."""
+class PosteriorTop(Top):
+    """Outputs f (n, R) → F (n, r) by a frame."""
 
     C: Tensor  # (l, R) of ±1; empty where f are logits
     V: Tensor  # (l, r)
@@ -46,9 +57,11 @@ class PosteriorTop(nn.Module):
             self.register_buffer(name, torch.atleast_1d(value).to(C.device, torch.float32))
 
     @classmethod
-    def of(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """From the arrays of its state."""
+    def of(cls, arrays: dict[str, NDArray[Any]]) -> PosteriorTop:
+        """From the arrays of its state, or that of one that carries errors."""
         C, V, offset, beta, b = (torch.tensor(arrays[name]) for name in ("C", "V", "offset", "beta", "b"))
+        if "carry" in arrays:
+            return CarryingTop(C, V, beta, float(arrays["carry"][0]))
         return cls(C, V, offset, beta, b, float(arrays["power"][0]))
 
     def posterior(self, f: Tensor) -> Tensor:
@@ -56,9 +69,32 @@ class PosteriorTop(nn.Module):
         z = self.beta * (cosines(f.float(), self.C) if len(self.C) else f.float())
         return link(z, True) if len(self.b) == 0 else link(z + self.b, False)
 
-    def forward(self, f: Tensor) -> Tensor:
+    def scores(self, f: Tensor) -> Tensor:
+        """pᵃ."""
+        return self.posterior(f).pow(self.power)
+
+    def bits(self, scores: Tensor) -> Tensor:
         """pᵃ V + offset."""
-        return self.posterior(f).pow(self.power) @ self.V + self.offset
+        return scores @ self.V + self.offset
+
+
+class CarryingTop(PosteriorTop):
+    """Outputs f (n, R) → F (n, r): bits one after the other, each with the rounding errors of those before it."""
+
+    carry: Tensor  # (1,): c
+
+    def __init__(self, C: Tensor, V: Tensor, beta: Tensor, carry: float) -> None:
+        super().__init__(C, V, torch.zeros(V.shape[1]), beta)
+        self.register_buffer("carry", torch.tensor([carry], device=C.device))
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """F of p, bit by bit."""
+        p, wanted = scores, scores @ self.V  # (n, r) from −1 to 1
+        e, F = torch.zeros_like(p), []
+        for w, v in zip(wanted.unbind(1), self.V.unbind(1), strict=True):
+            F.append(w - self.carry * ((p * e) @ v))
+            e = e + (torch.where(F[-1] >= 0, 1.0, -1.0) - w)[:, None] * v
+        return torch.stack(F, 1)
 
 
 def cosines(f: Tensor, C: Tensor) -> Tensor:
@@ -83,11 +119,19 @@ def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random
 def fit_top(
     C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState
 ) -> PosteriorTop:
-    """β and the frame by rows that the network was not trained on, and others that it was."""
-    start = plain_top(C, signs, calibrate(C, held), rng)
+    """β, and the frame if there is one, by rows that the network was not trained on and others that it was."""
+    beta = calibrate(C, held)
+    if carries(signs):
+        return CarryingTop(C, torch.from_numpy(signs), torch.tensor(beta), CARRY)
+    start = plain_top(C, signs, beta, rng)
     scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
     V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
     return PosteriorTop(C, V, offset, start.beta)
+
+
+def carries(signs: NDArray[np.float64]) -> bool:
+    """Whether the classes of codewords (l, r) are few enough for all of these to be about equally far apart."""
+    return len(signs) <= MOST_CLASSES * signs.shape[1]
 
 
 def plain_label_top(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> PosteriorTop:
