@@ -95,6 +95,7 @@ def ablation_runs() -> list[Run]:
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
         "no batch norm": {"constants": {"codewords.NORM": False}},
         "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
+        "a frame, no errors carried": {"constants": {"top.MOST_CLASSES": 0.0}},
         "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
         "Hadamard codewords": {"constants": {"hadamard": True, "fixed": True}},
     }
@@ -161,9 +162,9 @@ def alone_runs() -> list[Run]:
 def change(constants: dict[str, Any]) -> None:
     """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
     from dish.baselines import orthohash
-    from dish.deep import augment, codewords, cycles, dish, training
+    from dish.deep import augment, codewords, cycles, dish, top, training
 
-    modules = {"augment": augment, "codewords": codewords, "training": training, "orthohash": orthohash}
+    modules = {"augment": augment, "codewords": codewords, "training": training, "top": top, "orthohash": orthohash}
     for name, value in constants.items():
         if name == "hadamard":
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]

@@ -6,8 +6,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from dish import DeepDISH, codes, metrics
-from dish.deep.codewords import hold_out
+from dish.deep.codewords import hold_out, start_codes
+from dish.deep.model import Top
 from dish.deep.top import (
+    CARRY,
+    CarryingTop,
     PosteriorTop,
     Rows,
     calibrate,
@@ -19,6 +22,8 @@ from dish.deep.top import (
     plain_top,
 )
 from dish.deep.training import Training
+from dish.kernel.frames import centred_frame, turn_frame
+from dish.similarity import from_labels
 
 
 def some(n=400, n_labels=4, R=16, seed=0):
@@ -65,10 +70,97 @@ def ranking(top, rows):
     return metrics.mean_average_precision(packed[:n], Y[:n], packed[n:], Y[n:])
 
 
+def words(n_labels, n_bits):
+    """One codeword of ±1 per class."""
+    return codes.unpack(start_codes(from_labels(np.arange(n_labels)), n_bits, 0), n_bits).astype(np.float64)
+
+
+def carrying(C, V, beta=6.0):
+    return CarryingTop(C, torch.from_numpy(V), torch.tensor(beta), CARRY)
+
+
+def test_errors_are_carried_as_the_formula_says():
+    C, rows = some(50)
+    V = words(4, 24)
+    top = carrying(C, V)
+    p = top.posterior(rows.f).double().numpy()
+    F = np.zeros((50, 24))
+    for i in range(50):
+        for j in range(24):
+            wrong = [sum((np.sign(F[i, k]) - p[i] @ V[:, k]) * V[m, k] for k in range(j)) for m in range(4)]
+            F[i, j] = p[i] @ V[:, j] - CARRY * sum(p[i, m] * wrong[m] * V[m, j] for m in range(4))
+    np.testing.assert_allclose(top(rows.f).numpy(), F, atol=1e-4)
+
+
+def test_codes_are_as_far_from_codewords_as_the_posterior_says():
+    """Signs without the errors give all rows the codeword of their likeliest class, or nearly so."""
+    C, rows = some(1000)
+    V = words(4, 48)
+    top = carrying(C, V)
+    p = top.posterior(rows.f).numpy()
+    wanted = p @ (48 - V @ V.T) / 2  # distances to codewords if each bit were drawn from p
+    missed = []
+    for F in (top(rows.f).numpy(), p @ V):
+        distances = (48 - np.where(F >= 0, 1.0, -1.0) @ V.T) / 2
+        missed.append(np.average(np.abs(distances - wanted), weights=p))
+    assert missed[0] < 1.5 < 6 < missed[1]
+
+
+def test_rows_that_are_sure_have_their_codeword():
+    C, _ = some(1)
+    np.testing.assert_array_equal(np.sign(carrying(C, words(4, 24), 1000.0)(C).numpy()), words(4, 24))
+
+
+def test_carried_errors_rank_better_than_a_frame():
+    """By rows that neither saw; labels are as likely as the posterior says."""
+    C, rows = some(6000, n_labels=6, R=32)
+    held, seen, new = (
+        Rows(rows.f[part], rows.t[part]) for part in (slice(0, 1000), slice(1000, 2000), slice(2000, None))
+    )
+    V = words(6, 48)
+    start = plain_top(C, V, 6.0, np.random.RandomState(1))
+    scored = [(start.posterior(part.f), part.t.argmax(1)) for part in (held, seen)]
+    turned = PosteriorTop(C, *centred_frame(turn_frame(start.V, *scored, np.random.RandomState(1))), start.beta)
+    fitted = fit_top(C, V, held, seen, np.random.RandomState(1))
+    assert isinstance(fitted, CarryingTop)
+    assert ranking(fitted, new) > ranking(turned, new) + 0.005
+
+
+def test_codes_of_many_classes_have_a_frame():
+    C, rows = some(300, n_labels=12)
+    held = Rows(rows.f[:150], rows.t[:150])
+    for n_bits, kind in ((16, PosteriorTop), (18, CarryingTop)):
+        top = fit_top(C, words(12, n_bits), held, rows, np.random.RandomState(0))
+        assert type(top) is kind
+
+
+def test_the_first_bits_are_the_code_of_their_length():
+    C, rows = some(50)
+    V = words(4, 24)
+    np.testing.assert_array_equal(carrying(C, V)(rows.f)[:, :9], carrying(C, V[:, :9])(rows.f))
+
+
+def test_views_of_a_row_have_one_posterior():
+    C, rows = some(40)
+    views = rows.f[:20], rows.f[20:]
+    np.testing.assert_array_equal(Top()(*views), (views[0] + views[1]) / 2)
+    top = carrying(C, words(4, 24))
+    p = (top.posterior(views[0]) + top.posterior(views[1])) / 2
+    np.testing.assert_allclose(top(*views), top.bits(p), atol=1e-6)
+
+
+def test_its_state_makes_it_again():
+    C, rows = some(20)
+    top = carrying(C, words(4, 24))
+    again = PosteriorTop.of({name: a.numpy() for name, a in top.state_dict().items()})
+    assert isinstance(again, CarryingTop)
+    np.testing.assert_array_equal(again(rows.f), top(rows.f))
+
+
 def test_held_out_rows_make_codes_that_rank_them_better():
     C, rows = some(2000)
     held, seen = (Rows(rows.f[part], rows.t[part]) for part in (slice(0, 1000), slice(1000, None)))
-    signs = np.where(np.random.RandomState(0).rand(4, 8) < 0.5, -1.0, 1.0)
+    signs = np.where(np.random.RandomState(0).rand(4, 5) < 0.5, -1.0, 1.0)  # too few bits to carry errors
     fitted = fit_top(C, signs, held, seen, np.random.RandomState(1))
     plain = plain_top(C, signs, 0.5, np.random.RandomState(1))
     assert ranking(fitted, held) > ranking(plain, held) + 0.01

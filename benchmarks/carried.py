@@ -1,0 +1,94 @@
+"""Rounding errors carried from bit to bit, or a frame: which ranks better, by how many classes and bits there are?
+
+Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from four fifths of the training rows
+of some of its classes; the other rows of these ask each other, half against half. No queries are used: by these runs
+the share of errors that is carried, and up to how many classes they are, were chosen (``dish.deep.top``). Writes
+OUTPUT/carried.json.
+
+    python benchmarks/carried.py data/tinyimagenet_lite0.npz --output out
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import deep_vectors
+import real
+from deep_codewords import float_map
+from dish import DeepDISH, codes, machine, metrics
+from dish.deep import cycles, top
+from dish.experiments.bench import write_json
+
+CLASSES, BITS, SHARES = (10, 25, 50, 100), (32, 64, 128), (0.3, 0.5, 0.7, 1.0)
+
+
+def main() -> None:
+    """Every number of classes and bits that the files have."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    runs = []
+    for path in args.files:
+        parts = deep_vectors.parts_of(path, "held out", 0)
+        most = len(np.unique(parts.train.y))
+        for n_classes in (l for l in CLASSES if l <= most):  # noqa: E741
+            for n_bits in BITS:
+                run = {"file": path.stem, "classes": n_classes, "bits": n_bits}
+                runs.append({**run, **work(some_classes(parts, n_classes), n_bits)})
+                print(runs[-1], flush=True)
+                write_json(args.output / "carried.json", {"environment": machine.environment(), "runs": runs})
+
+
+def some_classes(parts: real.Split, n_classes: int) -> real.Split:
+    """The rows of so many classes, drawn."""
+    drawn = np.random.default_rng(3).permutation(np.unique(parts.train.y))[:n_classes]
+    kept = [part.rows(np.flatnonzero(np.isin(part.y, drawn))) for part in (parts.train, parts.queries, parts.base)]
+    return real.Split(*kept)
+
+
+def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
+    """One network, and MAP and precision within radius 2 of every top on it."""
+    given: list[Any] = []
+    fit_top = cycles.fit_top
+
+    def noted(*args: Any) -> Any:
+        given.extend(args)
+        return fit_top(*args)
+
+    cycles.fit_top = noted
+    hasher = DeepDISH(n_bits, head="codewords", n_iter=3, epochs=5, device="cpu").fit(parts.train.X, parts.train.y)
+    cycles.fit_top = fit_top
+    fitted, (C, signs, held, seen, _) = hasher.model_.top, given
+    outputs = [of_rows(hasher, part.X) for part in (parts.queries, parts.base)]
+    y = [parts.queries.y, parts.base.y]
+    beta = fitted.beta
+    tops = {f"carried, {share}": top.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES}
+    top.MOST_CLASSES, most = 0.0, top.MOST_CLASSES
+    tops["frame"] = top.fit_top(C, signs, held, seen, np.random.RandomState(0))
+    top.MOST_CLASSES = most
+    tops["frame"].C = fitted.C
+    found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs], y)}
+    for name, each in tops.items():
+        packed = [codes.pack(each(f).numpy()) for f in outputs]
+        score = metrics.evaluate(packed[0], y[0], packed[1], y[1], n_bits=n_bits)
+        found[name] = {"map": score.map, "precision_within_2": score.precision_within_2}
+    return found
+
+
+def of_rows(hasher: DeepDISH, X: Any) -> torch.Tensor:
+    """What the network was trained for (n, R)."""
+    model = hasher.model_.eval()
+    with torch.no_grad():
+        f: torch.Tensor = model(model.prepare(torch.tensor(np.asarray(X), dtype=torch.float32)))[1]
+    return f
+
+
+if __name__ == "__main__":
+    main()
