@@ -65,14 +65,12 @@ def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
     cycles.fit_top = noted
     hasher = DeepDISH(n_bits, head="codewords", n_iter=3, epochs=5, device="cpu").fit(parts.train.X, parts.train.y)
     cycles.fit_top = fit_top
-    fitted, (C, signs, held, seen, _) = hasher.model_.top, given
+    fitted, (C, signs, held, seen, *_), rng = hasher.model_.top, given, np.random.RandomState(0)
     outputs = [of_rows(hasher, part.X) for part in (parts.queries, parts.base)]
     y = [parts.queries.y, parts.base.y]
     beta = fitted.beta
     tops = {f"carried, {share}": top.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES}
-    top.MOST_CLASSES, most = 0.0, top.MOST_CLASSES
-    tops["frame"] = top.fit_top(C, signs, held, seen, np.random.RandomState(0))
-    top.MOST_CLASSES = most
+    tops["frame"] = top.turned(top.plain_top(C, signs, float(beta), rng), held, seen, rng)
     tops["frame"].C = fitted.C
     found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs], y)}
     for name, each in tops.items():

@@ -1,4 +1,5 @@
-"""The tables of docs/deep.md on codewords, from results: deep_codewords.json, deep_recipe.json, runs/cifar10_images.
+"""The tables of docs/deep.md on codewords, from results: deep_codewords.json, deep_recipe.json,
+carried.json, runs/cifar10_images.
 
 python benchmarks/deep_tables.py      # rewrites what lies between the markers of the page
 """
@@ -61,6 +62,9 @@ def methods_table(runs: Runs) -> str:
     rows = [[label, *(counted(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
     name = "dish_d codewords"
     rows.append(["**DISH-D, codewords**", *(cell(values(runs, "main", name, r)) for r in BITS)])
+    framed, within = (lambda r: values(runs, "main with a frame", name, r)), "precision_within_2"
+    rows.append(["with a frame at every length", *(cell(framed(r)) for r in BITS)])
+    rows.append(["precision within radius 2", *(cell(values(runs, "main", name, r, within)) for r in BITS)])
     rows.append(["its floats, p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
     return markdown_grid(["6conv", *(f"{r} bits" for r in BITS)], rows)
 
@@ -79,13 +83,18 @@ def nets_table(runs: Runs) -> str:
         passes = 4 * found["params"]["epochs"] if found else "–"
         epochs = re.findall(r"epochs=(\d+)", params)
         former = f"{cell(paper)} ({4 * int(epochs[0])} passes)" if paper else "–"
-        rows.append([label, former, f"{cell(values(runs, 'nets', net, 48))} ({passes} passes)"])
-    return markdown_grid(["48 bits, ImageNet weights", "the paper's head", "codewords"], rows)
+        within = values(runs, "nets", net, 48, "precision_within_2")
+        rows.append([label, former, f"{cell(values(runs, 'nets', net, 48))} ({passes} passes)", cell(within)])
+    head = ["48 bits, ImageNet weights", "the paper's head", "codewords", "precision within radius 2"]
+    return markdown_grid(head, rows)
 
 
 def ablation_table(runs: Runs) -> str:
     """What each part is worth: the first trial without it."""
-    rows = [["all parts", *parts_of(runs, "main", "dish_d codewords")]]
+    rows = [
+        ["errors carried", *parts_of(runs, "main", "dish_d codewords")],
+        ["a frame instead, as in all rows below", *parts_of(runs, "main with a frame", "dish_d codewords")],
+    ]
     for name in dict.fromkeys(run["name"] for run in runs if run["group"] == "ablation"):
         rows.append([name, *parts_of(runs, "ablation", name)])
     return markdown_grid(["6conv, 48 bits, first trial", "MAP", "of floats", "accuracy"], rows)
@@ -93,7 +102,21 @@ def ablation_table(runs: Runs) -> str:
 
 def parts_of(runs: Runs, group: str, name: str) -> list[str]:
     """MAP of codes and of floats, and accuracy, of the first trial."""
-    return [cell(values(runs, group, name, 48, key)[:1]) for key in ("map", "map_floats", "accuracy")]
+    first = [run for run in runs if run["trial"] == 0]
+    return [cell(values(first, group, name, 48, key)) for key in ("map", "map_floats", "accuracy")]
+
+
+def carried_table() -> str:
+    """A frame, and errors that are carried, by classes and bits: MAP and precision within radius 2."""
+    found = json.loads((RESULTS / "carried.json").read_text())["runs"]
+    bits = sorted({run["bits"] for run in found})
+    rows = []
+    for n_classes in sorted({run["classes"] for run in found}):
+        of_bits = [next(run for run in found if (run["classes"], run["bits"]) == (n_classes, r)) for r in bits]
+        for label, name in (("a frame", "frame"), ("carried", "carried, 0.5")):
+            scores = [f"{run[name]['map']:.3f} ({run[name]['precision_within_2']:.3f})" for run in of_bits]
+            rows.append([f"{n_classes} classes, {label}", *scores])
+    return markdown_grid(["held-out training rows", *(f"{r} bits" for r in bits)], rows)
 
 
 def recipe_table(runs: Runs) -> str:
@@ -107,11 +130,11 @@ def recipe_table(runs: Runs) -> str:
 
 def net_recipe_table(runs: Runs) -> str:
     """The same for networks with weights."""
-    found = [run for run in runs if run["group"] == "recipe5"]
     keys = ("map", "map_floats", "accuracy")
+    groups = {"recipe5": ", weight decay", "recipe6": ""}
+    named = dict.fromkeys((run["group"], run["name"]) for run in runs if run["group"] in groups)
     rows = [
-        [name, *(cell(values(found, "recipe5", name, 48, key)) for key in keys)]
-        for name in dict.fromkeys(run["name"] for run in found)
+        [name + groups[group], *(cell(values(runs, group, name, 48, key)) for key in keys)] for group, name in named
     ]
     return markdown_grid(["held-out training images", "48 bits", "of floats", "accuracy"], rows)
 
@@ -124,6 +147,7 @@ def main() -> None:
         "methods": methods_table(runs),
         "ablation": ablation_table(runs),
         "nets": nets_table(runs),
+        "carried": carried_table(),
         "recipe": recipe_table(read("deep_recipe.json")),
         "net recipe": net_recipe_table(read("deep_recipe.json")),
     }

@@ -82,25 +82,25 @@ def carrying(C, V, beta=6.0):
 def test_errors_are_carried_as_the_formula_says():
     C, rows = some(50)
     V = words(4, 24)
-    top = carrying(C, V)
-    p = top.posterior(rows.f).double().numpy()
+    its = carrying(C, V)
+    p = its.posterior(rows.f).double().numpy()
     F = np.zeros((50, 24))
     for i in range(50):
         for j in range(24):
             wrong = [sum((np.sign(F[i, k]) - p[i] @ V[:, k]) * V[m, k] for k in range(j)) for m in range(4)]
             F[i, j] = p[i] @ V[:, j] - CARRY * sum(p[i, m] * wrong[m] * V[m, j] for m in range(4))
-    np.testing.assert_allclose(top(rows.f).numpy(), F, atol=1e-4)
+    np.testing.assert_allclose(its(rows.f).numpy(), F, atol=1e-4)
 
 
 def test_codes_are_as_far_from_codewords_as_the_posterior_says():
     """Signs without the errors give all rows the codeword of their likeliest class, or nearly so."""
     C, rows = some(1000)
     V = words(4, 48)
-    top = carrying(C, V)
-    p = top.posterior(rows.f).numpy()
+    its = carrying(C, V)
+    p = its.posterior(rows.f).numpy()
     wanted = p @ (48 - V @ V.T) / 2  # distances to codewords if each bit were drawn from p
     missed = []
-    for F in (top(rows.f).numpy(), p @ V):
+    for F in (its(rows.f).numpy(), p @ V):
         distances = (48 - np.where(F >= 0, 1.0, -1.0) @ V.T) / 2
         missed.append(np.average(np.abs(distances - wanted), weights=p))
     assert missed[0] < 1.5 < 6 < missed[1]
@@ -126,12 +126,27 @@ def test_carried_errors_rank_better_than_a_frame():
     assert ranking(fitted, new) > ranking(turned, new) + 0.005
 
 
-def test_codes_of_many_classes_have_a_frame():
+def test_codes_of_many_classes_have_a_frame(monkeypatch):
     C, rows = some(300, n_labels=12)
     held = Rows(rows.f[:150], rows.t[:150])
+    monkeypatch.setattr("dish.deep.top.gain", lambda *_: 0.1)
     for n_bits, kind in ((16, PosteriorTop), (18, CarryingTop)):
-        top = fit_top(C, words(12, n_bits), held, rows, np.random.RandomState(0))
-        assert type(top) is kind
+        assert type(fit_top(C, words(12, n_bits), held, rows, np.random.RandomState(0))) is kind
+
+
+def test_held_out_rows_decide():
+    """Of rows whose labels hardly depend on the outputs, carried errors are all that codes would have."""
+    C, rows = some(3000, n_labels=6, R=32)
+    signs = words(6, 48)
+    unsure = Rows(rows.f, torch.nn.functional.one_hot(torch.arange(3000) % 6).float())
+    unsure.t[::8] = rows.t[::8]
+    kinds, gains = [], []
+    for given in (rows, unsure):
+        fitted = fit_top(C, signs, given, given, np.random.RandomState(0), lambda gain: gains.append(gain) or gain)
+        kinds.append(type(fitted))
+    assert gains[0] > 0 > gains[1]
+    assert kinds == [CarryingTop, PosteriorTop]
+    assert type(fit_top(C, signs, rows, rows, np.random.RandomState(0), lambda _: -1.0)) is PosteriorTop
 
 
 def test_the_first_bits_are_the_code_of_their_length():

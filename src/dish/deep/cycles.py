@@ -107,7 +107,7 @@ class CodewordFit:
         training, problem = self.training, self.training.problem
         held = self.held.to(problem.device)
         f = training.outputs(problem.rows[held])
-        loss = float(problem.ranks.gather(self.loss(f, C, self.t[held]).detach().cpu().view(1))[0, 0])
+        loss = self.of_first(float(self.loss(f, C, self.t[held])))
         training.history[-1]["held_out"] = loss
         losses = self.held_out_losses()
         training.settings.report(f"held-out loss {loss:.4f}, lowest after {1 + int(np.argmin(losses))} passes")
@@ -161,7 +161,11 @@ class CodewordFit:
             rng = np.random.RandomState(problem.seed)
             if problem.several:
                 return fit_label_top(self.signs, held, seen, rng)
-            return fit_top(C, self.signs, held, seen, rng)
+            return fit_top(C, self.signs, held, seen, rng, self.of_first)
+
+    def of_first(self, value: float) -> float:
+        """The value that the first process has, so that all choose alike."""
+        return float(self.training.problem.ranks.gather(torch.tensor([value]))[0, 0])
 
     def top(self, state: State) -> PosteriorTop:
         """The top of the state for its codewords; without held-out rows, one that is as sure as the training was."""

@@ -18,6 +18,7 @@ V (l, r) of ±1 one codeword per class, so that the code as a whole is as far fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +28,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dish import codes
 from dish.deep.model import Top
 from dish.kernel.frames import centred_frame, frame, turn_frame
 from dish.kernel.functions import link
 from dish.kernel.several import best_of_several
+from dish.metrics import mean_average_precision
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
@@ -117,21 +120,46 @@ def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random
 
 
 def fit_top(
-    C: Tensor, signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState
+    C: Tensor,
+    signs: NDArray[np.float64],
+    held: Rows,
+    seen: Rows,
+    rng: np.random.RandomState,
+    agreed: Callable[[float], float] = float,
 ) -> PosteriorTop:
-    """β, and the frame if there is one, by rows that the network was not trained on and others that it was."""
-    beta = calibrate(C, held)
-    if carries(signs):
-        return CarryingTop(C, torch.from_numpy(signs), torch.tensor(beta), CARRY)
-    start = plain_top(C, signs, beta, rng)
+    """By rows that the network was not trained on and others that it was: β, and the frame or none.
+
+    Errors are carried where classes are so few that all codewords are about equally far apart, and where codes rank
+    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes
+    the gain of one process that of all.
+    """
+    start = plain_top(C, signs, calibrate(C, held), rng)
+    if len(signs) <= MOST_CLASSES * signs.shape[1]:
+        carrying = CarryingTop(C, torch.from_numpy(signs), start.beta, CARRY)
+        if agreed(gain(carrying, start, held, seen)) > 0:
+            return carrying
+    return turned(start, held, seen, rng)
+
+
+def gain(carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows) -> float:
+    """How much better it ranks half of the held-out rows than a frame that was turned by the other half; of both."""
+    halves = [Rows(held.f[i::2], held.t[i::2]) for i in range(2)]
+    frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
+    return sum(ranking(carrying, half) - ranking(V, half) for V, half in zip(frames, halves[::-1], strict=True)) / 2
+
+
+def ranking(top: PosteriorTop, rows: Rows) -> float:
+    """MAP of the codes of every second row among those of the others, and the other way round."""
+    packed, y = codes.pack(top(rows.f).cpu().numpy()), rows.t.argmax(1).cpu().numpy()
+    one, other = ((packed[i::2], y[i::2]) for i in range(2))
+    return (mean_average_precision(*one, *other) + mean_average_precision(*other, *one)) / 2
+
+
+def turned(start: PosteriorTop, held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:
+    """With the frame turned towards codes that rank these rows."""
     scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
     V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
-    return PosteriorTop(C, V, offset, start.beta)
-
-
-def carries(signs: NDArray[np.float64]) -> bool:
-    """Whether the classes of codewords (l, r) are few enough for all of these to be about equally far apart."""
-    return len(signs) <= MOST_CLASSES * signs.shape[1]
+    return PosteriorTop(start.C, V, offset, start.beta)
 
 
 def plain_label_top(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> PosteriorTop:
