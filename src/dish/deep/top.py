@@ -9,7 +9,8 @@ rows share a class; the frame V (``kernel.frames``, ``kernel.several``), fitted 
 Where classes are fewer than bits, codes keep most of it without a frame. If bit j were drawn, +1 with the chance that
 a class drawn from p has +1 in its codeword, the distance of two codes would be r/2 (1 − p·p′) in the mean: those of
 unsure rows come out apart even where their p is the same, so that an unsure query finds sure rows first.
-Nothing need be drawn. As in the halftones of a printed picture, a bit that was rounded carries its error on,
+Nothing need be drawn: as in the halftones of a printed picture, a bit that was rounded carries its error on, and
+small differences between p make the errors fall on other bits,
 
     F_j = (pV)_j − c Σ_l p_l e_l V_lj ,   e_l = Σ_{i<j} (sgn F_i − (pV)_i) V_li ,
 
