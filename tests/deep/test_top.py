@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from dish import DeepDISH, codes, metrics
+from dish import DeepDISH, codes, load, metrics
 from dish.deep.codewords import hold_out, start_codes
 from dish.deep.model import Top
 from dish.deep.top import (
@@ -195,6 +195,18 @@ def test_rows_with_several_labels_get_the_frame_that_ranks_them_best():
     for other in others:
         other.beta, other.b = fitted.beta, fitted.b
     assert ranking(fitted, held) > max(ranking(other, held) for other in others)
+
+
+@pytest.mark.slow
+def test_a_file_carries_errors_on(digits, tmp_path, monkeypatch):
+    X, y, Xq, _ = digits
+    monkeypatch.setattr("dish.deep.top.gain", lambda *_: 1.0)
+    hasher = DeepDISH(24, head="codewords", epochs=1, n_iter=1, device="cpu").fit(X, y)
+    hasher.save(tmp_path / "m.dish")
+    loaded = load(tmp_path / "m.dish")
+    assert isinstance(loaded.model_.top, CarryingTop)
+    np.testing.assert_array_equal(loaded.transform(Xq), hasher.transform(Xq))
+    np.testing.assert_array_equal(loaded.transform(Xq, n_bits=16), hasher.transform(Xq)[:, :2])
 
 
 @pytest.mark.slow
