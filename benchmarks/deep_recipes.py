@@ -27,14 +27,14 @@ RECIPES: dict[str, dict[str, Any]] = {  # what differs from the constants that w
         "augment.TURN": 0.25,
     },
 }
-CAREFUL, CLIP = "tuned.careful", "training.LONGEST_CLIP"
+CAREFUL, CLIP = "tuned.careful", "training.CLIP"
 NET_RECIPES: dict[str, dict[str, Any]] = {  # the same for EfficientNet-Lite0; "lr" and "image_size" are parameters
     "as it is": {},
     "without care, rate 0.3": {CAREFUL: False, "lr": 0.3},
     "rate 0.03": {"lr": 0.03},
     "rate 0.3": {"lr": 0.3},
-    "gradients clipped at 1": {CLIP: 1.0},
-    "rate 0.3, gradients clipped at 1": {"lr": 0.3, CLIP: 1.0},
+    "gradients clipped at 5": {CLIP: 5.0},
+    "rate 0.3, gradients clipped at 5": {"lr": 0.3, CLIP: 5.0},
     "a frame, no errors carried": {"top.MOST_CLASSES": 0.0},
     "no mixup": {"tuned.mixup": 0.0},
     "mixup 0.5": {"tuned.mixup": 0.5},

@@ -77,28 +77,13 @@ def test_a_module_that_was_trained_keeps_what_it_knows(trained):
 def test_weights_do_not_shrink_beside_averages_that_stay(trained, monkeypatch):
     """Without gradients nothing moves them, unless weight decay is asked for."""
     X, y = patches(60, 1)
-    monkeypatch.setattr(training, "LONGEST_CLIP", 0.0)
+    monkeypatch.setattr(training, "CLIP", 0.0)
     before = {name: value.clone() for name, value in trained.named_parameters()}
     how = {"net": trained, "weights": "own", "head": "codewords"}
     kept = dict(tiny(**how).fit(X, y).model_.body.named_parameters())
     torch.testing.assert_close(kept, before, rtol=0, atol=0)
     shrunk = dict(tiny(**how, weight_decay=0.01).fit(X, y).model_.body.named_parameters())
     assert all(shrunk[name].norm() < before[name].norm() for name in before)
-
-
-@pytest.mark.parametrize("epochs", [1, 4, 12])
-def test_many_steps_may_be_longer_than_few(trained, monkeypatch, epochs):
-    X, y = patches(64, 1)
-    clips, clip = [], nn.utils.clip_grad_norm_
-
-    def noted(params, most):
-        clips.append(most)
-        return clip(params, most)
-
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", noted)
-    monkeypatch.setattr(training, "CLIP_STEPS", 2)
-    tiny(net=trained, weights="own", head="codewords", n_iter=0, epochs=epochs, batch_size=64).fit(X, y)
-    assert clips == [{1: 1.0, 4: 2.0, 12: 5.0}[epochs]] * epochs
 
 
 def test_every_kind_of_batch_norm_keeps_its_averages(trained):

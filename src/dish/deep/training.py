@@ -32,8 +32,7 @@ from dish.deep.optimiser import Group, Optimiser
 from dish.deep.solved import BATCH_NORMS
 from dish.progress import Stopwatch, progress
 
-# The norm of the gradient of all weights that came with the network, at most: few steps must not be long, many may.
-CLIP, LONGEST_CLIP, CLIP_STEPS = 1.0, 5.0, 200  # from 200 steps on, a 200th of their number
+CLIP = 1.0  # the norm of the gradient of all weights that came with the network, at most
 ENOUGH_ROWS = 64  # to see whether all codes are the same
 GRAPHS = True  # whether steps are recorded as CUDA graphs where they can be
 
@@ -112,7 +111,7 @@ class Training(Stopwatch):
         # Whether the body keeps what it knows: batch norm's averages as they came, and clipped gradients. Weights do
         # not fit averages they were not trained with; with their own, gradients are large at first.
         self.careful = False
-        self.rate = self.clip = math.nan  # of the optimiser that was made last
+        self.rate = math.nan  # of the optimiser that was made last
         self.timings_ = {}
         world = problem.ranks.world
         if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
@@ -170,7 +169,6 @@ class Training(Stopwatch):
             decays = [float(s.weight_decay)] * 2
         groups = [Group(*each) for each in zip((old, new), rates, decays, strict=True)]
         steps = rounds * self.steps_of(n or self.problem.n)
-        self.clip = min(max(CLIP, steps / CLIP_STEPS), LONGEST_CLIP)
         return Optimiser.one_cycle(groups, steps, self.problem.device if self.graphs() else None)
 
     def graphs(self) -> bool:
@@ -255,7 +253,7 @@ class Training(Stopwatch):
             value += self._slopes(part, loss, noise, mixup)
         self._sum_gradients(optimiser.params)
         if self.careful:
-            nn.utils.clip_grad_norm_(self.model.body.parameters(), self.clip)
+            nn.utils.clip_grad_norm_(self.model.body.parameters(), CLIP)
         optimiser.sgd.step()
         return value
 
