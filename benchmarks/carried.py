@@ -49,7 +49,7 @@ def main() -> None:
 def some_classes(parts: real.Split, n_classes: int) -> real.Split:
     """The rows of so many classes, drawn."""
     drawn = np.random.default_rng(3).permutation(np.unique(parts.train.y))[:n_classes]
-    kept = [part.rows(np.flatnonzero(np.isin(part.y, drawn))) for part in (parts.train, parts.queries, parts.base)]
+    kept = [part.rows(np.flatnonzero(np.isin(part.y, drawn))) for part in (parts.train, parts.base, parts.queries)]
     return real.Split(*kept)
 
 

@@ -114,7 +114,17 @@ def test_the_fingerprint_of_plain_parameters_is_that_of_version_0_1():
     X, y = patches(20, 0)
     hasher = DeepDISH(8, head="paper", random_state=4)
     old = {k: repr(v) for k, v in hasher.get_params().items()}
-    for name in ("checkpoint", "verbose", "device", "random_state", "head", "freeze", "accumulate", "patience"):
+    for name in (
+        "checkpoint",
+        "verbose",
+        "device",
+        "random_state",
+        "head",
+        "freeze",
+        "accumulate",
+        "patience",
+        "carry",
+    ):
         del old[name]
     problem, _ = hasher._prepare(X, y, ALONE)
     wanted = hashlib.sha256(json.dumps({**old, "seed": problem.seed}, sort_keys=True).encode())

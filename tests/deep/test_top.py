@@ -20,9 +20,10 @@ from dish.deep.top import (
     fit_top,
     plain_label_top,
     plain_top,
+    top_of,
+    turned,
 )
 from dish.deep.training import Training
-from dish.kernel.frames import centred_frame, turn_frame
 from dish.similarity import from_labels
 
 
@@ -92,7 +93,7 @@ def test_errors_are_carried_as_the_formula_says():
     np.testing.assert_allclose(its(rows.f).numpy(), F, atol=1e-4)
 
 
-def test_codes_are_as_far_from_codewords_as_the_posterior_says():
+def test_codes_are_as_far_from_likely_codewords_as_the_posterior_says():
     """Signs without the errors give all rows the codeword of their likeliest class, or nearly so."""
     C, rows = some(1000)
     V = words(4, 48)
@@ -119,11 +120,10 @@ def test_carried_errors_rank_better_than_a_frame():
     )
     V = words(6, 48)
     start = plain_top(C, V, 6.0, np.random.RandomState(1))
-    scored = [(start.posterior(part.f), part.t.argmax(1)) for part in (held, seen)]
-    turned = PosteriorTop(C, *centred_frame(turn_frame(start.V, *scored, np.random.RandomState(1))), start.beta)
+    framed = turned(start, held, seen, np.random.RandomState(1))
     fitted = fit_top(C, V, held, seen, np.random.RandomState(1))
     assert isinstance(fitted, CarryingTop)
-    assert ranking(fitted, new) > ranking(turned, new) + 0.005
+    assert ranking(fitted, new) > ranking(framed, new) + 0.005
 
 
 def test_codes_of_many_classes_have_a_frame(monkeypatch):
@@ -142,11 +142,14 @@ def test_held_out_rows_decide():
     unsure.t[::8] = rows.t[::8]
     kinds, gains = [], []
     for given in (rows, unsure):
-        fitted = fit_top(C, signs, given, given, np.random.RandomState(0), lambda gain: gains.append(gain) or gain)
+        fitted = fit_top(
+            C, signs, given, given, np.random.RandomState(0), True, lambda gain: gains.append(gain) or gain
+        )
         kinds.append(type(fitted))
     assert gains[0] > 0 > gains[1]
     assert kinds == [CarryingTop, PosteriorTop]
-    assert type(fit_top(C, signs, rows, rows, np.random.RandomState(0), lambda _: -1.0)) is PosteriorTop
+    assert type(fit_top(C, signs, rows, rows, np.random.RandomState(0), True, lambda _: -1.0)) is PosteriorTop
+    assert type(fit_top(C, signs, rows, rows, np.random.RandomState(0), carry=False)) is PosteriorTop
 
 
 def test_the_first_bits_are_the_code_of_their_length():
@@ -167,7 +170,7 @@ def test_views_of_a_row_have_one_posterior():
 def test_its_state_makes_it_again():
     C, rows = some(20)
     top = carrying(C, words(4, 24))
-    again = PosteriorTop.of({name: a.numpy() for name, a in top.state_dict().items()})
+    again = top_of({name: a.numpy() for name, a in top.state_dict().items()})
     assert isinstance(again, CarryingTop)
     np.testing.assert_array_equal(again(rows.f), top(rows.f))
 
@@ -207,6 +210,10 @@ def test_a_file_carries_errors_on(digits, tmp_path, monkeypatch):
     assert isinstance(loaded.model_.top, CarryingTop)
     np.testing.assert_array_equal(loaded.transform(Xq), hasher.transform(Xq))
     np.testing.assert_array_equal(loaded.transform(Xq, n_bits=16), hasher.transform(Xq)[:, :2])
+    framed = DeepDISH(24, head="codewords", epochs=1, n_iter=1, device="cpu", carry=False).fit(X, y)
+    assert type(framed.model_.top) is PosteriorTop
+    with pytest.warns(UserWarning, match="carry: head='paper' takes the signs of its outputs"):
+        DeepDISH(24, head="paper", epochs=1, n_iter=0, device="cpu", carry=False).fit(X[:60], y[:60])
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, hold_out, label_loss, least_distance, one_hot, start_codes
 from dish.deep.model import state_arrays
 from dish.deep.solved import regress, settle
-from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top
+from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top, top_of
 from dish.deep.training import Batch, Training, seed_generators
 
 Packed = NDArray[np.uint8]
@@ -33,6 +33,7 @@ class CodewordFit:
     n_rounds: int
     h_step: Callable[[Tensor, Packed], Packed]  # codes near the outputs that keep S, from former ones on
     patience: int | None = None  # passes that may go by without a lower loss of the rows that are held out
+    carry: bool = True  # whether bits may carry rounding errors on
 
     def __post_init__(self) -> None:
         problem = self.training.problem
@@ -161,7 +162,7 @@ class CodewordFit:
             rng = np.random.RandomState(problem.seed)
             if problem.several:
                 return fit_label_top(self.signs, held, seen, rng)
-            return fit_top(C, self.signs, held, seen, rng, self.of_first)
+            return fit_top(C, self.signs, held, seen, rng, self.carry, self.of_first)
 
     def of_first(self, value: float) -> float:
         """The value that the first process has, so that all choose alike."""
@@ -175,7 +176,7 @@ class CodewordFit:
             return plain_label_top(self.signs, self.share, rng)
         if not state.top:
             return plain_top(C, self.signs, self.width**0.5, rng)
-        return PosteriorTop.of({**state.top, "C": C.cpu().numpy()}).to(C.device)
+        return top_of({**state.top, "C": C.cpu().numpy()}).to(C.device)
 
 
 def bit_agreement(F: Tensor, packed: Packed) -> float:

@@ -29,7 +29,7 @@ Packed = NDArray[np.uint8]
 PAPER_ONLY = ("alpha", "mu", "stop_agreement")
 TRAINED_ONLY = (  # parameters of SGD and its rounds
     *("n_iter", "epochs", "alpha", "mu", "nu", "stop_agreement", "batch_size", "lr", "weight_decay", "accumulate"),
-    *("augment", "checkpoint"),
+    *("augment", "checkpoint", "carry"),
 )
 
 
@@ -56,16 +56,21 @@ class DeepDISH(DeepHasher):
         What the network is trained towards. "paper": the bits of H, each with a squared hinge, beside a softmax
         loss on the last hidden layer; an optimiser of its own in each round. "codewords": a softmax
         over the cosines of the outputs with one codeword of H per class, with a margin, or a logistic loss per label
-        where rows have several; then the posterior hash function of ``DISH`` on top of the network (``deep.top``).
-        With 500 rows or more, some are held out in the first rounds, to fit it. Labels (n, l) may be between 0 and 1
-        then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and ``stop_agreement`` are
-        the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH`` learns on the features
-        of the network (``deep.kernel_top``); with a few thousand images it learns much more than a layer. "auto":
-        the kernel where the network stays as it is, else codewords, or the paper's if ``alpha``, ``mu`` or
-        ``stop_agreement`` is not at its default. A fitted hasher has it as ``head_``.
+        where rows have several; then codes of the class probabilities that the network gives (``deep.top``). With 500
+        rows or more, some are held out in the first rounds, to fit what turns them into codes. Labels (n, l) may be
+        between 0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and
+        ``stop_agreement`` are the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH``
+        learns on the features of the network (``deep.kernel_top``); with a few thousand images it learns much more
+        than a layer. "auto": the kernel where the network stays as it is, else codewords, or the paper's if
+        ``alpha``, ``mu`` or ``stop_agreement`` is not at its default. A fitted hasher has it as ``head_``.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
+    carry : bool
+        With head="codewords" and one label per row: whether bits may carry their rounding errors on to later ones.
+        They do where classes are few and held-out rows are ranked better for it. Rows whose class is unsure are then
+        far from all others: MAP is higher, and fewer rows are within a small radius. False: a frame, as ``DISH`` has
+        it, for look-ups within a radius, and to find near-duplicates at small distances.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class DeepDISH(DeepHasher):
         random_state: Any = 0,
         verbose: int = 0,
         patience: int | None = None,
+        carry: bool = True,
     ) -> None:
         super().__init__(
             n_bits=n_bits,
@@ -119,6 +125,7 @@ class DeepDISH(DeepHasher):
         self.nu = nu
         self.stop_agreement = stop_agreement
         self.patience = patience
+        self.carry = carry
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -201,6 +208,7 @@ class DeepDISH(DeepHasher):
 
     def _learn_bits(self, training: Training, done: State | None) -> Fitted:
         """As the paper does."""
+        self._warn_of_idle(("carry",), "head='paper' takes the signs of its outputs")
         if done is None:
             train_classifier(training)
             done = training.save(0, training.codes())
@@ -253,7 +261,7 @@ class DeepDISH(DeepHasher):
         def h_step(F: Tensor, packed: Packed) -> Packed:
             return self._h_step(training, F, packed)[0]
 
-        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, h_step, self.patience)
+        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, h_step, self.patience, bool(self.carry))
         packed, agreement = fit.learn(done)
         return {"codes_": packed, "agreement_": agreement}
 

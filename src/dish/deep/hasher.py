@@ -27,7 +27,7 @@ from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, learnable
 from dish.deep.kernel_top import KernelTop
 from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
-from dish.deep.top import PosteriorTop
+from dish.deep.top import top_of
 from dish.deep.training import Settings, Training, reporter, seeded
 from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
@@ -365,7 +365,7 @@ class DeepHasher(Hasher):
         hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, norm)
         top = {k.removeprefix("model.top."): a for k, a in arrays.items() if k.startswith("model.top.")}
         if top:
-            hasher.model_.top = KernelTop(top) if "anchors" in top else PosteriorTop.of(top)
+            hasher.model_.top = KernelTop(top) if "anchors" in top else top_of(top)
         load_state(hasher.model_, arrays, "model.")
         return hasher
 

@@ -26,7 +26,7 @@ class Top(nn.Module):
         return self.bits(torch.stack([self.scores(view) for view in views]).mean(0))
 
     def scores(self, f: Tensor) -> Tensor:
-        """Of one view."""
+        """What one view of the rows says."""
         return f
 
     def bits(self, scores: Tensor) -> Tensor:

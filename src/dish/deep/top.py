@@ -6,15 +6,16 @@ f(x) are the network's outputs, C one codeword per class; β (and b, both per la
 on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
 rows share a class; the frame V (``kernel.frames``, ``kernel.several``), fitted by those rows, keeps more of it.
 
-Where classes are fewer than bits, codes keep most of it without a frame. If bit j were drawn, +1 with the chance that
-a class drawn from p has +1 in its codeword, the distance of two codes would be r/2 (1 − p·p′) in the mean: those of
-unsure rows come out apart even where their p is the same, so that an unsure query finds sure rows first.
+Where classes are fewer than bits, at least by a third, codes keep most of it without a frame. If bit j were drawn,
++1 with the chance that a class drawn from p has +1 in its codeword, the distance of two codes would be D (1 − p·p′)
+in the mean, D that of two codewords: codes of unsure rows come out apart even where their p is the same, so that an
+unsure query finds sure rows first.
 Nothing need be drawn: as in the halftones of a printed picture, a bit that was rounded carries its error on, and
 small differences between p make the errors fall on other bits,
 
     F_j = (pV)_j − c Σ_l p_l e_l V_lj ,   e_l = Σ_{i<j} (sgn F_i − (pV)_i) V_li ,
 
-V (l, r) of ±1 one codeword per class, so that the code as a whole is as far from every codeword as p says.
+V (l, r) of ±1 one codeword per class, so that the code as a whole is as far from those of likely classes as p says.
 """
 
 from __future__ import annotations
@@ -60,14 +61,6 @@ class PosteriorTop(Top):
         for name, value in {**named, "power": torch.tensor(power)}.items():
             self.register_buffer(name, torch.atleast_1d(value).to(C.device, torch.float32))
 
-    @classmethod
-    def of(cls, arrays: dict[str, NDArray[Any]]) -> PosteriorTop:
-        """From the arrays of its state, or that of one that carries errors."""
-        C, V, offset, beta, b = (torch.tensor(arrays[name]) for name in ("C", "V", "offset", "beta", "b"))
-        if "carry" in arrays:
-            return CarryingTop(C, V, beta, float(arrays["carry"][0]))
-        return cls(C, V, offset, beta, b, float(arrays["power"][0]))
-
     def posterior(self, f: Tensor) -> Tensor:
         """p (n, l)."""
         z = self.beta * (cosines(f.float(), self.C) if len(self.C) else f.float())
@@ -97,8 +90,16 @@ class CarryingTop(PosteriorTop):
         e, F = torch.zeros_like(p), []
         for w, v in zip(wanted.unbind(1), self.V.unbind(1), strict=True):
             F.append(w - self.carry * ((p * e) @ v))
-            e = e + (torch.where(F[-1] >= 0, 1.0, -1.0) - w)[:, None] * v
+            e = e.addcmul((torch.where(F[-1] >= 0, 1.0, -1.0) - w)[:, None], v)
         return torch.stack(F, 1)
+
+
+def top_of(arrays: dict[str, NDArray[Any]]) -> PosteriorTop:
+    """From the arrays of its state."""
+    C, V, offset, beta, b = (torch.tensor(arrays[name]) for name in ("C", "V", "offset", "beta", "b"))
+    if "carry" in arrays:
+        return CarryingTop(C, V, beta, float(arrays["carry"][0]))
+    return PosteriorTop(C, V, offset, beta, b, float(arrays["power"][0]))
 
 
 def cosines(f: Tensor, C: Tensor) -> Tensor:
@@ -126,16 +127,17 @@ def fit_top(
     held: Rows,
     seen: Rows,
     rng: np.random.RandomState,
+    carry: bool = True,
     agreed: Callable[[float], float] = float,
 ) -> PosteriorTop:
     """By rows that the network was not trained on and others that it was: β, and the frame or none.
 
-    Errors are carried where classes are so few that all codewords are about equally far apart, and where codes rank
-    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes
-    the gain of one process that of all.
+    If they may be (``carry``), errors are carried where classes are so few that codewords are about equally far
+    apart, and where codes rank held-out rows better for it: of rows that are all unsure, little but the errors would
+    be seen. ``agreed`` makes the gain of one process that of all.
     """
     start = plain_top(C, signs, calibrate(C, held), rng)
-    if len(signs) <= MOST_CLASSES * signs.shape[1]:
+    if carry and len(signs) <= MOST_CLASSES * signs.shape[1]:
         carrying = CarryingTop(C, torch.from_numpy(signs), start.beta, CARRY)
         if agreed(gain(carrying, start, held, seen)) > 0:
             return carrying
@@ -146,7 +148,8 @@ def gain(carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows) ->
     """How much better it ranks half of the held-out rows than a frame that was turned by the other half; of both."""
     halves = [Rows(held.f[i::2], held.t[i::2]) for i in range(2)]
     frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
-    return sum(ranking(carrying, half) - ranking(V, half) for V, half in zip(frames, halves[::-1], strict=True)) / 2
+    others = zip(frames, halves[::-1], strict=True)
+    return sum(ranking(carrying, half) - ranking(framed, half) for framed, half in others) / 2
 
 
 def ranking(top: PosteriorTop, rows: Rows) -> float:
