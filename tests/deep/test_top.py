@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
 
 from dish import DeepDISH, codes, load, metrics
 from dish.deep.codewords import hold_out, start_codes
@@ -85,12 +86,29 @@ def test_errors_are_carried_as_the_formula_says():
     V = words(4, 24)
     its = carrying(C, V)
     p = its.posterior(rows.f).double().numpy()
-    F = np.zeros((50, 24))
+    z = np.zeros((50, 24))
     for i in range(50):
         for j in range(24):
-            wrong = [sum((np.sign(F[i, k]) - p[i] @ V[:, k]) * V[m, k] for k in range(j)) for m in range(4)]
-            F[i, j] = p[i] @ V[:, j] - CARRY * sum(p[i, m] * wrong[m] * V[m, j] for m in range(4))
-    np.testing.assert_allclose(its(rows.f).numpy(), F, atol=1e-4)
+            wrong = [sum((np.sign(z[i, k]) - p[i] @ V[:, k]) * V[m, k] for k in range(j)) for m in range(4)]
+            z[i, j] = p[i] @ V[:, j] - CARRY * sum(p[i, m] * wrong[m] * V[m, j] for m in range(4))
+    np.testing.assert_allclose(its.carried(torch.from_numpy(p).float()), z, atol=1e-4)
+    turned_over = np.sign(z) != np.sign(p @ V)
+    assert 0.02 < turned_over.mean() < 0.5
+    np.testing.assert_allclose(its(rows.f), np.where(turned_over, 1e-3 * np.sign(z), p @ V), atol=2e-3)
+    np.testing.assert_array_equal(np.sign(its(rows.f).numpy()), np.sign(z))
+
+
+def test_queries_that_are_not_rounded_rank_better():
+    C, rows = some(3000, n_labels=6, R=32)
+    V, y = words(6, 48), rows.t.argmax(1).numpy()
+    F = carrying(C, V)(rows.f).numpy()
+    h = np.where(F >= 0, 1.0, -1.0)
+    assert mean_ap(F[:300] @ h[300:].T, y[:300], y[300:]) > mean_ap(h[:300] @ h[300:].T, y[:300], y[300:]) + 0.002
+
+
+def mean_ap(scores, y, y_base):
+    """MAP of rankings by scores, scikit-learn's average precision."""
+    return np.mean([average_precision_score(y_base == label, row) for row, label in zip(scores, y, strict=True)])
 
 
 def test_codes_are_as_far_from_likely_codewords_as_the_posterior_says():

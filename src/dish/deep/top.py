@@ -13,7 +13,7 @@ unsure query finds sure rows first.
 Nothing need be drawn: as in the halftones of a printed picture, a bit that was rounded carries its error on, and
 small differences between p make the errors fall on other bits,
 
-    F_j = (pV)_j − c Σ_l p_l e_l V_lj ,   e_l = Σ_{i<j} (sgn F_i − (pV)_i) V_li ,
+    h_j = sgn( (pV)_j − c Σ_l p_l e_l V_lj ) ,   e_l = Σ_{i<j} (h_i − (pV)_i) V_li ,
 
 V (l, r) of ±1 one codeword per class, so that the code as a whole is as far from those of likely classes as p says.
 """
@@ -39,6 +39,7 @@ from dish.metrics import mean_average_precision
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
+LEAST = 1e-3  # of |F| where errors are carried
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 
 
@@ -85,13 +86,21 @@ class CarryingTop(PosteriorTop):
         self.register_buffer("carry", torch.tensor([carry], device=C.device))
 
     def bits(self, scores: Tensor) -> Tensor:
-        """F of p, bit by bit."""
-        p, wanted = scores, scores @ self.V  # (n, r) from −1 to 1
-        e, F = torch.zeros_like(p), []
+        """F with the signs of the carried values: pV, or nearly zero where the errors turned a bit.
+
+        So a query that is not rounded (asymmetric search) is not ranked by the errors.
+        """
+        wanted = scores @ self.V
+        h = torch.where(self.carried(scores) >= 0, 1.0, -1.0)
+        return h * (h * wanted).clamp(min=LEAST)
+
+    def carried(self, p: Tensor) -> Tensor:
+        """pV less errors, (n, r), bit by bit."""
+        wanted, e, found = p @ self.V, torch.zeros_like(p), []
         for w, v in zip(wanted.unbind(1), self.V.unbind(1), strict=True):
-            F.append(w - self.carry * ((p * e) @ v))
-            e = e.addcmul((torch.where(F[-1] >= 0, 1.0, -1.0) - w)[:, None], v)
-        return torch.stack(F, 1)
+            found.append(w - self.carry * ((p * e) @ v))
+            e = e.addcmul((torch.where(found[-1] >= 0, 1.0, -1.0) - w)[:, None], v)
+        return torch.stack(found, 1)
 
 
 def top_of(arrays: dict[str, NDArray[Any]]) -> PosteriorTop:
