@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 
+from dish.experiments import paper
+
 
 def features(folder, separation):
     rng = np.random.default_rng(0)
@@ -77,3 +79,16 @@ def test_a_method_that_fails_is_said_and_the_others_run(cli, tmp_path, monkeypat
     assert code == 1
     assert "OSError: off" in out.replace("\n", "")
     assert any("map" in json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("*lsh*.json"))
+
+
+def test_a_table_with_a_run_that_failed_is_written_and_said(cli, tmp_path, monkeypatch):
+    lines = (paper.Line("LSH", "lsh", None, (0.5,)), paper.Line("Broken", "lsh", None, (0.5,), params=(("typo", 1),)))
+    table = paper.Table("Table 1. digits: MAP", "digits", (8,), 8, lines)
+    monkeypatch.setattr(paper, "TABLES", {"table1": table})
+    arguments = ("reproduce", "table1", "--trials", "1", "-o", tmp_path / "out", "--results", tmp_path / "runs")
+    code, out, _ = cli(*arguments)
+    assert code == 1
+    assert "typo" in out.split("failed: ")[1]
+    assert "LSH" in (tmp_path / "out" / "table1.md").read_text()
+    monkeypatch.setattr(paper, "TABLES", {"table1": paper.Table(table.title, "digits", (8,), 8, lines[:1])})
+    assert cli(*arguments)[0] == 0

@@ -119,7 +119,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder of run files.")] = RESULTS,
     dry_run: DryRun = False,
 ) -> None:
-    """The paper's tables and figures, its figures beside ours. Runs what is missing first."""
+    """The paper's tables and figures, its figures beside ours. Runs what is missing; exit status 1 if a run fails."""
     from dish.experiments import reproduce as paper
 
     if dry_run:
@@ -127,6 +127,11 @@ def reproduce(
         return
     page = paper.reproduce(what, results, output, trials=trials, data=data, say=_status)
     print(f"written: {page}")
+    failed = paper.failures(what, results, trials=trials, data=data)
+    for path, why in failed.items():
+        print(f"failed: {path}: {why}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, list[int | None]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,14 @@ def reproduce(
         if not finished:
             say(f"no runs of {name} yet: dish reproduce {name} makes them")
     return _write(job, drawn, results, output, say)
+
+
+def failures(what: str, folder: Path, *, trials: int = 5, data: str | None = None) -> dict[Path, str]:
+    """Of the runs that ``reproduce`` needs, those that failed: their files, and why."""
+    job = _Job(what, trials, data)
+    keyed = [replace(run, data=bench.data_key(run.data, job.opened)) for run in job.runs()]
+    found = bench.finished(keyed, folder, job.opened)
+    return {run.path(folder): result["failed"] for run, result in found.items() if "failed" in result}
 
 
 def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Callable[[str], None]) -> Path:
