@@ -39,6 +39,7 @@ from dish.metrics import mean_average_precision
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
+JUDGES = 1000  # held-out rows that decide between a frame and carried errors, at most
 LEAST = 1e-3  # of |F| where errors are carried
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
 
@@ -155,7 +156,7 @@ def fit_top(
 
 def gain(carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows) -> float:
     """How much better it ranks half of the held-out rows than a frame that was turned by the other half; of both."""
-    halves = [Rows(held.f[i::2], held.t[i::2]) for i in range(2)]
+    halves = [Rows(held.f[i:JUDGES:2], held.t[i:JUDGES:2]) for i in range(2)]
     frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
     others = zip(frames, halves[::-1], strict=True)
     return sum(ranking(carrying, half) - ranking(framed, half) for framed, half in others) / 2
