@@ -19,7 +19,7 @@ import torch
 
 import deep_vectors
 import real
-from deep_codewords import float_map
+from deep_codewords import float_map, outputs
 from dish import DeepDISH, codes, machine, metrics
 from dish.deep import cycles, top
 from dish.experiments.bench import write_json
@@ -66,26 +66,18 @@ def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
     hasher = DeepDISH(n_bits, head="codewords", n_iter=3, epochs=5, device="cpu").fit(parts.train.X, parts.train.y)
     cycles.fit_top = fit_top
     fitted, (C, signs, held, seen, *_), rng = hasher.model_.top, given, np.random.RandomState(0)
-    outputs = [of_rows(hasher, part.X) for part in (parts.queries, parts.base)]
+    outputs_of = [outputs(hasher, np.asarray(part.X, np.float32)) for part in (parts.queries, parts.base)]
     y = [parts.queries.y, parts.base.y]
     beta = fitted.beta
     tops = {f"carried, {share}": top.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES}
     tops["frame"] = top.turned(top.plain_top(C, signs, float(beta), rng), held, seen, rng)
     tops["frame"].C = fitted.C
-    found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs], y)}
+    found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs_of], y)}
     for name, each in tops.items():
-        packed = [codes.pack(each(f).numpy()) for f in outputs]
+        packed = [codes.pack(each(f).numpy()) for f in outputs_of]
         score = metrics.evaluate(packed[0], y[0], packed[1], y[1], n_bits=n_bits)
         found[name] = {"map": score.map, "precision_within_2": score.precision_within_2}
     return found
-
-
-def of_rows(hasher: DeepDISH, X: Any) -> torch.Tensor:
-    """What the network was trained for (n, R)."""
-    model = hasher.model_.eval()
-    with torch.no_grad():
-        f: torch.Tensor = model(model.prepare(torch.tensor(np.asarray(X), dtype=torch.float32)))[1]
-    return f
 
 
 if __name__ == "__main__":

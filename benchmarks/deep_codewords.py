@@ -288,8 +288,8 @@ def learned_codes(hasher: Any, data: Dataset, query: Any, base: Any, codes: list
     }
 
 
-def outputs(hasher: Any, X: NDArray[np.uint8]) -> Any:
-    """What the network was trained for (n, R), of the images as they are."""
+def outputs(hasher: Any, X: NDArray[Any]) -> Any:
+    """What the network was trained for (n, R), of images or vectors as they are."""
     import torch
 
     model = hasher.model_.eval()

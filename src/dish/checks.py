@@ -24,6 +24,13 @@ def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> 
     return float(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """True or False, or an error that names the parameter: any word, "no" too, would count as True."""
+    if not isinstance(value, bool | np.bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str = "") -> str:
     """A parameter that is one of a few words, or an error that lists them."""
     if not isinstance(value, str) or value not in allowed:

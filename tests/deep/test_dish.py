@@ -294,7 +294,7 @@ def test_a_batch_in_parts_takes_the_same_steps(k, monkeypatch):
     [
         {"net": "resnet"}, {"epochs": 0}, {"batch_size": 1}, {"accumulate": 0}, {"lr": 0}, {"lr": "fast"},
         {"weight_decay": -1}, {"image_size": 4}, {"n_iter": -1}, {"alpha": 0.6}, {"mu": -1}, {"nu": float("nan")},
-        {"stop_agreement": "x"},
+        {"stop_agreement": "x"}, {"freeze": "no"}, {"augment": 2}, {"mirror": None}, {"carry": "no"},
     ],
 )  # fmt: skip
 def test_bad_parameters_are_named(params):

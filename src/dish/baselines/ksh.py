@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dish.checks import check_integer
+from dish.checks import check_flag, check_integer
 from dish.kernel.accelerated import descend
 from dish.kernel.functions import Linear
 from dish.kernel.hasher import KernelHasher
@@ -60,6 +60,7 @@ class KSH(KernelHasher):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y."""
         check_integer("n_steps", self.n_steps, low=0)
+        check_flag("whiten", self.whiten)
         problem = self._problem(X, y)
         problem.white  # noqa: B018 (timed apart from the bits)
         with self._stage("bits"):

@@ -20,7 +20,7 @@ from dish.io import modelfile
 from dish.parallel import RankError
 
 LEFT_OUT = ("checkpoint", "verbose", "device", "random_state")  # parameters that do not change what is learned
-# Parameters that checkpoints of version 0.1 do not know, and what they stand for there.
+# Parameters that checkpoints of version 0.1 do not know, and with which their fits are resumed.
 LATER = {"head": "paper", "freeze": False, "accumulate": 1, "patience": None, "carry": True}
 
 

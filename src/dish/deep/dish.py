@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
-from dish.checks import check_integer, check_number, check_option
+from dish.checks import check_flag, check_integer, check_number, check_option
 from dish.deep import codewords
 from dish.deep.checkpoint import State
 from dish.deep.cycles import CodewordFit, bit_agreement
@@ -137,6 +137,7 @@ class DeepDISH(DeepHasher):
         if not 0 <= check_number("alpha", self.alpha, low=0) <= 0.5:
             raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
+        check_flag("carry", self.carry)
         if self.patience is not None:
             check_integer("patience", self.patience, low=1)
             if self.head not in ("auto", "codewords"):
@@ -261,7 +262,7 @@ class DeepDISH(DeepHasher):
         def h_step(F: Tensor, packed: Packed) -> Packed:
             return self._h_step(training, F, packed)[0]
 
-        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, h_step, self.patience, bool(self.carry))
+        fit = CodewordFit(training, self.n_bits, self.n_iter + 1, h_step, self.patience, self.carry)
         packed, agreement = fit.learn(done)
         return {"codes_": packed, "agreement_": agreement}
 

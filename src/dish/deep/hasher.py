@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dish import codes, nets, parallel
-from dish.checks import check_integer, check_number, check_option
+from dish.checks import check_flag, check_integer, check_number, check_option
 from dish.deep import curves
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, learnable
@@ -260,6 +260,8 @@ class DeepHasher(Hasher):
                 check_option(name, value, ("auto",), " or a number")
             else:
                 check_number(name, value, low=0, strict=name == "lr")
+        for name in ("freeze", "augment", "mirror"):
+            check_flag(name, getattr(self, name))
         if self.image_size is not None:
             check_integer("image_size", self.image_size, low=8)
         if not isinstance(self.net, nn.Module):
