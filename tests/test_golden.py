@@ -57,7 +57,7 @@ def test_an_old_checkpoint_is_resumed(tmp_path, rows):
     resumed = DISH(n_bits=16, n_anchors=40, n_iter=3, checkpoint=tmp_path / "c").fit(*rows)
     whole = DISH(n_bits=16, n_anchors=40, n_iter=3).fit(*rows)
     np.testing.assert_array_equal(resumed.codes_, whole.codes_)
-    np.testing.assert_array_equal(resumed.objective_, whole.objective_)
+    np.testing.assert_allclose(resumed.objective_, whole.objective_, rtol=1e-9)  # its first: of another machine
 
 
 def test_an_old_journal_is_replayed(tmp_path):
