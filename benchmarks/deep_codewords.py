@@ -210,7 +210,7 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
         found |= {name: (value + swapped[name]) / 2 for name, value in found.items() if isinstance(value, float)}
     done = {"fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
     others = {r: scores(with_top(hasher, tops[r]), data, query, base, None, run) for r in run.also}
-    return {**asdict(run), **found, **done, "others": others}
+    return {**asdict(run), **found, **done, "commit": machine.commit(), "others": others}
 
 
 def keep_tops(lengths: tuple[int, ...]) -> dict[int, Any]:
