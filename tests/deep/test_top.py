@@ -24,6 +24,7 @@ from dish.deep.top import (
     top_of,
     turned,
 )
+from dish.deep.top import ranking as expected_ranking
 from dish.deep.training import Training
 from dish.similarity import from_labels
 
@@ -150,6 +151,25 @@ def test_codes_of_many_classes_have_a_frame(monkeypatch):
     monkeypatch.setattr("dish.deep.top.gain", lambda *_: 0.1)
     for n_bits, kind in ((16, PosteriorTop), (18, CarryingTop)):
         assert type(fit_top(C, words(12, n_bits), held, rows, np.random.RandomState(0))) is kind
+
+
+def test_rows_rank_one_another_as_likely_as_p_says():
+    """By a loop: each row is the query once, rows at one distance are entered together."""
+    C, rows = some(40)
+    its = plain_top(C, words(4, 12), 5.0, np.random.RandomState(0))
+    p, H = its.posterior(rows.f).double().numpy(), codes.unpack(codes.pack(its(rows.f).numpy()), 12)
+    found = []
+    for i in range(40):
+        others = np.flatnonzero(np.arange(40) != i)
+        distance, chance = (H[i] != H[others]).sum(1), p[others] @ p[i]
+        total = 0.0
+        for d in np.unique(distance):
+            nearer, equal = distance < d, distance == d
+            precision = (chance[nearer].sum() + chance[equal].sum() / 2) / (nearer.sum() + equal.sum() / 2)
+            total += chance[equal].sum() * precision
+        found.append(total / chance.sum())
+    assert len(np.unique(distance)) > 3
+    assert expected_ranking(its, rows.f) == pytest.approx(np.mean(found), abs=1e-5)
 
 
 def test_held_out_rows_decide():

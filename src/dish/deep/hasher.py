@@ -251,9 +251,8 @@ class DeepHasher(Hasher):
 
     def _check_params(self) -> None:
         self._check_n_bits()
-        check_integer("epochs", self.epochs, low=1)
-        check_integer("batch_size", self.batch_size, low=2)
-        check_integer("accumulate", self.accumulate, low=1)
+        for name, low in (("epochs", 1), ("batch_size", 2), ("accumulate", 1)):
+            check_integer(name, getattr(self, name), low=low)
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
             if isinstance(value, str):

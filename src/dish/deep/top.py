@@ -30,12 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dish import codes
 from dish.deep.model import Top
 from dish.kernel.frames import centred_frame, frame, turn_frame
 from dish.kernel.functions import link
 from dish.kernel.several import best_of_several
-from dish.metrics import mean_average_precision
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
@@ -143,8 +141,8 @@ def fit_top(
     """By rows that the network was not trained on and others that it was: β, and the frame or none.
 
     If they may be (``carry``), errors are carried where classes are so few that codewords are about equally far
-    apart, and where codes rank held-out rows better for it: of rows that are all unsure, little but the errors would
-    be seen. ``agreed`` makes the gain of one process that of all.
+    apart, and where codes should rank held-out rows better for it: of rows that are all unsure, little but the errors
+    would be seen. ``agreed`` makes the gain of one process that of all.
     """
     start = plain_top(C, signs, calibrate(C, held), rng)
     if carry and len(signs) <= MOST_CLASSES * signs.shape[1]:
@@ -159,14 +157,22 @@ def gain(carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows) ->
     halves = [Rows(held.f[i:JUDGES:2], held.t[i:JUDGES:2]) for i in range(2)]
     frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
     others = zip(frames, halves[::-1], strict=True)
-    return sum(ranking(carrying, half) - ranking(framed, half) for framed, half in others) / 2
+    return sum(ranking(carrying, half.f) - ranking(framed, half.f) for framed, half in others) / 2
 
 
-def ranking(top: PosteriorTop, rows: Rows) -> float:
-    """MAP of the codes of every second row among those of the others, and the other way round."""
-    packed, y = codes.pack(top(rows.f).cpu().numpy()), rows.t.argmax(1).cpu().numpy()
-    one, other = ((packed[i::2], y[i::2]) for i in range(2))
-    return (mean_average_precision(*one, *other) + mean_average_precision(*other, *one)) / 2
+def ranking(top: PosteriorTop, f: Tensor) -> float:
+    """MAP of the codes of these rows among one another, if two of them are of one class with the chance p·p′.
+
+    So few rows do not say by their labels which codes are better (benchmarks/judges.py); by p, which was calibrated
+    on them, they do. Where rows are equally far from a query, the precision is that half-way through them.
+    """
+    p, H = top.posterior(f), torch.where(top(f) >= 0, 1.0, -1.0)
+    distance = ((H.shape[1] - H @ H.T) / 2).round().long()
+    none = p.new_zeros(len(f), H.shape[1] + 1)
+    relevant = none.scatter_add(1, distance, (p @ p.T).fill_diagonal_(0))
+    all_rows = none.scatter_add(1, distance, torch.ones_like(distance).fill_diagonal_(0).to(p))
+    precision = (relevant.cumsum(1) - relevant / 2) / (all_rows.cumsum(1) - all_rows / 2).clamp(min=0.5)
+    return float(((relevant * precision).sum(1) / relevant.sum(1).clamp(min=1e-12)).mean())
 
 
 def turned(start: PosteriorTop, held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:

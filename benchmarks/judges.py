@@ -1,0 +1,141 @@
+"""Who tells from a few held-out rows whether codes should carry rounding errors: their labels, or p itself?
+
+Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from some training rows of some
+classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.top.gain``) is set beside the
+MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
+OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame.
+
+    python benchmarks/judges.py data/tinyimagenet_lite0.npz data/clinc150_use.npz --classes 10,25 --output out
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import real
+from deep_codewords import outputs
+from dish import DeepDISH, codes, machine, metrics
+from dish.deep import top
+from dish.deep.cycles import CodewordFit
+from dish.experiments.bench import write_json
+
+BITS, ROWS, QUERIES, OTHERS = (16, 24, 32, 48, 64, 96), (1000, 5000), 1000, 9000
+JUDGES = ("always", "labels", "p")
+
+
+def main() -> None:
+    """Every file, number of classes and of rows, and trial."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--classes", default="10,16,25,40", help="those of a file that has more")
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    jobs = [
+        (path, n_classes, rows, trial)
+        for path in args.files
+        for n_classes in at_most(len(np.unique(real.read(path)[0].y)), args.classes)
+        for rows in ROWS
+        for trial in range(args.trials)
+    ]
+    runs: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(work, *zip(*jobs, strict=True)):
+            runs += found
+            print(*found, sep="\n", flush=True)
+    write_json(args.output / "judges.json", {"environment": machine.environment(), **summary(runs), "runs": runs})
+
+
+def at_most(most: int, wanted: str) -> list[int]:
+    """Numbers of classes of a file that has no more than these."""
+    return sorted({min(int(n), most) for n in wanted.split(",")})
+
+
+def work(path: Path, n_classes: int, n_rows: int, trial: int) -> list[dict[str, Any]]:
+    """One network; per length what the judges say and what is true."""
+    torch.set_num_threads(1)
+    rows = real.read(path)[0]
+    kept = np.random.default_rng(5).permutation(np.unique(rows.y))[:n_classes]
+    rows = rows.rows(np.flatnonzero(np.isin(rows.y, kept)))
+    order = np.random.default_rng(trial).permutation(len(rows.y))
+    n = min(n_rows, len(order) // 2)
+    train, other = rows.rows(order[:n]), rows.rows(order[n : n + OTHERS])
+    fits: list[Any] = []
+    fit_top = CodewordFit.fit_top
+
+    def noted(self: CodewordFit, C: Any) -> Any:
+        f = self.training.outputs()
+        held, seen = (top.Rows(f[i], self.t[i]) for i in (self.held, self.seen))
+        fits.append((C, held, seen, {r: replace(self, n_bits=r).signs for r in BITS}))
+        return fit_top(self, C)
+
+    CodewordFit.fit_top = noted  # type: ignore[method-assign]
+    hasher = DeepDISH(64, head="codewords", epochs=5, device="cpu", random_state=trial).fit(train.X, train.y)
+    CodewordFit.fit_top = fit_top  # type: ignore[method-assign]
+    run = {"file": path.stem, "classes": n_classes, "rows": n, "trial": trial}
+    f, C = outputs(hasher, other.X), hasher.model_.top.C
+    lengths = [r for r in BITS if n_classes <= top.MOST_CLASSES * r]
+    return [{**run, "bits": r, **judged(*fits[0], r), **true_scores(*fits[0], r, f, C, other.y)} for r in lengths]
+
+
+def tops_of(C: Any, held: top.Rows, signs: Any) -> tuple[top.PosteriorTop, top.PosteriorTop]:
+    """A frame that is not turned yet, and carried errors."""
+    start = top.plain_top(C, signs, top.calibrate(C, held), np.random.RandomState(0))
+    return start, top.CarryingTop(C, torch.from_numpy(signs), start.beta, top.CARRY)
+
+
+def judged(C: Any, held: top.Rows, seen: top.Rows, signs: dict[int, Any], r: int) -> dict[str, Any]:
+    """What carried errors gain, as held-out rows see it."""
+    start, carrying = tops_of(C, held, signs[r])
+    halves = [top.Rows(held.f[i : top.JUDGES : 2], held.t[i : top.JUDGES : 2]) for i in range(2)]
+    frames = [top.turned(start, half, seen, np.random.RandomState(0)) for half in halves]
+    pairs = list(zip(frames, halves[::-1], strict=True))
+    by_labels = [label_ranking(carrying, half) - label_ranking(framed, half) for framed, half in pairs]
+    return {"held_out": len(held.f), "labels": sum(by_labels) / 2, "p": top.gain(carrying, start, held, seen)}
+
+
+def label_ranking(its: top.PosteriorTop, rows: top.Rows) -> float:
+    """MAP of the codes of every second row among those of the others, and the other way round."""
+    packed, y = codes.pack(its(rows.f).numpy()), rows.t.argmax(1).numpy()
+    one, other = ((packed[i::2], y[i::2]) for i in range(2))
+    return (metrics.mean_average_precision(*one, *other) + metrics.mean_average_precision(*other, *one)) / 2
+
+
+def true_scores(
+    C: Any, held: Any, seen: Any, signs: dict[int, Any], r: int, f: Any, last: Any, y: Any
+) -> dict[str, Any]:
+    """MAP of other rows with both tops, on the codewords that the network was trained towards last."""
+    start, carrying = tops_of(C, held, signs[r])
+    q, found = min(QUERIES, len(y) // 3), {}
+    for name, its in (("carried", carrying), ("frame", top.turned(start, held, seen, np.random.RandomState(0)))):
+        its.C = last
+        packed = codes.pack(its(f).numpy())
+        found[name] = float(metrics.mean_average_precision(packed[:q], y[:q], packed[q:], y[q:]))
+    return found
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Per judge: the share of right choices, and the mean and the least MAP over a frame, files and rows alike."""
+    gained = np.array([run["carried"] - run["frame"] for run in runs])
+    kinds = np.array([f"{run['file']} {run['classes']} {run['rows']}" for run in runs])
+    found = {}
+    for judge in JUDGES:
+        taken = np.array([run.get(judge, 1.0) > 0 for run in runs])
+        means = [(gained * taken)[kinds == kind].mean() for kind in np.unique(kinds)]
+        right = float((taken == (gained > 0)).mean())
+        found[judge] = {"right": right, "gain": float(np.mean(means)), "least": float((gained * taken).min())}
+    return {"judges": found}
+
+
+if __name__ == "__main__":
+    main()
