@@ -3,7 +3,8 @@
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from some training rows of some
 classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.top.gain``) is set beside the
 MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
-OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame.
+OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame; and by
+the share that one class has of the rows, the others being of one size, what carried errors gain over a frame.
 
     python benchmarks/judges.py data/tinyimagenet_lite0.npz data/clinc150_use.npz --classes 10,25 --output out
 """
@@ -28,7 +29,8 @@ from dish.deep.cycles import CodewordFit
 from dish.experiments.bench import write_json
 
 BITS, ROWS, QUERIES, OTHERS = (16, 24, 32, 48, 64, 96), (1000, 5000), 1000, 9000
-JUDGES = ("always", "labels", "p")
+SHARES = (0.0, 0.3, 0.4, 0.5, 0.6, 0.8)  # of one class; 0: classes as they are
+CHOICES = ("always", "labels", "p")
 
 
 def main() -> None:
@@ -42,16 +44,17 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     jobs = [
-        (path, n_classes, rows, trial)
+        (path, n_classes, rows, share, trial)
         for path in args.files
         for n_classes in at_most(len(np.unique(real.read(path)[0].y)), args.classes)
-        for rows in ROWS
+        for share in SHARES
+        for rows in (ROWS if share == 0 else ROWS[:1])
         for trial in range(args.trials)
     ]
     runs: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         for found in pool.map(work, *zip(*jobs, strict=True)):
-            runs += found
+            runs += [run for run in found if run not in runs]  # a small file has no 5,000 rows
             print(*found, sep="\n", flush=True)
     write_json(args.output / "judges.json", {"environment": machine.environment(), **summary(runs), "runs": runs})
 
@@ -61,12 +64,14 @@ def at_most(most: int, wanted: str) -> list[int]:
     return sorted({min(int(n), most) for n in wanted.split(",")})
 
 
-def work(path: Path, n_classes: int, n_rows: int, trial: int) -> list[dict[str, Any]]:
+def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> list[dict[str, Any]]:
     """One network; per length what the judges say and what is true."""
     torch.set_num_threads(1)
     rows = real.read(path)[0]
     kept = np.random.default_rng(5).permutation(np.unique(rows.y))[:n_classes]
     rows = rows.rows(np.flatnonzero(np.isin(rows.y, kept)))
+    if share:
+        rows = rows.rows(uneven(rows.y, share))
     order = np.random.default_rng(trial).permutation(len(rows.y))
     n = min(n_rows, len(order) // 2)
     train, other = rows.rows(order[:n]), rows.rows(order[n : n + OTHERS])
@@ -82,10 +87,19 @@ def work(path: Path, n_classes: int, n_rows: int, trial: int) -> list[dict[str, 
     CodewordFit.fit_top = noted  # type: ignore[method-assign]
     hasher = DeepDISH(64, head="codewords", epochs=5, device="cpu", random_state=trial).fit(train.X, train.y)
     CodewordFit.fit_top = fit_top  # type: ignore[method-assign]
-    run = {"file": path.stem, "classes": n_classes, "rows": n, "trial": trial}
+    if not fits:  # rows were too few to hold some out
+        return []
+    run = {"file": path.stem, "classes": n_classes, "rows": n, "share": share, "trial": trial}
     f, C = outputs(hasher, other.X), hasher.model_.top.C
     lengths = [r for r in BITS if n_classes <= top.MOST_CLASSES * r]
     return [{**run, "bits": r, **judged(*fits[0], r), **true_scores(*fits[0], r, f, C, other.y)} for r in lengths]
+
+
+def uneven(y: Any, share: float) -> Any:
+    """Rows of which so many are of the first class, and equally many of each other."""
+    of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
+    n = int(len(of_class[0]) * (1 - share) / share / (len(of_class) - 1))
+    return np.concatenate([of_class[0], *(rows[:n] for rows in of_class[1:])])
 
 
 def tops_of(C: Any, held: top.Rows, signs: Any) -> tuple[top.PosteriorTop, top.PosteriorTop]:
@@ -97,14 +111,12 @@ def tops_of(C: Any, held: top.Rows, signs: Any) -> tuple[top.PosteriorTop, top.P
 def judged(C: Any, held: top.Rows, seen: top.Rows, signs: dict[int, Any], r: int) -> dict[str, Any]:
     """What carried errors gain, as held-out rows see it."""
     start, carrying = tops_of(C, held, signs[r])
-    halves = [top.Rows(held.f[i : top.JUDGES : 2], held.t[i : top.JUDGES : 2]) for i in range(2)]
-    frames = [top.turned(start, half, seen, np.random.RandomState(0)) for half in halves]
-    pairs = list(zip(frames, halves[::-1], strict=True))
-    by_labels = [label_ranking(carrying, half) - label_ranking(framed, half) for framed, half in pairs]
-    return {"held_out": len(held.f), "labels": sum(by_labels) / 2, "p": top.gain(carrying, start, held, seen)}
+    scores = {"labels": label_map, "p": top.expected_map}
+    gains = {name: top.gain(carrying, start, held, seen, score) for name, score in scores.items()}
+    return {"held_out": len(held.f), **gains}
 
 
-def label_ranking(its: top.PosteriorTop, rows: top.Rows) -> float:
+def label_map(its: top.PosteriorTop, rows: top.Rows) -> float:
     """MAP of the codes of every second row among those of the others, and the other way round."""
     packed, y = codes.pack(its(rows.f).numpy()), rows.t.argmax(1).numpy()
     one, other = ((packed[i::2], y[i::2]) for i in range(2))
@@ -126,15 +138,20 @@ def true_scores(
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Per judge: the share of right choices, and the mean and the least MAP over a frame, files and rows alike."""
+    by_share = {
+        share: float(np.mean([run["carried"] - run["frame"] for run in runs if run["share"] == share]))
+        for share in sorted({run["share"] for run in runs})
+    }
+    runs = [run for run in runs if run["share"] == 0]
     gained = np.array([run["carried"] - run["frame"] for run in runs])
     kinds = np.array([f"{run['file']} {run['classes']} {run['rows']}" for run in runs])
     found = {}
-    for judge in JUDGES:
+    for judge in CHOICES:
         taken = np.array([run.get(judge, 1.0) > 0 for run in runs])
         means = [(gained * taken)[kinds == kind].mean() for kind in np.unique(kinds)]
         right = float((taken == (gained > 0)).mean())
         found[judge] = {"right": right, "gain": float(np.mean(means)), "least": float((gained * taken).min())}
-    return {"judges": found}
+    return {"cases": len(runs), "judges": found, "carried_by_share": by_share}
 
 
 if __name__ == "__main__":

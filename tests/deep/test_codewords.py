@@ -188,7 +188,7 @@ def test_it_stops_when_held_out_rows_gain_no_more(tmp_path, monkeypatch):
 
 
 def test_patience_needs_rows_to_hold_out(digits):
-    with pytest.raises(ValueError, match=r"patience needs rows to hold out: at least 500 rows .got 100"):
+    with pytest.raises(ValueError, match=r"patience needs rows to hold out: at least 500 rows, .*got 100 rows"):
         DeepDISH(8, head="codewords", patience=3, device="cpu").fit(digits[0][:100], digits[1][:100])
     with pytest.raises(ValueError, match="patience is for head='codewords'"):
         DeepDISH(8, head="paper", patience=3).fit(*digits[:2])

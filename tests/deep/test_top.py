@@ -17,6 +17,7 @@ from dish.deep.top import (
     calibrate,
     calibrate_each,
     cosines,
+    expected_map,
     fit_label_top,
     fit_top,
     plain_label_top,
@@ -24,7 +25,6 @@ from dish.deep.top import (
     top_of,
     turned,
 )
-from dish.deep.top import ranking as expected_ranking
 from dish.deep.training import Training
 from dish.similarity import from_labels
 
@@ -169,7 +169,7 @@ def test_rows_rank_one_another_as_likely_as_p_says():
             total += chance[equal].sum() * precision
         found.append(total / chance.sum())
     assert len(np.unique(distance)) > 3
-    assert expected_ranking(its, rows.f) == pytest.approx(np.mean(found), abs=1e-5)
+    assert expected_map(its, rows) == pytest.approx(np.mean(found), abs=1e-5)
 
 
 def test_held_out_rows_decide():

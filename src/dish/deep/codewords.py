@@ -110,8 +110,13 @@ def label_loss(f: Tensor, t: Tensor, share: Tensor) -> Tensor:
     return (losses * known).sum() / len(t)
 
 
-def hold_out(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows that the first cycle is not trained on, and of those that it is."""
+def hold_out(n: int, seed: int, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows that the first cycle is not trained on, and of those that it is.
+
+    None are held out of classes y of which no other row would be seen: nobody can be right about those.
+    """
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     n_held = min(int(HELD_OUT * n), MOST_HELD_OUT)
-    return order[:n_held], order[n_held:]
+    held, seen = order[:n_held], order[n_held:]
+    known = torch.isin(y[held], y[seen]) if y is not None else torch.ones(n_held, dtype=torch.bool)
+    return held[known], torch.cat([seen, held[~known]])

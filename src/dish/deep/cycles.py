@@ -43,7 +43,8 @@ class CodewordFit:
         self.t = one_hot(problem.targets, problem.n_targets)
         self.share = self.t.nanmean(0).nan_to_num(0.0)
         self.width = self.n_bits if problem.several else self.training.model.n_outputs  # of codewords
-        self.held, self.seen = hold_out(problem.n, problem.seed + 7)
+        classes = None if problem.several else problem.targets.cpu()
+        self.held, self.seen = hold_out(problem.n, problem.seed + 7, classes)
 
     def learn(self, done: State | None) -> tuple[Packed, list[float]]:
         """Train the network, from a state on if there is one, and put the top on it; codes and agreement."""
@@ -58,15 +59,15 @@ class CodewordFit:
         return packed, state.agreement
 
     def cycles(self) -> list[Cycle]:
-        """The first rounds leave rows out, unless rows are few."""
-        n = self.training.problem.n
+        """The first rounds leave rows out, unless rows are few, or classes have few rows."""
         first = max(1, int(self.recipe.first * self.n_rounds)) if self.n_rounds > 1 else 0
-        if self.patience and (n < codewords.FEWEST_ROWS or first == 0):
+        too_few = len(self.held) < int(codewords.HELD_OUT * codewords.FEWEST_ROWS)
+        if self.patience and (too_few or first == 0):
             raise ValueError(
-                f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows (got {n}) and n_iter of at "
-                "least 1; leave it None"
+                f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows, several of each class (got "
+                f"{self.training.problem.n} rows), and n_iter of at least 1; leave it None"
             )
-        if n < codewords.FEWEST_ROWS or first == 0:
+        if too_few or first == 0:
             return [(range(self.n_rounds), None)]
         return [(range(first), self.seen), (range(first, self.n_rounds), None)]
 

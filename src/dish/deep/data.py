@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.model import HashingNet
+from dish.labels import as_array, is_tags
 from dish.parallel import Ranks
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 
@@ -72,8 +74,8 @@ def learnable(y: Any, n_rows: int, takes_graded: bool) -> tuple[Similarity, Tens
         return S, targets_of(S)
     if not takes_graded:
         raise ValueError(
-            "y has labels that are missing (NaN) or between 0 and 1: only DeepDISH(head='codewords') learns from "
-            "such; give labels of 0 and 1"
+            "y has labels that are missing (NaN) or between 0 and 1: only DeepDISH(head='codewords') accepts "
+            "these; give labels of 0 and 1"
         )
     rather = (np.nan_to_num(graded) >= 0.5).astype(np.uint8)
     return from_labels(rather, n_rows=n_rows), torch.from_numpy(graded)
@@ -81,7 +83,10 @@ def learnable(y: Any, n_rows: int, takes_graded: bool) -> tuple[Similarity, Tens
 
 def graded_labels(y: Any) -> NDArray[np.float32] | None:
     """(n, l) labels some of which are missing (NaN) or between 0 and 1; None for classes and other labels."""
-    if not isinstance(y, np.ndarray) or y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind != "f":
+    if isinstance(y, Similarity) or sp.issparse(y) or is_tags(y):
+        return None
+    y = as_array(y)
+    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind != "f":
         return None
     known = y[~np.isnan(y)]
     if len(known) == y.size and np.isin(known, (0, 1)).all():

@@ -146,8 +146,8 @@ class DeepDISH(DeepHasher):
     def _check_kernel_head(self) -> None:
         if self.head == "kernel" and not self.freeze:
             raise ValueError(
-                "head='kernel' is for a network that stays as it is: give freeze=True and weights (rows of features: "
-                "DISH), or train the network with head='codewords' or 'paper'"
+                "head='kernel' is for a network that stays as it is: give freeze=True and weights (for feature "
+                "vectors use DISH), or train the network with head='codewords' or 'paper'"
             )
 
     @property

@@ -317,7 +317,7 @@ class DeepHasher(Hasher):
         """Draw the losses of the last fit, pass by pass, as .png, .svg or .pdf; needs matplotlib."""
         if not getattr(self, "history_", None):
             raise ValueError(
-                f"this {type(self).__name__} has no history to draw: not fitted, from a file, or not trained"
+                f"this {type(self).__name__} has no history to draw: it was not trained here, or not at all"
             )
         curves.draw(self.history_, path)
 

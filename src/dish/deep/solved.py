@@ -24,7 +24,8 @@ def regress(problem: Problem, model: HashingNet, targets: Tensor, rows: Tensor |
     Phi, T = replace(problem, rows=problem.rows[some]).seen_by(model).rows.double(), targets[some].double()
     mean, mean_T = Phi.mean(0), T.mean(0)
     G = (Phi - mean).T @ (Phi - mean)
-    G.diagonal().add_(G.diagonal().mean())  # that much ridge: near the best for 20 to 200 rows of each of ten classes
+    ridge = G.diagonal().mean().clamp(min=1e-12)  # near the best for 20 to 200 rows of each of ten classes
+    G.diagonal().add_(ridge)
     W = torch.linalg.solve(G, (Phi - mean).T @ (T - mean_T))  # (D, R)
     outputs = model.hash
     assert isinstance(outputs, nn.Linear)

@@ -37,6 +37,7 @@ from dish.kernel.several import best_of_several
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
+EVEN = 0.5  # and how many of l classes 1/Σπ², π being their shares, must count at least: l if all are of one size
 JUDGES = 1000  # held-out rows that decide between a frame and carried errors, at most
 LEAST = 1e-3  # of |F| where errors are carried
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
@@ -141,37 +142,44 @@ def fit_top(
     """By rows that the network was not trained on and others that it was: β, and the frame or none.
 
     If they may be (``carry``), errors are carried where classes are so few that codewords are about equally far
-    apart, and where codes should rank held-out rows better for it: of rows that are all unsure, little but the errors
-    would be seen. ``agreed`` makes the gain of one process that of all.
+    apart, and of about one size (p, which knows no shares, is too unsure of large ones), and where codes should rank
+    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes the gain of one process that of all.
     """
     start = plain_top(C, signs, calibrate(C, held), rng)
-    if carry and len(signs) <= MOST_CLASSES * signs.shape[1]:
+    share = seen.t.mean(0)
+    even = float(1 / share.square().sum()) >= EVEN * len(share)
+    if carry and even and len(signs) <= MOST_CLASSES * signs.shape[1]:
         carrying = CarryingTop(C, torch.from_numpy(signs), start.beta, CARRY)
-        if agreed(gain(carrying, start, held, seen)) > 0:
+        if agreed(gain(carrying, start, held, seen, expected_map)) > 0:
             return carrying
     return turned(start, held, seen, rng)
 
 
-def gain(carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows) -> float:
-    """How much better it ranks half of the held-out rows than a frame that was turned by the other half; of both."""
+def gain(
+    carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows, score: Callable[[PosteriorTop, Rows], float]
+) -> float:
+    """The score of ``carrying`` less that of a frame on each half of the held-out rows, its mean.
+
+    The frame is fitted by the other half: rows that it was fitted by would speak for it.
+    """
     halves = [Rows(held.f[i:JUDGES:2], held.t[i:JUDGES:2]) for i in range(2)]
     frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
     others = zip(frames, halves[::-1], strict=True)
-    return sum(ranking(carrying, half.f) - ranking(framed, half.f) for framed, half in others) / 2
+    return sum(score(carrying, half) - score(framed, half) for framed, half in others) / 2
 
 
-def ranking(top: PosteriorTop, f: Tensor) -> float:
+def expected_map(top: PosteriorTop, rows: Rows) -> float:
     """MAP of the codes of these rows among one another, if two of them are of one class with the chance p·p′.
 
-    So few rows do not say by their labels which codes are better (benchmarks/judges.py); by p, which was calibrated
-    on them, they do. Where rows are equally far from a query, the precision is that half-way through them.
+    Labels of a few hundred rows are too noisy to decide between codes (benchmarks/judges.py); p, which was calibrated
+    on them, is not. Where rows are equally far from a query, the precision is that half-way through them.
     """
-    p, H = top.posterior(f), torch.where(top(f) >= 0, 1.0, -1.0)
+    p, H = top.posterior(rows.f), torch.where(top(rows.f) >= 0, 1.0, -1.0)
     distance = ((H.shape[1] - H @ H.T) / 2).round().long()
-    none = p.new_zeros(len(f), H.shape[1] + 1)
-    relevant = none.scatter_add(1, distance, (p @ p.T).fill_diagonal_(0))
-    all_rows = none.scatter_add(1, distance, torch.ones_like(distance).fill_diagonal_(0).to(p))
-    precision = (relevant.cumsum(1) - relevant / 2) / (all_rows.cumsum(1) - all_rows / 2).clamp(min=0.5)
+    empty = p.new_zeros(len(p), H.shape[1] + 1)  # per row, and distance from it
+    relevant = empty.scatter_add(1, distance, (p @ p.T).fill_diagonal_(0))
+    others = empty.scatter_add(1, distance, torch.ones_like(distance).fill_diagonal_(0).to(p))
+    precision = (relevant.cumsum(1) - relevant / 2) / (others.cumsum(1) - others / 2).clamp(min=0.5)
     return float(((relevant * precision).sum(1) / relevant.sum(1).clamp(min=1e-12)).mean())
 
 
