@@ -4,6 +4,7 @@ import itertools
 from contextlib import contextmanager
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -63,6 +64,15 @@ def test_a_label_that_is_missing_everywhere_is_refused():
     Y[:, 1] = np.nan
     with pytest.raises(ValueError, match=r"nothing is known about label 1.*1 of 3 labels"):
         DeepDISH(8, head="codewords", device="cpu").fit(np.zeros((30, 4)), Y)
+
+
+@pytest.mark.parametrize("kind", [list, pd.DataFrame, torch.tensor])
+def test_graded_labels_may_come_in_other_forms(kind):
+    Y = np.where(np.eye(3)[np.arange(30) % 3] == 1, 0.8, 0.1)
+    Y[::4, 0] = np.nan
+    X = np.random.default_rng(0).standard_normal((30, 4))
+    fitted = [DeepDISH(8, epochs=1, n_iter=0, device="cpu").fit(X, y) for y in (Y, kind(Y.tolist()))]
+    np.testing.assert_array_equal(*(hasher.transform(X) for hasher in fitted))
 
 
 @pytest.mark.slow

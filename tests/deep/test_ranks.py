@@ -53,6 +53,7 @@ def run(body, world, folder):
 
 
 LEARN = """
+X, y = patches(600, 0)  # some are held out, and decide by which top codes are made
 h = tiny().fit(X, y)
 found = dict(F=h.decision_function(X), weights=weights(h), codes=h.codes_, map=score(h, X, y, *patches(100, 1)))
 """

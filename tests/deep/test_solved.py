@@ -61,6 +61,16 @@ def trained():
     return tiny(head="codewords", n_iter=1, epochs=4).fit(X, y).model_.body
 
 
+def test_features_that_are_all_the_same_are_no_crash(trained):
+    blank = copy.deepcopy(trained)
+    with torch.no_grad():
+        for weight in blank.parameters():
+            weight.zero_()
+    X, y = patches(64, 1)
+    with pytest.warns(UserWarning, match="same code"):
+        tiny(net=blank, weights="own", head="codewords", n_iter=0, epochs=1).fit(X, y)
+
+
 def test_a_module_that_was_trained_keeps_what_it_knows(trained):
     """One short pass over few images: from where it was, not from nothing."""
     X, y = patches(64, 1)

@@ -172,6 +172,15 @@ def test_rows_rank_one_another_as_likely_as_p_says():
     assert expected_map(its, rows) == pytest.approx(np.mean(found), abs=1e-5)
 
 
+def test_codes_of_uneven_classes_have_a_frame(monkeypatch):
+    C, rows = some(600, n_labels=6, R=32)
+    monkeypatch.setattr("dish.deep.top.gain", lambda *_: 0.1)
+    for largest, kind in ((0.35, CarryingTop), (0.6, PosteriorTop)):
+        y = np.random.default_rng(0).choice(6, 600, p=[largest, *[(1 - largest) / 5] * 5])
+        uneven = Rows(rows.f, torch.nn.functional.one_hot(torch.from_numpy(y)).float())
+        assert type(fit_top(C, words(6, 48), uneven, uneven, np.random.RandomState(0))) is kind
+
+
 def test_held_out_rows_decide():
     """Of rows whose labels hardly depend on the outputs, carried errors are all that codes would have."""
     C, rows = some(600, n_labels=6, R=32)
@@ -277,3 +286,18 @@ def test_held_out_and_seen_rows_are_all_rows():
     held, seen = hold_out(1000, 3)
     assert len(held) == 150
     assert sorted([*held.tolist(), *seen.tolist()]) == list(range(1000))
+
+
+def test_no_row_is_held_out_that_is_alone_in_its_class():
+    y = torch.cat([torch.arange(100), torch.full((900,), 100)])
+    held, seen = hold_out(1000, 3, y)
+    assert set(held.tolist()) == {row for row in hold_out(1000, 3)[0].tolist() if row >= 100}
+    assert sorted([*held.tolist(), *seen.tolist()]) == list(range(1000))
+
+
+def test_codes_of_rows_that_are_all_alone_in_their_class_tell_them_apart():
+    """Those of rows that are held out would say nothing, and make p say nothing of the others."""
+    X = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
+    hasher = DeepDISH(64, head="codewords", epochs=5, device="cpu").fit(X, np.arange(500))
+    near = hasher.transform(X + 0.1)
+    assert metrics.mean_average_precision(near, np.arange(500), hasher.transform(X), np.arange(500)) > 0.7

@@ -143,7 +143,8 @@ def fit_top(
 
     If they may be (``carry``), errors are carried where classes are so few that codewords are about equally far
     apart, and of about one size (p, which knows no shares, is too unsure of large ones), and where codes should rank
-    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes the gain of one process that of all.
+    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes
+    the gain of one process that of all.
     """
     start = plain_top(C, signs, calibrate(C, held), rng)
     share = seen.t.mean(0)
