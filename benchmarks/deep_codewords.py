@@ -12,9 +12,9 @@ seconds, environment), and runs that are there already are not run again.
 
 "recipe" and "net_recipe" train on 4,000 of the 5,000 training images and score the other 1,000, half against half:
 constants of the method are chosen by them, never by queries. "large" trains on the 50,000 images that are its
-database, and the 10,000 of the test set are queries. ``--keep`` stores the cosines of one run per group (NAME.npz).
-Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``); "nets" and "large" also the weights
-(NET.pth or NET_conv.pth in the folder weights/ there, or their packages).
+database, and the 10,000 of the test set are queries. ``--keep`` stores the cosines of the first trial of "main"
+(NAME.npz). Needs the CIFAR-10 images in the cache folder (``dish.datasets.load_cifar10``); "nets" and "large" also
+the weights (NET.pth or NET_conv.pth in the folder weights/ there, or their packages).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def recipe_runs(trials: int) -> list[Run]:
 
 
 def net_recipe_runs(trials: int) -> list[Run]:
-    """The same for a network with weights, in half of the passes."""
+    """The same for a network with weights, in 24 passes."""
     runs = []
     for i in range(trials):
         for name, changed in NET_RECIPES.items():
@@ -136,7 +136,7 @@ def tuned(group: str, net: str, trial: int, passes: int | None = None, **others:
 
 
 def large_runs(trials: int) -> list[Run]:
-    """Ten times the images in a quarter of the passes, at the rate by which 16,000 images had most classes right."""
+    """Ten times the images in 12 passes, at the rate by which 16,000 images had most classes right."""
     runs = [tuned("large", "efficientnet_lite0", i, 12, n_train=50_000) for i in range(trials)]
     return [replace(run, name="efficientnet_lite0, 12 passes", params={**run.params, "lr": 0.3}) for run in runs]
 
@@ -306,15 +306,8 @@ def mean_ap(codes: list[NDArray[np.uint8]], y: list[NDArray[Any]]) -> float:
 
 def float_map(p: list[Any], y: list[NDArray[Any]]) -> float:
     """MAP of the ranking by p(x)·p(x′): what codes could keep at best."""
-    import torch
-
-    relevant_of = torch.from_numpy(y[1].astype(np.int64)).to(p[0].device)
-    total = 0.0
-    for scored, label in zip(p[0] @ p[1].T, y[0], strict=True):
-        relevant = (relevant_of[scored.argsort(descending=True)] == int(label)).double()
-        precision = relevant.cumsum(0) / torch.arange(1, len(relevant) + 1, device=relevant.device)
-        total += float((precision * relevant).sum() / relevant.sum())
-    return total / len(y[0])
+    P = [each.cpu().numpy() for each in p]
+    return float(metrics.product_mean_average_precision(P[0], y[0], P[1], y[1], device=p[0].device))
 
 
 def by_length(run: Run, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -358,7 +351,7 @@ def main() -> None:
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--set", action="append", default=[], metavar="MODULE.NAME=VALUE", help="a constant for all")
     parser.add_argument("--jobs", type=int, default=12)
-    parser.add_argument("--keep", action="store_true", help="store the cosines of the first trial of each group")
+    parser.add_argument("--keep", action="store_true", help="store the cosines of the first trial of main")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""The tables of docs/deep.md on codewords, from results: deep_codewords.json, deep_recipe.json,
-carried.json, runs/cifar10_images.
+"""The tables of docs/deep.md on codewords, from results: deep_codewords.json, carried.json, runs/cifar10_images, and
+deep_recipe.json, which was put together from the groups "recipe" and "net_recipe" of several commits (its notes say
+which: parts that lost are no longer in the code).
 
 python benchmarks/deep_tables.py      # rewrites what lies between the markers of the page
 """
@@ -63,7 +64,7 @@ def values(runs: Runs, group: str, name: str, bits: int, key: str = "map") -> li
 
 def methods_table(runs: Runs) -> str:
     """Ours and the others, 6conv, at every length."""
-    rows = [[label, *(counted(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
+    rows = [[label, *(cell(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
     name = "dish_d codewords"
     rows.append(["**DISH-D, codewords**", *(cell(values(runs, "main", name, r)) for r in BITS)])
     rows.append(["ahead of the best of the others, by trial", *(leads(runs, name, r) for r in BITS)])
@@ -83,11 +84,6 @@ def leads(runs: Runs, name: str, bits: int) -> str:
             others = [each["map"] for each in of_bits if each["group"] == "rivals" and each["trial"] == run["trial"]]
             found.append((run["trial"], run["map"] - max(others)))
     return ", ".join(f"{lead:.3f}" for _, lead in sorted(found))
-
-
-def counted(found: list[float]) -> str:
-    """Mean and spread, and of how many trials if two are all there are."""
-    return cell(found) + (" (2)" if len(found) == 2 else "")
 
 
 def nets_table(runs: Runs) -> str:

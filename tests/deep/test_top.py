@@ -172,6 +172,13 @@ def test_rows_rank_one_another_as_likely_as_p_says():
     assert expected_map(its, rows) == pytest.approx(np.mean(found), abs=1e-5)
 
 
+def test_classes_that_cannot_be_told_are_said_to_be_so():
+    C, rows = some(600, n_labels=6, R=32)
+    noise = Rows(rows.f, torch.nn.functional.one_hot(torch.arange(600) % 6).float())
+    with pytest.warns(UserWarning, match="can hardly tell the classes of the 600 rows that were held out"):
+        fit_top(C, words(6, 48), noise, noise, np.random.RandomState(0))
+
+
 def test_codes_of_uneven_classes_have_a_frame(monkeypatch):
     C, rows = some(600, n_labels=6, R=32)
     monkeypatch.setattr("dish.deep.top.gain", lambda *_: 0.1)

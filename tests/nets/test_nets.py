@@ -177,6 +177,8 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "empty.pth").write_bytes(b"")
     with pytest.raises(ValueError, match="not a readable weight file"):
         nets.load_weights(small(), tmp_path / "empty.pth")
+    with pytest.raises(ValueError, match=r"weights must be 'imagenet', the path of a file, 'own' or None, got 3"):
+        nets.load_weights(net, 3)
     with pytest.raises(FileNotFoundError, match=r"no file at .*none\.pth"):
         nets.load_weights(small(), tmp_path / "none.pth")
 

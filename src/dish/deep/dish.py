@@ -60,8 +60,8 @@ class DeepDISH(DeepHasher):
         rows or more, some are held out in the first rounds, to fit what turns them into codes. Labels (n, l) may be
         between 0 and 1 then, or missing (NaN), which count nothing in the loss. ``alpha``, ``mu`` and
         ``stop_agreement`` are the paper's. "kernel", for freeze=True: nothing is trained by SGD, the kernel ``DISH``
-        learns on the features of the network (``deep.kernel_top``); with a few thousand images it learns much more
-        than a layer. "auto": the kernel where the network stays as it is, else codewords, or the paper's if
+        learns on the features of the network (``deep.kernel_top``); with a few thousand images it learns more than a
+        layer. "auto": the kernel where the network stays as it is, else codewords, or the paper's if
         ``alpha``, ``mu`` or ``stop_agreement`` is not at its default. A fitted hasher has it as ``head_``.
     patience : int or None
         With head="codewords": the first cycle ends once so many passes have not lowered the loss of the rows that are

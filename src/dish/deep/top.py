@@ -20,6 +20,7 @@ V (l, r) of ±1 one codeword per class, so that the code as a whole is as far fr
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ EVEN = 0.5  # and how many of l classes 1/Σπ², π being their shares, must co
 JUDGES = 1000  # held-out rows that decide between a frame and carried errors, at most
 LEAST = 1e-3  # of |F| where errors are carried
 SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
+UNSURE = 1.0  # a β below it makes p nearly the same for all classes
 
 
 class PosteriorTop(Top):
@@ -147,6 +149,12 @@ def fit_top(
     the gain of one process that of all.
     """
     start = plain_top(C, signs, calibrate(C, held), rng)
+    if start.beta < UNSURE:
+        warnings.warn(
+            f"the network can hardly tell the classes of the {len(held.f):,} rows that were held out: codes of new "
+            "rows will be of little use. More rows per class may help, more epochs, or for vectors DISH",
+            stacklevel=2,
+        )
     share = seen.t.mean(0)
     even = float(1 / share.square().sum()) >= EVEN * len(share)
     if carry and even and len(signs) <= MOST_CLASSES * signs.shape[1]:

@@ -22,6 +22,8 @@ def load_weights(net: nn.Module, weights: str | os.PathLike[str], name: str = ""
     The file's head (its last layer) and layers it lacks are left as they are: their names are returned. A tensor of
     another shape, or a file that fits nothing, is an error.
     """
+    if not isinstance(weights, str | os.PathLike):
+        raise ValueError(f"weights must be 'imagenet', the path of a file, 'own' or None, got {weights!r}")
     path = _imagenet_file(name) if weights == "imagenet" else Path(weights)
     state = read_weights(path)
     mine = net.state_dict()
