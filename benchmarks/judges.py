@@ -25,6 +25,7 @@ import real
 from deep_codewords import outputs
 from dish import DeepDISH, codes, machine, metrics
 from dish.deep import top
+from dish.deep.codewords import FEWEST_ROWS
 from dish.deep.cycles import CodewordFit
 from dish.experiments.bench import write_json
 
@@ -74,6 +75,8 @@ def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> l
         rows = rows.rows(uneven(rows.y, share))
     order = np.random.default_rng(trial).permutation(len(rows.y))
     n = min(n_rows, len(order) // 2)
+    if n < FEWEST_ROWS:  # none would be held out
+        return []
     train, other = rows.rows(order[:n]), rows.rows(order[n : n + OTHERS])
     fits: list[Any] = []
     fit_top = CodewordFit.fit_top
@@ -87,8 +90,6 @@ def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> l
     CodewordFit.fit_top = noted  # type: ignore[method-assign]
     hasher = DeepDISH(64, head="codewords", epochs=5, device="cpu", random_state=trial).fit(train.X, train.y)
     CodewordFit.fit_top = fit_top  # type: ignore[method-assign]
-    if not fits:  # rows were too few to hold some out
-        return []
     run = {"file": path.stem, "classes": n_classes, "rows": n, "share": share, "trial": trial}
     f, C = outputs(hasher, other.X), hasher.model_.top.C
     lengths = [r for r in BITS if n_classes <= top.MOST_CLASSES * r]
