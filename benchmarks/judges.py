@@ -3,8 +3,8 @@
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from some training rows of some
 classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.top.gain``) is set beside the
 MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
-OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame; and by
-the share that one class has of the rows, the others being of one size, what carried errors gain over a frame.
+OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame; and
+where one class has a larger share of the rows, what carried errors gain where p says so, by how even classes are.
 
     python benchmarks/judges.py data/tinyimagenet_lite0.npz data/clinc150_use.npz --classes 10,25 --output out
 """
@@ -103,6 +103,12 @@ def uneven(y: Any, share: float) -> Any:
     return np.concatenate([of_class[0], *(rows[:n] for rows in of_class[1:])])
 
 
+def evenness(run: dict[str, Any]) -> float:
+    """1/Σπ² per class: 1 where all are of one size."""
+    share, l = run["share"], run["classes"]  # noqa: E741
+    return round(1 / (share**2 + (1 - share) ** 2 / (l - 1)) / l, 6)
+
+
 def tops_of(C: Any, held: top.Rows, signs: Any) -> tuple[top.PosteriorTop, top.PosteriorTop]:
     """A frame that is not turned yet, and carried errors."""
     start = top.plain_top(C, signs, top.calibrate(C, held), np.random.RandomState(0))
@@ -139,10 +145,12 @@ def true_scores(
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Per judge: the share of right choices, and the mean and the least MAP over a frame, files and rows alike."""
-    by_share = {
-        share: float(np.mean([run["carried"] - run["frame"] for run in runs if run["share"] == share]))
-        for share in sorted({run["share"] for run in runs})
-    }
+    by_evenness: dict[str, list[float]] = {"even enough": [], "less even": []}
+    for run in runs:
+        if run["share"] and run["p"] > 0:
+            by_evenness["even enough" if evenness(run) >= top.EVEN else "less even"].append(
+                run["carried"] - run["frame"]
+            )
     runs = [run for run in runs if run["share"] == 0]
     gained = np.array([run["carried"] - run["frame"] for run in runs])
     kinds = np.array([f"{run['file']} {run['classes']} {run['rows']}" for run in runs])
@@ -152,7 +160,11 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         means = [(gained * taken)[kinds == kind].mean() for kind in np.unique(kinds)]
         right = float((taken == (gained > 0)).mean())
         found[judge] = {"right": right, "gain": float(np.mean(means)), "least": float((gained * taken).min())}
-    return {"cases": len(runs), "judges": found, "carried_by_share": by_share}
+    return {
+        "cases": len(runs),
+        "judges": found,
+        "uneven_where_p_says_so": {name: float(np.mean(each)) for name, each in by_evenness.items()},
+    }
 
 
 if __name__ == "__main__":
