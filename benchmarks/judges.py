@@ -148,9 +148,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     by_evenness: dict[str, list[float]] = {"even enough": [], "less even": []}
     for run in runs:
         if run["share"] and run["p"] > 0:
-            by_evenness["even enough" if evenness(run) >= top.EVEN else "less even"].append(
-                run["carried"] - run["frame"]
-            )
+            name = "even enough" if evenness(run) >= top.EVEN else "less even"
+            by_evenness[name].append(run["carried"] - run["frame"])
     runs = [run for run in runs if run["share"] == 0]
     gained = np.array([run["carried"] - run["frame"] for run in runs])
     kinds = np.array([f"{run['file']} {run['classes']} {run['rows']}" for run in runs])
@@ -160,11 +159,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         means = [(gained * taken)[kinds == kind].mean() for kind in np.unique(kinds)]
         right = float((taken == (gained > 0)).mean())
         found[judge] = {"right": right, "gain": float(np.mean(means)), "least": float((gained * taken).min())}
-    return {
-        "cases": len(runs),
-        "judges": found,
-        "uneven_where_p_says_so": {name: float(np.mean(each)) for name, each in by_evenness.items()},
-    }
+    means_of = {name: float(np.mean(each)) for name, each in by_evenness.items()}
+    return {"cases": len(runs), "judges": found, "uneven_where_p_says_so": means_of}
 
 
 if __name__ == "__main__":

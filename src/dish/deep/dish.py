@@ -68,9 +68,10 @@ class DeepDISH(DeepHasher):
         held out, and the second has as many passes as that loss was lowest after. None: all passes are made.
     carry : bool
         With head="codewords" and one label per row: whether bits may carry their rounding errors on to later ones.
-        They do where classes are few and of about one size, and held-out rows should be ranked better for it. Rows whose class is unsure are then
-        far from all others: MAP is higher, and fewer rows are within a small radius. False: a frame, as ``DISH`` has
-        it, for look-ups within a radius, and to find near-duplicates at small distances.
+        They do where classes are few and of about one size, and held-out rows should be ranked better for it. Rows
+        whose class is unsure are then far from all others: MAP is higher, and fewer rows are within a small radius.
+        False: a frame, as ``DISH`` has it, for look-ups within a radius, and to find near-duplicates at small
+        distances.
     """
 
     def __init__(
