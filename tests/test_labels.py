@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish.labels import as_array, encode_classes, is_missing
+from dish.labels import as_array, encode_classes, is_missing, without_label
 from dish.similarity import from_labels
 
 NAT = np.datetime64("NaT")
@@ -173,3 +173,10 @@ def test_lists_of_tags_are_label_sets(blobs):
     some = [["c"], ["b"]]  # their own numbers would be other columns than the database's
     expected = metrics.mean_average_precision(codes[:2], np.array([[0, 0, 1], [0, 1, 0]]), codes, Y.toarray())
     assert metrics.mean_average_precision(codes[:2], some, codes, tags) == expected
+
+
+def test_an_empty_text_is_no_label():
+    with pytest.raises(ValueError, match=r'y holds the empty text "" .first in row 1., which is no label'):
+        encode_classes(["a", "", "b"])
+    assert without_label(["a", "", None]).tolist() == [False, True, True]
+    assert without_label(np.array(["a", ""])).tolist() == [False, True]

@@ -63,11 +63,13 @@ def _is_none(value: Any) -> bool:
 
 
 def without_label(y: Any) -> NDArray[np.bool_]:
-    """(n,): the rows without a label: missing ones, and −1 where that is scikit-learn's mark beside labels ≥ 0."""
+    """(n,): the rows without a label: missing ones, empty texts, and −1 where it is scikit-learn's mark for that."""
     y = as_array(y)
     if y.ndim != 1:
         return np.zeros(len(y), bool)
     missing = is_missing(y)
+    if y.dtype.kind in "UO":
+        missing |= y == ""
     if y.dtype.kind in "if" and (y[~missing] >= UNLABELLED).all():
         missing |= y == UNLABELLED
     return missing
@@ -185,11 +187,16 @@ def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]
 
 
 def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.int32] | None = None) -> None:
-    """Refuse −1 as the only negative one of sorted classes: it would silently be learned as a class of its own."""
+    """Refuse −1 as the only negative one of sorted classes, and "": they would silently be learned as classes."""
+    where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
+    if isinstance(classes[0], str) and classes[0] == "" and len(classes) > 1:
+        raise ValueError(
+            f'{name} holds the empty text ""{where}, which is no label. Drop those rows: keep = {name} != ""; '
+            f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class of its own, give it a name"
+        )
     if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
         return
     if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
-        where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
         raise ValueError(
             f"{name} holds -1{where}, scikit-learn's mark for rows without a label, beside labels from "
             f"{classes[1]} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "

@@ -286,6 +286,20 @@ def test_a_batch_in_parts_takes_the_same_steps(k, monkeypatch):
         smooth(accumulate=20).fit(X, y)
 
 
+def test_features_may_lie_far_from_zero(digits):
+    """Ninety steps do not bring batch norm's averages from 0 to there."""
+    X, y, Xq, yq = (each.astype(np.float32) for each in digits)
+    hasher = DeepDISH(32, epochs=10, device="cpu").fit(X + 1e5, y)
+    assert score(hasher, X + 1e5, y, Xq + 1e5, yq) > 0.9
+
+
+@pytest.mark.parametrize("params", [{"net": "vgg16"}, {"mirror": False}, {"augment": False}, {"image_size": 64}])
+def test_what_is_for_images_has_no_effect_on_vectors_and_says_so(params, blobs):
+    with pytest.warns(UserWarning, match=f"{next(iter(params))}: rows of features go through a perceptron") as said:
+        DeepDISH(8, n_iter=0, epochs=1, device="cpu", **params).fit(*blobs)
+    assert said[0].filename == __file__
+
+
 # --- errors ---
 
 

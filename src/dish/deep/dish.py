@@ -27,6 +27,7 @@ from dish.solver import cbcd
 
 Packed = NDArray[np.uint8]
 PAPER_ONLY = ("alpha", "mu", "stop_agreement")
+IMAGES_ONLY = ("augment", "mirror", "image_size")
 TRAINED_ONLY = (  # parameters of SGD and its rounds
     *("n_iter", "epochs", "alpha", "mu", "nu", "stop_agreement", "batch_size", "lr", "weight_decay", "accumulate"),
     *("augment", "checkpoint", "carry"),
@@ -171,10 +172,10 @@ class DeepDISH(DeepHasher):
         defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
         return [name for name in names if getattr(self, name) != defaults[name]]
 
-    def _warn_of_idle(self, names: tuple[str, ...], why: str) -> None:
+    def _warn_of_idle(self, names: tuple[str, ...], why: str, stacklevel: int = 5) -> None:
         if idle := self._given(names):
             they = "it has" if len(idle) == 1 else "they have"
-            warnings.warn(f"{', '.join(idle)}: {why}, so {they} no effect", stacklevel=5)
+            warnings.warn(f"{', '.join(idle)}: {why}, so {they} no effect", stacklevel=stacklevel)
 
     def _params_of(self, problem: Problem) -> dict[str, Any]:
         head = self._chosen_head(problem)
@@ -200,6 +201,9 @@ class DeepDISH(DeepHasher):
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         head = self._chosen_head(training.problem)
+        if training.problem.rows.ndim == 2 and training.frozen is None:
+            named = ("net",) if isinstance(self.net, str) else ()
+            self._warn_of_idle((*named, *IMAGES_ONLY), "rows of features go through a perceptron", stacklevel=4)
         if head == "codewords":
             learned = self._learn_codewords(training, done)
         elif head == "kernel":
@@ -259,6 +263,8 @@ class DeepDISH(DeepHasher):
 
     def _learn_codewords(self, training: Training, done: State | None) -> Fitted:
         self._warn_of_idle(PAPER_ONLY, "head='codewords' flips no bits and has one loss")
+        if training.problem.several:
+            self._warn_of_idle(("carry",), "codes of rows with several labels have a frame")
 
         def h_step(F: Tensor, packed: Packed) -> Packed:
             return self._h_step(training, F, packed)[0]

@@ -197,9 +197,8 @@ class DeepHasher(Hasher):
     def _start(self, problem: Problem) -> tuple[Training, State | None]:
         """The training at its beginning, or as a checkpoint left it."""
         with problem.ranks.raise_together():
-            some = problem.rows[:2]
             n_outputs, norm = self._outputs(problem)
-            model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, some, norm)
+            model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, problem.rows, norm)
             model = model.to(problem.device)
             if problem.rows.ndim == 4 and all(p.ndim <= 4 for p in model.parameters()):
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -127,21 +127,21 @@ def encode(model: HashingNet, x: Tensor, mirror: bool) -> Tensor:
 
 
 def make_model(
-    net: Any, weights: Any, image_size: int | None, n_outputs: int, some: Tensor, norm: bool = False
+    net: Any, weights: Any, image_size: int | None, n_outputs: int, rows: Tensor, norm: bool = False
 ) -> tuple[HashingNet, frozenset[str]]:
-    """The network for rows like ``some``, and the parameters of its body that came without weights.
+    """The network for such rows, and the parameters of its body that came without weights.
 
     A module is copied, so that the caller's stays as it is; vectors get a perceptron in place of a named network.
     """
     if isinstance(net, nn.Module):
         body, size, normal = copy.deepcopy(net), image_size or 0, nets.NETS["vgg16"].normal
     else:
-        spec = nets.spec(net if some.ndim == 4 else "mlp")
+        spec = nets.spec(net if rows.ndim == 4 else "mlp")
         body, size, normal = spec.make(None), image_size or spec.size, spec.normal
-    if some.ndim == 2:
+    if rows.ndim == 2:
         size = 0
     probe = HashingNet(nn.Identity(), 1, 1, size, normal)
-    x = probe.prepare(some.cpu())
+    x = probe.prepare(rows[:2].cpu())
     try:
         with torch.no_grad():
             phi = body.cpu().eval()(x)
@@ -151,6 +151,8 @@ def make_model(
     if not isinstance(phi, Tensor) or phi.ndim != 2:
         gave = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else f"a {type(phi).__name__}"
         raise ValueError(f"net must give one feature vector per row, a tensor (n, D); it gave {gave}")
+    if isinstance(body, nets.MLP):
+        body.begin_with(rows)
     fresh: list[str] = []
     if weights == OWN and isinstance(net, str):
         raise ValueError(

@@ -5,7 +5,7 @@ reads their files.
 """
 
 from dish.nets.catalogue import LITE, NETS, Normal, Spec, build, spec
-from dish.nets.small import FormerMLP
+from dish.nets.small import MLP, FormerMLP
 from dish.nets.weights import load_weights, read_weights
 
-__all__ = ["LITE", "NETS", "FormerMLP", "Normal", "Spec", "build", "load_weights", "read_weights", "spec"]
+__all__ = ["LITE", "MLP", "NETS", "FormerMLP", "Normal", "Spec", "build", "load_weights", "read_weights", "spec"]
