@@ -295,7 +295,7 @@ def test_features_may_lie_far_from_zero(digits):
 
 @pytest.mark.parametrize("params", [{"net": "vgg16"}, {"mirror": False}, {"augment": False}, {"image_size": 64}])
 def test_what_is_for_images_has_no_effect_on_vectors_and_says_so(params, blobs):
-    with pytest.warns(UserWarning, match=f"{next(iter(params))}: rows of features go through a perceptron") as said:
+    with pytest.warns(UserWarning, match=f"{next(iter(params))}: X holds rows of features, not images") as said:
         DeepDISH(8, n_iter=0, epochs=1, device="cpu", **params).fit(*blobs)
     assert said[0].filename == __file__
 

@@ -203,7 +203,7 @@ class DeepDISH(DeepHasher):
         head = self._chosen_head(training.problem)
         if training.problem.rows.ndim == 2 and training.frozen is None:
             named = ("net",) if isinstance(self.net, str) else ()
-            self._warn_of_idle((*named, *IMAGES_ONLY), "rows of features go through a perceptron", stacklevel=4)
+            self._warn_of_idle((*named, *IMAGES_ONLY), "X holds rows of features, not images", stacklevel=4)
         if head == "codewords":
             learned = self._learn_codewords(training, done)
         elif head == "kernel":

@@ -151,7 +151,7 @@ def make_model(
     if not isinstance(phi, Tensor) or phi.ndim != 2:
         gave = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else f"a {type(phi).__name__}"
         raise ValueError(f"net must give one feature vector per row, a tensor (n, D); it gave {gave}")
-    if isinstance(body, nets.MLP):
+    if isinstance(body, nets.MLP) and weights != OWN:
         body.begin_with(rows)
     fresh: list[str] = []
     if weights == OWN and isinstance(net, str):
