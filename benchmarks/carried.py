@@ -2,7 +2,7 @@
 
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from four fifths of the training rows
 of some of its classes; the other rows of these ask each other, half against half. No queries are used: by these runs
-the share of errors that is carried, and up to how many classes they are, were chosen (``dish.deep.top``). Writes
+the share of errors that is carried, and up to how many classes they are, were chosen (``dish.deep.heads``). Writes
 OUTPUT/carried.json.
 
     python benchmarks/carried.py data/tinyimagenet_lite0.npz --output out
@@ -21,7 +21,7 @@ import deep_vectors
 import real
 from deep_codewords import float_map, outputs
 from dish import DeepDISH, codes, machine, metrics
-from dish.deep import cycles, top
+from dish.deep import cycles, heads
 from dish.experiments.bench import write_json
 
 CLASSES, BITS, SHARES = (10, 25, 50, 100), (32, 64, 128), (0.3, 0.5, 0.7, 1.0)
@@ -69,8 +69,10 @@ def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
     outputs_of = [outputs(hasher, np.asarray(part.X, np.float32)) for part in (parts.queries, parts.base)]
     y = [parts.queries.y, parts.base.y]
     beta = fitted.beta
-    tops = {f"carried, {share}": top.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES}
-    tops["frame"] = top.turned(top.plain_top(C, signs, float(beta), rng), held, seen, rng)
+    tops = {
+        f"carried, {share}": heads.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES
+    }
+    tops["frame"] = heads.turned(heads.plain_top(C, signs, float(beta), rng), held, seen, rng)
     tops["frame"].C = fitted.C
     found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs_of], y)}
     for name, each in tops.items():

@@ -162,14 +162,14 @@ def alone_runs() -> list[Run]:
 def change(constants: dict[str, Any]) -> None:
     """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
     from dish.baselines import orthohash
-    from dish.deep import augment, codewords, cycles, dish, top, training
+    from dish.deep import augment, codewords, cycles, deep_dish, heads, training
 
-    modules = {"augment": augment, "codewords": codewords, "training": training, "top": top, "orthohash": orthohash}
+    modules = {"augment": augment, "codewords": codewords, "training": training, "top": heads, "orthohash": orthohash}
     for name, value in constants.items():
         if name == "hadamard":
             cycles.start_codes = hadamard_codes  # type: ignore[assignment]
         elif name == "fixed":
-            dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
+            deep_dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
         elif name.split(".")[0] in ("scratch", "tuned"):
             kind, field_ = name.upper().split(".")[0], name.split(".")[1]
             setattr(codewords, kind, replace(getattr(codewords, kind), **{field_: value}))
@@ -259,20 +259,22 @@ def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None,
         found["carries_errors"] = hasattr(hasher.model_.top, "carry")
     if run.method == "adsh":
         found |= learned_codes(hasher, data, query, base, codes)
-    top = hasher.model_.top
-    if not hasattr(top, "V") or "weights" in run.params:  # large networks are not asked twice
+    heads = hasher.model_.top
+    if not hasattr(heads, "V") or "weights" in run.params:  # large networks are not asked twice
         return found
     f = [outputs(hasher, data.X[rows]) for rows in (query, base)]
-    p = [top.posterior(each) for each in f]
+    p = [heads.posterior(each) for each in f]
     found["accuracy"] = float((p[0].argmax(1).cpu().numpy() == y[0]).mean())
     found["map_floats"] = float_map(p, y)
-    found["beta"] = float(top.beta.mean())
+    found["beta"] = float(heads.beta.mean())
     if f[0].shape[1] == hasher.n_bits:
         found["map_signs_of_outputs"] = mean_ap([np.packbits((each >= 0).cpu().numpy(), axis=1) for each in f], y)
     if keep is not None and run.trial == 0 and run.group == "main":
-        cosine = [(each @ top.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
-        arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": top.beta.cpu()}
-        np.savez_compressed(keep / f"{run.group}_{run.bits}.npz", **arrays, V=top.V.cpu(), offset=top.offset.cpu())
+        cosine = [(each @ heads.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
+        arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": heads.beta.cpu()}
+        np.savez_compressed(
+            keep / f"{run.group}_{run.bits}.npz", **arrays, V=heads.V.cpu(), offset=heads.offset.cpu()
+        )
     return found
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from dish import DISH, DeepDISH, machine, metrics
 from dish.datasets import load_cifar10
-from dish.deep.features import BATCH, Extractor
+from dish.deep.image_features import BATCH, Extractor
 from dish.experiments.bench import write_json
 from dish.experiments.tables import cell, markdown_grid
 

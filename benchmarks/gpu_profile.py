@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dish import DISH
-from dish.solver import cbcd
+from dish import DISH, cbcd
 from gpu import DEVICE, LOSSES, overlapping, several_labels, synchronize
 from scale import M, R, rows_on_gpu
 

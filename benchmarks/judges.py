@@ -1,8 +1,8 @@
 """Who tells from a few held-out rows whether codes should carry rounding errors: their labels, or p itself?
 
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from some training rows of some
-classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.top.gain``) is set beside the
-MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
+classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.heads.gain``) is set beside
+the MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
 OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame; and
 where one class has a larger share of the rows, what carried errors gain where p says so, by how even classes are.
 
@@ -24,7 +24,7 @@ import torch
 import real
 from deep_codewords import outputs
 from dish import DeepDISH, codes, machine, metrics
-from dish.deep import top
+from dish.deep import heads
 from dish.deep.codewords import FEWEST_ROWS
 from dish.deep.cycles import CodewordFit
 from dish.experiments.bench import write_json
@@ -83,7 +83,7 @@ def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> l
 
     def noted(self: CodewordFit, C: Any) -> Any:
         f = self.training.outputs()
-        held, seen = (top.Rows(f[i], self.t[i]) for i in (self.held, self.seen))
+        held, seen = (heads.Rows(f[i], self.t[i]) for i in (self.held, self.seen))
         fits.append((C, held, seen, {r: replace(self, n_bits=r).signs for r in BITS}))
         return fit_top(self, C)
 
@@ -92,7 +92,7 @@ def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> l
     CodewordFit.fit_top = fit_top  # type: ignore[method-assign]
     run = {"file": path.stem, "classes": n_classes, "rows": n, "share": share, "trial": trial}
     f, C = outputs(hasher, other.X), hasher.model_.top.C
-    lengths = [r for r in BITS if n_classes <= top.MOST_CLASSES * r]
+    lengths = [r for r in BITS if n_classes <= heads.MOST_CLASSES * r]
     return [{**run, "bits": r, **judged(*fits[0], r), **true_scores(*fits[0], r, f, C, other.y)} for r in lengths]
 
 
@@ -109,21 +109,21 @@ def evenness(run: dict[str, Any]) -> float:
     return round(1 / (share**2 + (1 - share) ** 2 / (l - 1)) / l, 6)
 
 
-def tops_of(C: Any, held: top.Rows, signs: Any) -> tuple[top.PosteriorTop, top.PosteriorTop]:
+def tops_of(C: Any, held: heads.Rows, signs: Any) -> tuple[heads.PosteriorTop, heads.PosteriorTop]:
     """A frame that is not turned yet, and carried errors."""
-    start = top.plain_top(C, signs, top.calibrate(C, held), np.random.RandomState(0))
-    return start, top.CarryingTop(C, torch.from_numpy(signs), start.beta, top.CARRY)
+    start = heads.plain_top(C, signs, heads.calibrate(C, held), np.random.RandomState(0))
+    return start, heads.CarryingTop(C, torch.from_numpy(signs), start.beta, heads.CARRY)
 
 
-def judged(C: Any, held: top.Rows, seen: top.Rows, signs: dict[int, Any], r: int) -> dict[str, Any]:
+def judged(C: Any, held: heads.Rows, seen: heads.Rows, signs: dict[int, Any], r: int) -> dict[str, Any]:
     """What carried errors gain, as held-out rows see it."""
     start, carrying = tops_of(C, held, signs[r])
-    scores = {"labels": label_map, "p": top.expected_map}
-    gains = {name: top.gain(carrying, start, held, seen, score) for name, score in scores.items()}
+    scores = {"labels": label_map, "p": heads.expected_map}
+    gains = {name: heads.gain(carrying, start, held, seen, score) for name, score in scores.items()}
     return {"held_out": len(held.f), **gains}
 
 
-def label_map(its: top.PosteriorTop, rows: top.Rows) -> float:
+def label_map(its: heads.PosteriorTop, rows: heads.Rows) -> float:
     """MAP of the codes of every second row among those of the others, and the other way round."""
     packed, y = codes.pack(its(rows.f).numpy()), rows.t.argmax(1).numpy()
     one, other = ((packed[i::2], y[i::2]) for i in range(2))
@@ -136,7 +136,7 @@ def true_scores(
     """MAP of other rows with both tops, on the codewords that the network was trained towards last."""
     start, carrying = tops_of(C, held, signs[r])
     q, found = min(QUERIES, len(y) // 3), {}
-    for name, its in (("carried", carrying), ("frame", top.turned(start, held, seen, np.random.RandomState(0)))):
+    for name, its in (("carried", carrying), ("frame", heads.turned(start, held, seen, np.random.RandomState(0)))):
         its.C = last
         packed = codes.pack(its(f).numpy())
         found[name] = float(metrics.mean_average_precision(packed[:q], y[:q], packed[q:], y[q:]))
@@ -148,7 +148,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     by_evenness: dict[str, list[float]] = {"even enough": [], "less even": []}
     for run in runs:
         if run["share"] and run["p"] > 0:
-            name = "even enough" if evenness(run) >= top.EVEN else "less even"
+            name = "even enough" if evenness(run) >= heads.EVEN else "less even"
             by_evenness[name].append(run["carried"] - run["frame"])
     runs = [run for run in runs if run["share"] == 0]
     gained = np.array([run["carried"] - run["frame"] for run in runs])

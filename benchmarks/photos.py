@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dish.deep.features import extractor
+from dish.deep.image_features import extractor
 from dish.io.images import decode
 from dish.machine import environment
 

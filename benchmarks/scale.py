@@ -25,7 +25,7 @@ import numpy as np
 from dish import DISH, load, machine, metrics
 from dish.datasets.synthetic import SyntheticImageNet
 from dish.experiments import bench
-from dish.io.cache import cache_folder
+from dish.io.data_cache import cache_folder
 from scale_plot import plot
 
 RESULTS = Path(__file__).parent / "results"
@@ -290,8 +290,7 @@ def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
 
 def one_rank(n: int, path: str) -> None:
     """This process's share of a fit; print a line of JSON. The first one writes the codes."""
-    from dish import parallel
-    from dish.solver import cbcd
+    from dish import cbcd, parallel
 
     steps, sweep = [], cbcd.sweep
 

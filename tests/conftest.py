@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dish import compiled
+from dish import numba_lazy
 from helpers.cli import run
 
-compiled.ENOUGH = 0  # small data go through the kernels here; test_compiled.py has what NumPy does in their place
+numba_lazy.ENOUGH = 0  # small data go through the kernels here; test_compiled.py has what NumPy does in their place
 
 LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
     "test_a_parent_that_is_killed_leaves_nobody_behind",

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dish
 from dish import DISH, DeepDISH, metrics
 from dish.baselines import REGISTRY
-from dish.deep.hasher import DeepHasher
+from dish.deep.deep_hasher import DeepHasher
 
 HASHERS = {"dish": DISH, "deepdish": DeepDISH, **REGISTRY}
 DEEP = [name for name, kind in HASHERS.items() if issubclass(kind, DeepHasher)]

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from dish import DISH, DeepDISH, codes, metrics, nets
+from dish.cbcd import algorithm1
+from dish.cbcd.cuda_sweep import can_fuse
 from dish.deep import training
-from dish.kernel import posterior
 from dish.kernel.functions import link
-from dish.kernel.pool import Pool
 from dish.parallel import ALONE
 from dish.parallel.transport import Transport, home_of
+from dish.posterior import regression
+from dish.posterior.pool import Pool
 from dish.similarity import from_labels
-from dish.solver import cbcd
-from dish.solver.fused import can_fuse
 from helpers.deep import patches, score
 from helpers.processes import succeed
 
@@ -27,9 +27,9 @@ def test_a_sweep_gives_the_same_codes():
     rng = np.random.default_rng(0)
     y, start = rng.integers(0, 7, 5001), codes.pack(rng.standard_normal((5001, 19)))
     q = torch.from_numpy(5 * rng.standard_normal((19, 5001))).float()
-    on_cpu, on_gpu = cbcd.PackedColumns(start, 19), cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 19)
-    cbcd.sweep(on_cpu, from_labels(y), q)
-    cbcd.sweep(on_gpu, from_labels(y).to(torch.device("cuda")), q.cuda())
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 19), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 19)
+    algorithm1.sweep(on_cpu, from_labels(y), q)
+    algorithm1.sweep(on_gpu, from_labels(y).to(torch.device("cuda")), q.cuda())
     np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
 
 
@@ -82,7 +82,7 @@ def test_bad_rows_on_the_gpu_are_named():
 
 
 def test_selection_of_many_ties():
-    columns = cbcd.DeviceColumns(torch.zeros(200_000, 1, dtype=torch.uint8, device="cuda"), 1)
+    columns = algorithm1.DeviceColumns(torch.zeros(200_000, 1, dtype=torch.uint8, device="cuda"), 1)
     for values in (torch.zeros(200_000), torch.arange(200_000) % 3, torch.randn(200_000)):
         sim = values.double().cuda()
         threshold, ties = columns.kth_largest(sim, 100_000)
@@ -96,7 +96,7 @@ def test_sums_by_group_are_exact(n_groups):
     rng = np.random.default_rng(0)
     row_group = torch.from_numpy(rng.integers(0, n_groups, 300_001).astype(np.int32))
     packed = codes.pack(rng.standard_normal((300_001, 3)))
-    on_gpu = cbcd.DeviceColumns(torch.from_numpy(packed).cuda(), 3)
+    on_gpu = algorithm1.DeviceColumns(torch.from_numpy(packed).cuda(), 3)
     H = torch.from_numpy(codes.unpack(packed, 3)).double()
     for k in range(3):
         sums, against = on_gpu.sums(k, row_group.cuda(), n_groups)
@@ -117,10 +117,10 @@ def test_a_sweep_over_many_label_sets_gives_the_same_codes():
     _, Y = many_label_sets()
     rng = np.random.default_rng(1)
     start, q = codes.pack(rng.standard_normal((len(Y), 12))), torch.from_numpy(rng.standard_normal((12, len(Y))))
-    on_cpu, on_gpu = cbcd.PackedColumns(start, 12), cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 12)
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 12), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 12)
     S = from_labels(Y)
-    a = cbcd.sweep(on_cpu, S, q)
-    b = cbcd.sweep(on_gpu, S.to(torch.device("cuda")), q.cuda())
+    a = algorithm1.sweep(on_cpu, S, q)
+    b = algorithm1.sweep(on_gpu, S.to(torch.device("cuda")), q.cuda())
     np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
     np.testing.assert_array_equal(a.hSh, b.hSh)
 
@@ -224,12 +224,12 @@ def test_the_fused_sweep_takes_the_steps_of_the_cpu(n, several):
     rng = np.random.default_rng(n)
     y = (rng.random((n, 30)) < 0.1).astype(int) if several else rng.integers(0, 7, n)
     start, S = codes.pack(rng.standard_normal((n, 35))), from_labels(y)
-    on_cpu, on_gpu = cbcd.PackedColumns(start, 35), cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 35)
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 35), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 35)
     assert can_fuse(on_gpu, S)
     for scale in (50.0, 0.0, 1.0):  # without linear terms nearly all scores are equal
         q = torch.from_numpy(scale * rng.standard_normal((35, n))).float()
-        a = cbcd.sweep(on_cpu, S, q, lam=3.0)
-        b = cbcd.sweep(on_gpu, S, q.cuda(), lam=3.0)
+        a = algorithm1.sweep(on_cpu, S, q, lam=3.0)
+        b = algorithm1.sweep(on_gpu, S, q.cuda(), lam=3.0)
         np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
         np.testing.assert_array_equal(a.hSh, b.hSh)
         np.testing.assert_allclose(a.qh, b.qh, rtol=1e-9, atol=1e-9)
@@ -238,21 +238,21 @@ def test_the_fused_sweep_takes_the_steps_of_the_cpu(n, several):
 
 def test_the_fused_sweep_refuses_what_is_not_finite():
     rng = np.random.default_rng(0)
-    H = cbcd.DeviceColumns(torch.from_numpy(codes.pack(rng.standard_normal((3000, 8)))).cuda(), 8)
+    H = algorithm1.DeviceColumns(torch.from_numpy(codes.pack(rng.standard_normal((3000, 8)))).cuda(), 8)
     q = torch.zeros(8, 3000, device="cuda")
     q[5, 77] = torch.nan
     with pytest.raises(ValueError, match="bit 5: the objective is nan"):
-        cbcd.sweep(H, from_labels(rng.integers(0, 3, 3000)), q)
+        algorithm1.sweep(H, from_labels(rng.integers(0, 3, 3000)), q)
 
 
 def test_a_sweep_without_the_kernel_takes_the_same_steps(monkeypatch):
     rng = np.random.default_rng(0)
     S, start = from_labels(rng.integers(0, 9, 20_000)), codes.pack(rng.standard_normal((20_000, 16)))
     q = torch.from_numpy(20 * rng.standard_normal((16, 20_000))).float().cuda()
-    fused, stepped = (cbcd.DeviceColumns(torch.from_numpy(start).cuda(), 16) for _ in range(2))
-    a = cbcd.sweep(fused, S, q)
-    monkeypatch.setattr(cbcd, "can_fuse", lambda H, S: False)
-    b = cbcd.sweep(stepped, S, q)
+    fused, stepped = (algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 16) for _ in range(2))
+    a = algorithm1.sweep(fused, S, q)
+    monkeypatch.setattr(algorithm1, "can_fuse", lambda H, S: False)
+    b = algorithm1.sweep(stepped, S, q)
     np.testing.assert_array_equal(fused.packed(), stepped.packed())
     assert (a.steps, a.flips) == (b.steps, b.flips)
 
@@ -268,8 +268,8 @@ def test_fused_steps_of_the_posterior_are_the_ordinary_ones(several, monkeypatch
     pool = Pool(U, torch.rand(n, device="cuda"), from_labels(y).to(U.device), ALONE, n)
     found = []
     for fused in (True, False):
-        monkeypatch.setattr(posterior, "can_compile", lambda device, fused=fused: fused)
-        W, b = posterior.regress(pool, np.arange(n), np.random.RandomState(0), share=0.333)
+        monkeypatch.setattr(regression, "can_compile", lambda device, fused=fused: fused)
+        W, b = regression.regress(pool, np.arange(n), np.random.RandomState(0), share=0.333)
         found.append(link(U @ W + b, not several))
     assert found[0].std() > 0.05
     assert (found[0] - found[1]).abs().max() < 0.01

@@ -12,14 +12,14 @@ __version__ = "0.1.0"
 # Public name → where it lives. Loaded on first use, so that `import dish` brings in neither torch nor numba.
 _NAMES = {
     "DISH": "dish.kernel.dish",
-    "DeepDISH": "dish.deep.dish",
+    "DeepDISH": "dish.deep.deep_dish",
     "HammingIndex": "dish.index",
     "load": "dish.registry",
-    "recommend": "dish.experiments.tune",
+    "recommend": "dish.evaluation.tune",
 }
 _MODULES = {
     "baselines": "dish.baselines",
-    "cbcd": "dish.solver.cbcd",
+    "cbcd": "dish.cbcd",
     "codes": "dish.codes",
     "datasets": "dish.datasets",
     "gist": "dish.datasets.gist",
@@ -32,15 +32,14 @@ _MODULES = {
 }
 
 if TYPE_CHECKING:
-    from dish import baselines, codes, datasets, kernel, metrics, nets, similarity
+    from dish import baselines, cbcd, codes, datasets, kernel, metrics, nets, similarity
     from dish.datasets import gist
-    from dish.deep.dish import DeepDISH
-    from dish.experiments.tune import recommend
+    from dish.deep.deep_dish import DeepDISH
+    from dish.evaluation.tune import recommend
     from dish.index import HammingIndex
     from dish.io import images, modelfile
     from dish.kernel.dish import DISH
     from dish.registry import load
-    from dish.solver import cbcd
 
 __all__ = [
     "DISH",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import team
-from dish.compiled import intrinsic, njit, pays
+from dish import threads
 from dish.lazy import numba
+from dish.numba_lazy import intrinsic, njit, pays
 
 Bytes = NDArray[np.uint8]
 
@@ -91,7 +91,7 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     words = as_words(A), as_words(B)
     if not pays(_hamming, len(A) * len(B)):
         return distances(*words).astype(np.int32)
-    return np.concatenate(team.over_rows(_hamming, words[:1], words[1]))
+    return np.concatenate(threads.over_rows(_hamming, words[:1], words[1]))
 
 
 def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -102,7 +102,7 @@ def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np
     Q, B = _same_width(queries, database)
     if not 1 <= k <= len(B):
         raise ValueError(f"k must be between 1 and the {len(B)} database rows, got {k}")
-    parts = team.over_rows(_nearest, (as_words(Q),), as_words(B), k)
+    parts = threads.over_rows(_nearest, (as_words(Q),), as_words(B), k)
     D, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return D, rows
 

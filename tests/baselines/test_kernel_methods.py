@@ -11,7 +11,7 @@ import dish
 from dish import codes, metrics
 from dish.baselines import REGISTRY, fasth, ksh, sdh
 from dish.baselines import _trees as trees
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.kernel.whitening import Whitening, gram
 from dish.similarity import from_labels
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from dish import datasets
 from dish.datasets import extract, tinyimagenet
-from dish.deep import features
+from dish.deep import image_features
 from dish.io.errors import DataFileError
 from dish.io.features import read_features
 from helpers.photos import Patches, draw
@@ -17,7 +17,7 @@ WNIDS = ("n01443537", "n02124075", "n07920052")
 @pytest.fixture
 def network(monkeypatch):
     patches = Patches()
-    monkeypatch.setattr(features, "extractor", lambda net=features.NET: patches)
+    monkeypatch.setattr(image_features, "extractor", lambda net=image_features.NET: patches)
     return patches
 
 
@@ -117,7 +117,7 @@ def test_a_call_that_was_cut_off_is_resumed(network, tmp_path, monkeypatch):
     whole = Patches.__call__
 
     def stops(self, pixels):
-        if self.seen >= 2 * features.BATCH:
+        if self.seen >= 2 * image_features.BATCH:
             raise KeyboardInterrupt
         return whole(self, pixels)
 
@@ -128,7 +128,7 @@ def test_a_call_that_was_cut_off_is_resumed(network, tmp_path, monkeypatch):
     monkeypatch.setattr(Patches, "__call__", whole)
     network.seen = 0
     assert extract.write_features(str(photos), output, "some net").n == 40
-    assert network.seen == 40 - 2 * features.BATCH
+    assert network.seen == 40 - 2 * image_features.BATCH
     assert np.load(tmp_path / "X.ids.npy").tolist() == [f"a/{i:02}.png" for i in range(40)]
 
 

@@ -9,8 +9,8 @@ import dish
 from dish import DISH, DeepDISH, nets
 from dish.deep import training
 from dish.deep.data import Problem
-from dish.kernel.posterior import MAX_LABELS
 from dish.parallel import ALONE
+from dish.posterior.regression import MAX_LABELS
 from dish.similarity import from_labels
 from helpers.deep import Tiny, patches, score, tiny
 

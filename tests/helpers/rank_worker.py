@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dish import DISH, parallel
-from dish.io import files as bulk
+from dish.cbcd import algorithm1
+from dish.io import batch_jobs as bulk
 from dish.similarity import from_labels
-from dish.solver import cbcd
 
 FITS = {  # parameters of fits that must give the same codes however many processes share the rows
     "classes": ({"n_bits": 12, "n_anchors": 60}, "y"),
@@ -73,9 +73,9 @@ def fits(ranks, folder):
 
 
 FORMS = {
-    "packed": lambda packed, r: cbcd.PackedColumns(packed, r),
-    "dense": lambda packed, r: cbcd.DenseColumns(packed, r),
-    "device": lambda packed, r: cbcd.DeviceColumns(torch.from_numpy(packed), r),
+    "packed": lambda packed, r: algorithm1.PackedColumns(packed, r),
+    "dense": lambda packed, r: algorithm1.DenseColumns(packed, r),
+    "device": lambda packed, r: algorithm1.DeviceColumns(torch.from_numpy(packed), r),
 }
 SWEEPS = ("2 alike", "3 classes", "sets", "many groups")  # columns alike have the largest sums, up to n
 
@@ -109,8 +109,8 @@ def sweeps(ranks, folder):
             S = from_labels(y[mine], ranks=ranks)
             for form, make in FORMS.items():
                 H = make(start[mine], q.shape[0])
-                done = [cbcd.sweep(H, S, q[:, mine].contiguous(), ranks=ranks) for _ in range(2)]
-                value = cbcd.objective(done[-1], S.squared_norm(), H.r)
+                done = [algorithm1.sweep(H, S, q[:, mine].contiguous(), ranks=ranks) for _ in range(2)]
+                value = algorithm1.objective(done[-1], S.squared_norm(), H.r)
                 where = f"{name}-{form}-{'equal' if equal else 'unequal'}-{ranks.world}-{ranks.rank}"
                 np.savez(folder / f"sweep-{where}.npz", codes=H.packed(), objective=value)
 
@@ -135,7 +135,7 @@ def nan_scores(ranks, folder):
     q = q[:, mine].contiguous()
     if ranks.rank == 0:
         q[3, 5] = torch.inf
-    cbcd.sweep(FORMS["packed"](start[mine], len(q)), from_labels(y[mine], ranks=ranks), q, ranks=ranks)
+    algorithm1.sweep(FORMS["packed"](start[mine], len(q)), from_labels(y[mine], ranks=ranks), q, ranks=ranks)
 
 
 def sections(ranks, folder):
@@ -210,16 +210,16 @@ def messages(ranks, folder):
         mine = ranks.my_rows(n, 1)
         y, F = rng.integers(0, 7, n)[mine], rng.standard_normal((n, 16))[mine]
         S = from_labels(y, ranks=ranks)
-        H = cbcd.PackedColumns(np.packbits(F >= 0, axis=1), 16)
+        H = algorithm1.PackedColumns(np.packbits(F >= 0, axis=1), 16)
         before = ranks.bytes, ranks.messages
-        done = cbcd.sweep(H, S, torch.from_numpy(F.T.copy()), ranks=ranks)
+        done = algorithm1.sweep(H, S, torch.from_numpy(F.T.copy()), ranks=ranks)
         sent.append([ranks.bytes - before[0], ranks.messages - before[1], done.steps])
     np.save(folder / f"sent-{ranks.rank}.npy", np.array(sent))
 
 
 def dies(ranks, folder):
     """The second process is killed in its third sweep."""
-    sweep, calls = cbcd.sweep, []
+    sweep, calls = algorithm1.sweep, []
 
     def deadly(*args, **kwargs):
         calls.append(1)
@@ -227,7 +227,7 @@ def dies(ranks, folder):
             os.kill(os.getpid(), 9)
         return sweep(*args, **kwargs)
 
-    cbcd.sweep = deadly
+    algorithm1.sweep = deadly
     data = np.load(folder / "data.npz")
     mine = ranks.my_rows(len(data["X"]), 32)
     DISH(**FITS["classes"][0], n_iter=6, init="random", checkpoint=folder / "state").fit(

@@ -21,8 +21,8 @@ from dish.index.hamming import HammingIndex
 from dish.web.app import create_app
 from dish.web.collection import Collection
 from dish.web.connections import protocol_of
-from dish.web.guard import Limits
 from dish.web.journal import Journal
+from dish.web.middleware import Limits
 
 JSON = {"content-type": "application/json"}
 

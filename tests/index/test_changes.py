@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dish import HammingIndex
-from dish.index import views
+from dish.index import accelerators
 from helpers.codes import assert_radius, brute_nearest, make, view_of
 
 # --- random sequences against a dictionary -----------------------------------------------------------------
@@ -77,8 +77,8 @@ class AgainstDictionary(RuleBasedStateMachine):
     def group(self):
         """A search that finds it worth its while to group the rows first."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(views, "FEWEST", 1)
-            patch.setattr(views, "REGROUP", 0)
+            patch.setattr(accelerators, "FEWEST", 1)
+            patch.setattr(accelerators, "REGROUP", 0)
             self.ix.search(self.pool[:1], 1)
         assert len(self.ix) == 0 or view_of(self.ix).n == self.ix.snapshot().n
 

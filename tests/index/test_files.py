@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex, codes
-from dish.index import views
+from dish.index import accelerators
 from dish.io import modelfile
 from helpers.codes import assert_radius, brute_nearest, make, queries_of, view_of
 
@@ -142,7 +142,7 @@ def test_approximate_mode():
 
 
 def test_the_approximate_mode_says_what_it_needs(monkeypatch):
-    monkeypatch.setattr(views.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(accelerators.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'dish-hash\[faiss\]'"):
         HammingIndex(64, mode="approximate")
     HammingIndex(64)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dish import HammingIndex, codes, team
-from dish.index import answers
+from dish import HammingIndex, codes, threads
+from dish.index import merge
 from helpers.codes import KINDS, assert_radius, brute_nearest, make, queries_of, settled, view_of
 
 # --- exactness --------------------------------------------------------------------------------------------
@@ -35,9 +35,9 @@ def test_search_equals_brute_force(kind, n_bits):
 @pytest.mark.parametrize("n_bits", [16, 64, 128, 192])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_query_at_a_time_shared_between_threads(kind, n_bits, monkeypatch):
-    monkeypatch.setattr(answers, "ROWS", 500)
-    monkeypatch.setattr(answers, "pays", lambda *_: True)
-    monkeypatch.setattr(team, "size", lambda most: max(1, min(3, most)))
+    monkeypatch.setattr(merge, "ROWS", 500)
+    monkeypatch.setattr(merge, "pays", lambda *_: True)
+    monkeypatch.setattr(threads, "size", lambda most: max(1, min(3, most)))
     B = make(kind, 3001, n_bits)
     Q = queries_of(B, 6, n_bits)
     ix = HammingIndex(n_bits)

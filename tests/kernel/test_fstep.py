@@ -6,10 +6,10 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from dish import codes
+from dish.cbcd import algorithm1
 from dish.kernel import fstep
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.similarity import LowRank
-from dish.solver import cbcd
 
 RNG = np.random.default_rng(5)
 
@@ -53,7 +53,7 @@ def linear_step(name, n=400, m=12, r=3, ridge=1e-3):
 
 def test_ridge_step_is_ridge_regression():
     step, K, H, rho = linear_step("ridge")
-    step.fit(cbcd.PackedColumns(codes.pack(H), H.shape[1]))
+    step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
     expected = Ridge(alpha=rho, fit_intercept=False).fit(K, H).coef_.T
     np.testing.assert_allclose(step.W, expected, atol=1e-9)
 
@@ -69,7 +69,7 @@ def test_iterated_steps_never_raise_the_loss_and_reach_its_minimum(name):
     step.N_STEPS = 1
     values = [total(step.W.numpy())]
     for _ in range(1500):
-        step.fit(cbcd.PackedColumns(codes.pack(H), H.shape[1]))
+        step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
         values.append(total(step.W.numpy()))
     assert (np.diff(values) <= 1e-9).all()
     if name == "logistic":
@@ -84,7 +84,7 @@ def test_iterated_steps_never_raise_the_loss_and_reach_its_minimum(name):
 
 def test_linear_terms_sum_to_the_whole_loss():
     step, K, H, rho = linear_step("hinge")
-    step.fit(cbcd.PackedColumns(codes.pack(H), H.shape[1]))
+    step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
     q, constant = step.linear_terms(scale=2.5)
     W = step.W.numpy()
     expected = 2.5 * (LITERAL["hinge"](H, K @ W).sum() + step.loss.curvature / 2 * rho * (W**2).sum())

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from dish import tf32
-from dish.kernel import features, frames, several, spectral
-from dish.kernel.problem import Problem
+from dish.cuda import tf32
+from dish.kernel import features, spectral
+from dish.kernel.fit_data import Problem
+from dish.posterior import multilabel, projection
 from dish.similarity import from_labels
 
 
@@ -15,12 +16,12 @@ def test_polar_factors_are_those_of_the_singular_values(shape):
     rng = np.random.default_rng(0)
     V = rng.standard_normal(shape) * np.logspace(0, -2, shape[1])
     left, _, right = np.linalg.svd(V, full_matrices=False)
-    np.testing.assert_allclose(frames.polar_factor(torch.from_numpy(V)), left @ right, atol=1e-9)
+    np.testing.assert_allclose(projection.polar_factor(torch.from_numpy(V)), left @ right, atol=1e-9)
 
 
 def test_a_polar_factor_without_full_rank_has_no_more():
     V = torch.from_numpy(np.random.default_rng(0).standard_normal((20, 3)) @ np.ones((3, 6)))
-    found = torch.linalg.svdvals(frames.polar_factor(V))
+    found = torch.linalg.svdvals(projection.polar_factor(V))
     np.testing.assert_allclose(found, [1, 0, 0, 0, 0, 0], atol=1e-6)
 
 
@@ -28,15 +29,15 @@ def test_a_polar_factor_without_full_rank_has_no_more():
 def test_signed_frames_are_the_same(shape):
     C = np.where(np.random.default_rng(0).random(shape) < 0.5, -1.0, 1.0)
     V = torch.from_numpy(C * np.abs(np.random.RandomState(3).standard_normal(shape)))
-    found = frames._signed_on_device(V, torch.from_numpy(C))
-    np.testing.assert_allclose(found, frames.frame(C, np.random.RandomState(3)), atol=1e-7)
+    found = projection._signed_on_device(V, torch.from_numpy(C))
+    np.testing.assert_allclose(found, projection.frame(C, np.random.RandomState(3)), atol=1e-7)
 
 
 def test_rotations_are_the_same():
     V = torch.from_numpy(np.random.default_rng(0).standard_normal((300, 6)) * np.linspace(1, 3, 6))
-    R, loss = frames.rotation(V, 10, 8, np.random.RandomState(0))
+    R, loss = projection.rotation(V, 10, 8, np.random.RandomState(0))
     start = torch.from_numpy(np.linalg.qr(np.random.RandomState(0).standard_normal((10, 10)))[0][:6].copy())
-    on_device, its_loss = frames._rotation_on_device(V, start, 8)
+    on_device, its_loss = projection._rotation_on_device(V, start, 8)
     np.testing.assert_allclose(on_device, R, atol=1e-8)
     np.testing.assert_allclose(its_loss, loss)
 
@@ -54,8 +55,8 @@ def test_held_out_maps_are_the_same(many):
         found = sets[group.numpy()] if many else group.numpy()
         return torch.from_numpy(found).double() if as_tensor else found
 
-    expected = several.held_out_map(labels, V, offset, *scored)
-    found = several.held_out_map(lambda group: labels(group, as_tensor=True), V, offset, *scored)
+    expected = multilabel.held_out_map(labels, V, offset, *scored)
+    found = multilabel.held_out_map(lambda group: labels(group, as_tensor=True), V, offset, *scored)
     assert 0.1 < expected < 0.9
     assert found == pytest.approx(expected, abs=1e-12)
 

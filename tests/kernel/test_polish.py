@@ -7,7 +7,7 @@ import torch
 from dish import DISH
 from dish.io.rows import RowSource
 from dish.kernel import features, polish
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.similarity import from_labels
 from helpers.similarities import KINDS
 

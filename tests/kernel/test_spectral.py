@@ -8,7 +8,7 @@ import torch
 from dish import codes
 from dish.io.rows import RowSource
 from dish.kernel import features, spectral, squaring
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.similarity import LowRank, from_labels
 from helpers.similarities import KINDS
 

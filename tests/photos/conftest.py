@@ -2,14 +2,14 @@
 
 import pytest
 
-from dish.deep import features
+from dish.deep import image_features
 from helpers.photos import Patches, draw
 
 
 @pytest.fixture
 def network(monkeypatch):
     patches = Patches()
-    monkeypatch.setattr(features, "extractor", lambda net=features.NET: patches)
+    monkeypatch.setattr(image_features, "extractor", lambda net=image_features.NET: patches)
     return patches
 
 

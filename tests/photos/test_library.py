@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from dish.io.featurecache import FeatureCache
+from dish.io.feature_cache import FeatureCache
 from dish.photos import Wishes, open_library
-from dish.photos.alike import groups_alike
+from dish.photos.duplicates import groups_alike
 from dish.photos.library import labels_of, scan
 from dish.photos.state import read_state
 from dish.web.photos import open_photos
@@ -106,7 +106,7 @@ def test_a_crash_half_way_loses_nothing(folder, home, network, monkeypatch):
 
 
 def test_features_resume_where_they_were_stopped(folder, home, network, monkeypatch):
-    monkeypatch.setattr("dish.deep.features.BATCH", 4)
+    monkeypatch.setattr("dish.deep.image_features.BATCH", 4)
     whole, put = FeatureCache.put, []
 
     def stop_after_two(self, *given):

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from dish import DISH, codes
 from dish.index.hamming import HammingIndex
-from dish.web import guard
+from dish.web import middleware
 from dish.web.app import STATIC, create_app
 from dish.web.collection import Collection
 from dish.web.journal import Journal
@@ -68,7 +68,7 @@ def test_the_short_way_to_a_search_answers_as_the_long_way_does(client, body):
 def test_radius_takes_all_that_are_near_and_says_what_was_cut_off(learned):
     hasher, X, _, ids = learned
     base = hasher.transform(X)
-    client = make_client(learned, guard.Limits(max_k=5))
+    client = make_client(learned, middleware.Limits(max_k=5))
     D = codes.hamming(base[:1], base)[0]
     n = int((D <= 3).sum())
     assert n > 5
@@ -119,7 +119,7 @@ def test_encode_gives_the_codes_of_the_hasher(client, learned):
 
 
 def test_k_beyond_the_index_gives_all_of_it(learned):
-    client = make_client(learned, guard.Limits(max_k=10_000))
+    client = make_client(learned, middleware.Limits(max_k=10_000))
     answer = client.post("/search", json={"id": 1000, "k": 10_000}).json()
     assert sorted(answer["ids"]) == list(range(1000, 1600))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dish.web.collection import Collection
-from dish.web.guard import network_of
+from dish.web.middleware import network_of
 from helpers.web import JSON, Slow, listening, make_index
 
 HALF = b"GET /info HTTP/1.1\r\nhost: localhost\r\nx-drip: "

@@ -10,7 +10,7 @@ from PIL import Image
 from dish.index.hamming import HammingIndex
 from dish.web import demo
 from dish.web.collection import Collection
-from dish.web.guard import Limits
+from dish.web.middleware import Limits
 from helpers.page import needs_browser, opened, serving, until, wait_for_hits
 
 pytestmark = needs_browser

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from dish.deep import features
+from dish.deep import image_features
 from dish.photos import Wishes
 from dish.web.photos import open_photos
 from helpers.page import needs_browser, opened, serving, until, wait_for_hits
@@ -21,7 +21,7 @@ BODY = 4 << 20  # of the service, at most, unless told otherwise: less than the 
 @pytest.fixture(scope="module")
 def cheap():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "extractor", lambda net=features.NET: Patches())
+        patch.setattr(image_features, "extractor", lambda net=image_features.NET: Patches())
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dish import DISH
 from dish.index.hamming import HammingIndex
-from dish.web import address, guard, server
+from dish.web import middleware, server, sockets
 from dish.web.journal import Journal, JournalError, pending
 from helpers.web import Server
 
@@ -196,7 +196,7 @@ def test_damaged_files_are_one_clear_line_and_exit_code_2(files, monkeypatch, ca
 
 def test_other_machines_only_with_a_warning(learned, capsys):
     for token, says in ((None, "ANYONE"), ("t", "token is required")):
-        address._warn_open("0.0.0.0", guard.Limits(token=token))
+        sockets._warn_open("0.0.0.0", middleware.Limits(token=token))
         assert says in capsys.readouterr().err
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dish.web import address, workers
-from dish.web.guard import Limits
+from dish.web import sockets, workers
+from dish.web.middleware import Limits
 from helpers.web import Server
 
 
@@ -108,13 +108,13 @@ def test_workers_do_not_take_items(files, capsys, monkeypatch):
 
 
 def test_an_address_in_use_is_not_shared_with_a_stranger():
-    first = address.listen("127.0.0.1", 0, workers=2)
+    first = sockets.listen("127.0.0.1", 0, workers=2)
     try:
         port = first[0].getsockname()[1]
         assert {one.getsockname()[1] for one in first} == {port}
         for n in (1, 2):
             with pytest.raises(OSError, match="cannot listen"):
-                address.listen("127.0.0.1", port, workers=n)
+                sockets.listen("127.0.0.1", port, workers=n)
     finally:
         for one in first:
             one.close()

@@ -11,11 +11,11 @@ from torch import Tensor
 from dish.baselines._pairs import labelled
 from dish.io.rows import RowSource
 from dish.kernel.defaults import chosen_kernel
+from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Posterior
-from dish.kernel.hasher import KernelHasher
-from dish.kernel.posterior import Pool, regress, whitening
-from dish.kernel.problem import Problem
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.parallel import ALONE, Ranks
+from dish.posterior.regression import Pool, regress, whitening
 from dish.similarity import Classes, Similarity
 
 STEPS = 1.4  # as many as DISH takes in its two rounds

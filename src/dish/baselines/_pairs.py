@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.kernel.features import row_blocks
+from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Linear
-from dish.kernel.problem import Problem
 from dish.similarity import Classes, LabelCounts, Similarity
 
 POOL = 2048  # rows drawn as possible partners of a block of rows

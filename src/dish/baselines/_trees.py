@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.compiled import njit, prange
+from dish.numba_lazy import njit, prange
 
 
 class Trees(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from dish import codes
 from dish.deep.checkpoint import State
 from dish.deep.data import Problem
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 GAMMA = 200.0  # weight of ‖V − U‖² beside ‖UVᵀ − rS‖²

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer
-from dish.compiled import njit
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
+from dish.numba_lazy import njit
 
 
 class BRE(KernelHasher):

@@ -6,8 +6,8 @@ Guo, Li, "CNN based hashing for image retrieval", arXiv 1509.01354 (cited by the
 from __future__ import annotations
 
 from dish.deep.checkpoint import State
-from dish.deep.dish import train_classifier
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_dish import train_classifier
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Training
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer
-from dish.compiled import njit
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.machine import threads_for
+from dish.numba_lazy import njit
 from dish.similarity import Similarity
 
 

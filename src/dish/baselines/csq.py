@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dish.baselines._centres import row_centres
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 QUANTISATION = 1e-4  # weight of the mean of (|z| − 1)²

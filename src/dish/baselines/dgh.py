@@ -14,8 +14,8 @@ from dish import codes
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer, check_number, check_option
-from dish.compiled import njit, prange
-from dish.kernel.frames import rotation
+from dish.numba_lazy import njit, prange
+from dish.posterior.projection import rotation
 
 
 class DGH(AnchorGraphHasher):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over entries

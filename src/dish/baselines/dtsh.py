@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dish.baselines.dhn import similar_pairs
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 MARGIN = 0.25  # of θ⁺ − θ⁻, a share of r/2, which is as large as θ becomes with codes

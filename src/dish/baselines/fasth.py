@@ -27,11 +27,11 @@ from dish import codes
 from dish.baselines import _trees as trees
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_option
-from dish.compiled import njit
 from dish.hasher import Encoder
+from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
-from dish.kernel.problem import Problem
+from dish.kernel.kernel_hasher import KernelHasher
+from dish.numba_lazy import njit
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 
 N_STARTS = 10  # random signs of the blocks to start from

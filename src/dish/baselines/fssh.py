@@ -14,7 +14,7 @@ from dish.baselines.itq import label_covariances
 from dish.checks import check_integer, check_number
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.similarity import Classes, LabelCounts
 
 

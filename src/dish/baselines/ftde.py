@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
-from dish.compiled import njit
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
+from dish.numba_lazy import njit
 from dish.similarity import Similarity
 
 TRIPLETS = 30  # per anchor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 PENALTY = 0.1  # weight of the mean of |F − sgn F|³

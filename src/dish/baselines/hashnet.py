@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dish.baselines.dhn import similar_pairs
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 STEEPEST = 10.0  # β at the end

@@ -13,8 +13,8 @@ from dish.baselines._hadamard import codes_by_group, codewords
 from dish.baselines._pairs import labelled
 from dish.baselines.sdh import f_step
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
-from dish.kernel.posterior import n_labels
+from dish.kernel.kernel_hasher import KernelHasher
+from dish.posterior.regression import n_labels
 
 
 class HCSDH(KernelHasher):

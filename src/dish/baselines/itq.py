@@ -18,9 +18,9 @@ from dish.baselines._pairs import labelled
 from dish.baselines._pca import PCAHasher, principal, project
 from dish.checks import check_integer, check_number
 from dish.kernel.features import feature_blocks
-from dish.kernel.frames import rotation
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
+from dish.posterior.projection import rotation
 from dish.similarity import Classes, LabelCounts
 
 

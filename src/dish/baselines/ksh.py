@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dish.checks import check_flag, check_integer
 from dish.kernel.accelerated import descend
+from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
-from dish.kernel.problem import Problem
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
 from dish.similarity import Similarity
 

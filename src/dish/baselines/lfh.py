@@ -11,7 +11,7 @@ from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer, check_number
 from dish.kernel.features import row_blocks
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.machine import threads_for
 from dish.similarity import Similarity
 

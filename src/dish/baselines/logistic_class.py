@@ -12,7 +12,7 @@ from torch import Tensor
 from dish.baselines._hadamard import codewords
 from dish.baselines._logistic import LogisticHasher
 from dish.kernel.functions import Posterior
-from dish.kernel.posterior import Pool
+from dish.posterior.regression import Pool
 
 
 @dataclass(frozen=True)

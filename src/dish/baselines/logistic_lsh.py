@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dish.baselines._logistic import LogisticHasher
-from dish.kernel.posterior import MOST_HELD_OUT, Pool
+from dish.posterior.regression import MOST_HELD_OUT, Pool
 
 
 class LogisticLSH(LogisticHasher):

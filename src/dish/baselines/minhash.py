@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from dish.compiled import njit, prange
 from dish.hasher import Hasher, as_rows
+from dish.numba_lazy import njit, prange
 
 PRIME = 2**31 - 1  # products of two residues fit in uint64
 DEGREE = 3  # polynomials of degree 3 are 4-wise independent: runs of neighbouring members do no harm

@@ -12,7 +12,7 @@ from torch import Tensor
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer, check_number
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.machine import threads_for
 
 

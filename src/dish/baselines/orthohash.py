@@ -13,7 +13,7 @@ from dish.baselines._centres import centres
 from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, one_hot
 from dish.deep.data import Problem
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.solved import settle
 from dish.deep.training import Batch, Training
 

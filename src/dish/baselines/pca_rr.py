@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from dish.baselines._pca import PCAHasher, principal
-from dish.kernel.frames import rotation
+from dish.posterior.projection import rotation
 
 
 class PCARR(PCAHasher):

@@ -19,11 +19,11 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
-from dish.compiled import njit, prange
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.whitening import Whitening
+from dish.numba_lazy import njit, prange
 from dish.similarity import Classes, LabelCounts
 
 MAX_PASSES = 10  # over the bits in one B-step, as its authors do; most rows stop changing before

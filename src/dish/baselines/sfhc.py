@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dish.baselines.dhn import similar_pairs
 from dish.deep.checkpoint import State
-from dish.deep.hasher import DeepHasher, Fitted
+from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
 
 

@@ -18,7 +18,7 @@ from dish import codes
 from dish.baselines._pairs import regress, sample_pairs
 from dish.checks import check_integer, check_number, check_option
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]

@@ -8,10 +8,10 @@ from dish.baselines._pairs import labelled
 from dish.baselines.itq import label_covariances
 from dish.checks import check_integer, check_number
 from dish.kernel.features import feature_blocks
-from dish.kernel.frames import rotation
 from dish.kernel.functions import Linear
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
+from dish.posterior.projection import rotation
 
 
 class WhitenedITQ(KernelHasher):

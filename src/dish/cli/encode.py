@@ -57,8 +57,8 @@ def encode(
     if output.suffix in NOT_NPY:
         raise ValueError(f"codes are written as .npy (packed uint8), not as {output.suffix}: name {output.stem}.npy")
     from dish import parallel
-    from dish.io.cache import save_npy
-    from dish.io.files import encode_file
+    from dish.io.batch_jobs import encode_file
+    from dish.io.data_cache import save_npy
 
     hasher: Any = load_model(model)
     columns = columns_of(x_column, y_column, id_column, header)
@@ -132,7 +132,7 @@ def evaluate(
     if picture is not None:
         check_writable(picture, model, *db, *queries)
     from dish import parallel
-    from dish.io.files import evaluate_files
+    from dish.io.batch_jobs import evaluate_files
 
     hasher = load_model(model)
     columns = columns_of(x_column, y_column, id_column, header)
@@ -172,7 +172,7 @@ def _beside(hasher: Any, queries: Any, database: Any, seen: Path | None, columns
             raise ValueError(f"other rankings cannot be had: {why}")
         typer.echo(f"dish: note: nothing is ranked beside the model: {why}", err=True)
         return []
-    from dish.experiments.compare import compare
+    from dish.evaluation.compare import compare
 
     labels = None if seen is None else read_labels(seen, columns.only_labels())
     pairs = [(X[:], y) for X, y in (queries, database)]

@@ -227,7 +227,7 @@ def _fit_images(
     folder: Path, labels: Path | None, columns: Columns, output: Path, checkpoint: Path | None, parameters: Any
 ) -> str:
     from dish import parallel
-    from dish.deep.dish import DeepDISH
+    from dish.deep.deep_dish import DeepDISH
     from dish.io.tables import read_labels
 
     y = None if labels is None else read_labels(labels, columns)

@@ -70,7 +70,7 @@ def photos(
         raise ValueError("--epochs needs --train: without it no network is trained")
     if find_spec("PIL") is None:  # said at once, for all that is missing then
         raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
-    from dish.photos.plan import EPOCHS, Wishes
+    from dish.photos.options import EPOCHS, Wishes
     from dish.photos.state import home_of
     from dish.web.photos import open_photos, open_quickly
 
@@ -79,8 +79,8 @@ def photos(
         _report(open_quickly(folder, wishes, cache or home_of(folder), _say))
         return
     from dish.web import server
-    from dish.web.guard import Limits
     from dish.web.logs import start_log
+    from dish.web.middleware import Limits
 
     start_log(logging.WARNING)  # a line per thumbnail would bury what is said
     found, library = open_photos(folder, wishes, cache, writable=writable, say=_say)

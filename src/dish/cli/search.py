@@ -86,7 +86,7 @@ def _open_index(path: Path) -> HammingIndex:
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
     """Codes with their ids and labels in a new index, or in one that is there."""
     from dish.index.hamming import HammingIndex
-    from dish.io.codesfile import note_of
+    from dish.io.code_provenance import note_of
 
     (B, ids, labels), note = coded, note_of(path)
     if ix is None:
@@ -113,7 +113,7 @@ def search(
 ) -> None:
     """The nearest rows of each query, exact."""
     from dish.index.hamming import HammingIndex
-    from dish.io.codesfile import model_of
+    from dish.io.code_provenance import model_of
 
     ix, Q = HammingIndex.load(index), _read_codes(queries)
     ix.check_model(model_of(queries), str(queries))
@@ -135,7 +135,7 @@ def push(
     header: Header = None,
 ) -> None:
     """Upload packed codes; makes the table if there is none."""
-    from dish.io.codesfile import note_of
+    from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
     B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
@@ -160,7 +160,7 @@ def search_store(
     json: AsJson = False,
 ) -> None:
     """The nearest rows of each query, exact."""
-    from dish.io.codesfile import note_of
+    from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
     Q, note = _read_codes(queries), note_of(queries)

@@ -53,8 +53,8 @@ def serve(
             f"--workers {workers} and --writable do not go together: several workers share one index, which none of "
             "them may change; leave out one of the two"
         )
-    from dish.web.guard import Limits
     from dish.web.logs import start_log
+    from dish.web.middleware import Limits
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     start_log()
@@ -108,8 +108,8 @@ def demo(
 def _serve_demo(data: str, host: str, port: int) -> None:
     from dish.web import server
     from dish.web.demo import DEMOS
-    from dish.web.guard import Limits
     from dish.web.logs import start_log
+    from dish.web.middleware import Limits
 
     if data not in DEMOS:
         raise ValueError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")

@@ -48,7 +48,7 @@ def tune(
     """Try bits, anchors, weights and losses on held-out rows within a given time; recommend what to fit with."""
     if picture is not None:
         check_writable(picture, rows, labels)
-    from dish.experiments.tune import recommend
+    from dish.evaluation.tune import recommend
 
     columns = columns_of(x_column, y_column, id_column, header)
     X, y = rows_and_labels(rows, labels, columns, drop_unlabelled)

@@ -12,8 +12,8 @@ def warmup() -> None:
     They are kept in the user's cache folder; NUMBA_CACHE_DIR or DISH_CACHE name another one, now and when they are
     used.
     """
-    from dish.compiled import cache_folder
     from dish.experiments import warmup as ahead
+    from dish.numba_lazy import cache_folder
 
     print("dish: compiling, once …", flush=True)
     seconds = ahead.compile_all(lambda line: print(f"  {line}", flush=True))

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dish.datasets import cifar
 from dish.datasets.tinyimagenet import is_tinyimagenet, list_tinyimagenet
-from dish.deep import features
+from dish.deep import image_features
 from dish.io import images
-from dish.io.cache import save_npy
-from dish.io.featurecache import FeatureCache
+from dish.io.data_cache import save_npy
+from dish.io.feature_cache import FeatureCache
 from dish.progress import progress
 
 SETS: dict[str, Callable[[], Any]] = {"cifar10": cifar.load_cifar10}  # images by name
@@ -46,7 +46,7 @@ def write_features(source: str, output: Path, net: str) -> Extracted:
     files, labels = list_images(Path(source))
     unfinished = output.with_name(f".{output.name}.unfinished.db")
     with FeatureCache(unfinished, net) as kept:
-        features.file_features(files, kept, net)
+        image_features.file_features(files, kept, net)
         problems = kept.problems()
         if 2 * len(problems) > len(files):
             first = next(iter(problems.values()))
@@ -82,11 +82,11 @@ def list_images(folder: Path) -> tuple[dict[str, Path], dict[str, str] | None]:
 def array_features(pixels: NDArray[np.uint8], net: str) -> NDArray[np.float32]:
     """Features (n, D) of images (n, H, W, 3), each resized to what the network takes."""
     Image = importlib.import_module("PIL.Image")
-    phi = features.extractor(net)
+    phi = image_features.extractor(net)
     X = np.empty((len(pixels), phi.width), np.float32)
     with progress("computing features", len(pixels)) as step:
-        for i in range(0, len(pixels), features.BATCH):
-            some = pixels[i : i + features.BATCH]
+        for i in range(0, len(pixels), image_features.BATCH):
+            some = pixels[i : i + image_features.BATCH]
             size = (phi.side, phi.side)
             larger = [np.asarray(Image.fromarray(x).resize(size, Image.Resampling.BILINEAR)) for x in some]
             X[i : i + len(some)] = phi(np.stack(larger))

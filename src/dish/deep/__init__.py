@@ -6,7 +6,7 @@ and ``top`` for training towards codewords and ``kernel_top`` for frozen network
 that is not trained.
 """
 
-from dish.deep.dish import DeepDISH
-from dish.deep.hasher import DeepHasher
+from dish.deep.deep_dish import DeepDISH
+from dish.deep.deep_hasher import DeepHasher
 
 __all__ = ["DeepDISH", "DeepHasher"]

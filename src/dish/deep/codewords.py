@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dish import codes
-from dish.deep.top import cosines
+from dish import cbcd, codes
+from dish.deep.heads import cosines
 from dish.similarity import Classes, Similarity, from_labels
-from dish.solver import cbcd
 
 MARGIN = 0.2
 NORM = True  # whether the outputs have batch norm

@@ -15,9 +15,9 @@ from dish import codes
 from dish.deep import codewords
 from dish.deep.checkpoint import State
 from dish.deep.codewords import codeword_loss, hold_out, label_loss, least_distance, one_hot, start_codes
+from dish.deep.heads import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top, top_of
 from dish.deep.model import state_arrays
 from dish.deep.solved import regress, settle
-from dish.deep.top import PosteriorTop, Rows, fit_label_top, fit_top, plain_label_top, plain_top, top_of
 from dish.deep.training import Batch, Training, seed_generators
 
 Packed = NDArray[np.uint8]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import datasets, machine, metrics, registry
-from dish.deep.hasher import DeepHasher
+from dish.deep.deep_hasher import DeepHasher
 from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.significance import KEY
 from dish.io.atomic import write_atomically

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dish.evaluation.compare import Line
+from dish.evaluation.tune import Recommendation
 from dish.experiments import paper
-from dish.experiments.compare import Line
 from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.tables import title, values
-from dish.experiments.tune import Recommendation
 from dish.io.atomic import write_atomically
 
 if TYPE_CHECKING:

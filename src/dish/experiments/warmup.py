@@ -17,9 +17,9 @@ from dish.machine import usable_cores
 BEGIN = """
 import tempfile, warnings
 import numpy as np
-from dish import DISH, HammingIndex, compiled, metrics
+from dish import DISH, HammingIndex, metrics, numba_lazy
 warnings.simplefilter("ignore")
-compiled.ENOUGH = 0
+numba_lazy.ENOUGH = 0
 rng = np.random.default_rng(0)
 n = 20_000  # so many that no kernel is spared
 X, y = rng.standard_normal((n, 4)).astype(np.float32), np.arange(n) % 3

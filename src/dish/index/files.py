@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dish.index.ids import from_text, to_text
+from dish.index.label_table import Vocabulary, from_json
 from dish.index.snapshot import MakeView, Snapshot
-from dish.index.vocabulary import Vocabulary, from_json
 from dish.index.words import words_of
 from dish.io.modelfile import Arrays
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dish.codes import popcount
-from dish.compiled import njit
 from dish.index.hashtable import slot_of
+from dish.numba_lazy import njit
 
 
 @njit(nogil=True, cache=True)

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
+from dish.ids_and_labels import Ids, as_ids, as_labels
+from dish.index.accelerators import Groups, Lists, require_faiss
 from dish.index.files import from_arrays, to_arrays
 from dish.index.snapshot import MakeView, Snapshot
-from dish.index.views import Groups, Lists, require_faiss
 from dish.index.words import to_words, words_of
 from dish.io import modelfile
-from dish.items import Ids, as_ids, as_labels
 
 MOST_ROWS = 2**31 - 1
 

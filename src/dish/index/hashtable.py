@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.compiled import njit
+from dish.numba_lazy import njit
 
 
 @njit(nogil=True, cache=True)

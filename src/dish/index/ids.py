@@ -8,8 +8,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.ids_and_labels import Ids
 from dish.index import hashtable
-from dish.items import Ids
 
 
 class IntegerLookup:

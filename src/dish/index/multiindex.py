@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.codes import popcount
-from dish.compiled import njit
 from dish.index.scan import keep_nearest, longer
+from dish.numba_lazy import njit
 
 
 @njit(nogil=True, cache=True)

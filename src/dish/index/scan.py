@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import team
+from dish import threads
 from dish.codes import byte_table, popcount
-from dish.compiled import njit
+from dish.numba_lazy import njit
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
 
@@ -27,7 +27,7 @@ def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int =
 
     With a large k, fewer queries at a time: each needs room for some k candidates.
     """
-    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // team.size(len(Q)))))
+    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // threads.size(len(Q)))))
     return share_out(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
 
 
@@ -40,7 +40,7 @@ def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
         for i in rest:
             results[i] = work(parts[i])
 
-    team.run(take, team.size(len(parts)))
+    threads.run(take, threads.size(len(parts)))
     return results
 
 

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import pack
+from dish.ids_and_labels import Ids, as_ids, label_array
 from dish.index import scan
-from dish.index.answers import Kernel, merge, merge_within, rerank, run, run_within, without
+from dish.index.accelerators import Groups, Lists, Views
 from dish.index.ids import IntegerLookup, StringLookup
-from dish.index.views import Groups, Lists, Views
-from dish.index.vocabulary import Vocabulary
+from dish.index.label_table import Vocabulary
+from dish.index.merge import Kernel, merge, merge_within, rerank, run, run_within, without
 from dish.index.words import as_outputs, to_bytes, to_words
-from dish.items import Ids, as_ids, label_array
 
 MakeView = Callable[[NDArray[Any]], Groups | Lists]
 NONE = np.empty(0, np.int64)

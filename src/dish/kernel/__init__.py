@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from dish.kernel.anchors import choose_anchors
     from dish.kernel.dish import DISH
     from dish.kernel.features import FeatureMap, KernelRows
+    from dish.kernel.fit_data import Problem, prepare
     from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep, Loss
     from dish.kernel.functions import Classifiers, HashFunction, Linear
-    from dish.kernel.hasher import KernelHasher
-    from dish.kernel.problem import Problem, prepare
+    from dish.kernel.kernel_hasher import KernelHasher
     from dish.kernel.spectral import Relaxation, spectral_start
     from dish.kernel.whitening import Whitening, gram
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dish.cbcd import MAX_STEPS
 from dish.kernel.fstep import LOSSES
-from dish.kernel.posterior import MAX_LABELS, can_learn_posterior
+from dish.posterior.regression import MAX_LABELS, can_learn_posterior
 from dish.similarity import Similarity
-from dish.solver.cbcd import MAX_STEPS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes, machine, parallel
+from dish import cbcd, codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
@@ -18,18 +18,17 @@ from dish.io.rows import RowSource
 from dish.kernel import inputs
 from dish.kernel.defaults import FULL, ROUGH, Effort, check_resumable, chosen_kernel, linear_loss, takes_posterior
 from dish.kernel.fingerprint import fingerprint
+from dish.kernel.fit_data import Problem, shared_random_state
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.functions import Classifiers, HashFunction, Posterior
-from dish.kernel.hasher import KernelHasher
+from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.polish import polish
-from dish.kernel.posterior import codes_of_labels, fit_posterior
-from dish.kernel.problem import Problem, shared_random_state
 from dish.kernel.spectral import first_codes, spectral_start
 from dish.lazy import torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
+from dish.posterior.regression import codes_of_labels, fit_posterior
 from dish.similarity import Classes, Similarity, check_labels, from_labels
-from dish.solver import cbcd
 
 FStep = LinearStep | ClassifierStep
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import codes
+from dish.cbcd import pack_signs
+from dish.cuda.tf32 import add_product, split, worth_splitting
 from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
 from dish.kernel.anchors import ordinary, spread_out
@@ -24,8 +26,6 @@ from dish.kernel.outliers import FARTHEST
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
-from dish.solver.cbcd import pack_signs
-from dish.tf32 import add_product, split, worth_splitting
 
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, which stays in cache

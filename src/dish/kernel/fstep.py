@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import codes
+from dish.cbcd import Columns
 from dish.kernel.features import F_blocks, feature_blocks, row_blocks
+from dish.kernel.fit_data import Problem
 from dish.kernel.functions import HashFunction, Linear, decision_values, of_classifiers
-from dish.kernel.problem import Problem
 from dish.lazy import Tensor, torch
-from dish.solver.cbcd import Columns
 
 
 @dataclass(frozen=True)

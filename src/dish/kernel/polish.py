@@ -9,7 +9,7 @@ import numpy as np
 
 from dish.kernel.accelerated import descend
 from dish.kernel.anchors import local_rows
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks

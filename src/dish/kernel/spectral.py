@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
-from dish import codes, team
-from dish.compiled import njit
+from dish import codes, threads
+from dish.cbcd import pack_signs
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
-from dish.kernel.frames import polar_factor
-from dish.kernel.problem import Problem
+from dish.kernel.fit_data import Problem
 from dish.kernel.squaring import DeviceBits
 from dish.lazy import Tensor, torch
 from dish.machine import lost_threads, one_blas_thread
+from dish.numba_lazy import njit
+from dish.posterior.projection import polar_factor
 from dish.progress import LONG, progress
 from dish.similarity import Classes
-from dish.solver.cbcd import pack_signs
 
 LEADING = 256  # of more label directions the spectral start keeps that many, or 2r if that is more
 START_ROWS = 8192  # the spectral start estimates KᵀH from that many rows, or 8 m if that is more
@@ -189,8 +189,8 @@ def signs_product(K: Tensor, w: Tensor) -> Tensor:
 def _signs_product_in_threads(K: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
     """In 64 chunks, whatever the number of threads: the sums are the same then."""
     partial = np.zeros((64, K.shape[1]), K.dtype)
-    parts = team.size(len(K) * K.shape[1] >> 18)
-    team.run(lambda t: _signs_product(64 * t // parts, 64 * (t + 1) // parts, K, w, partial), parts)
+    parts = threads.size(len(K) * K.shape[1] >> 18)
+    threads.run(lambda t: _signs_product(64 * t // parts, 64 * (t + 1) // parts, K, w, partial), parts)
     return np.asarray(partial.sum(axis=0))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dish.cuda.graph import Recorded
 from dish.lazy import Tensor, torch
-from dish.solver.recorded import Recorded
 
 SQUARINGS = 30  # of a matrix: a billion steps of the power method
 

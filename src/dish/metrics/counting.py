@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import team
+from dish import threads
 from dish.codes import as_words, distances, n_bytes, popcount
-from dish.compiled import njit, pays
 from dish.metrics.relevance import Labels, check_pair, match_labels
+from dish.numba_lazy import njit, pays
 from dish.progress import progress
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r:
         for i in range(0, len(Q), block):
             some = slice(i, i + block)
             if y.sets:
-                parts = team.over_rows(_set_histograms, (Q[some], y.queries[some]), B, y.rows, r)
+                parts = threads.over_rows(_set_histograms, (Q[some], y.queries[some]), B, y.rows, r)
             else:
                 queries = Q[some], y.queries[some, 0]
-                parts = team.over_rows(_class_histograms, queries, columns, starts, r, tile, least=GROUP)
+                parts = threads.over_rows(_class_histograms, queries, columns, starts, r, tile, least=GROUP)
             out[some] = np.concatenate(parts)
             step(len(Q[some]))
     return out

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import team
+from dish import threads
 from dish.codes import as_words, popcount
-from dish.compiled import njit
 from dish.metrics.counting import distance
 from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
 from dish.metrics.scores import Floats, harmonic_number, taken
+from dish.numba_lazy import njit
 
 
 @dataclass
@@ -94,7 +94,7 @@ def _grades_and_k(
 def _grades(Q: NDArray[np.uint8], B: NDArray[np.uint8], y: Labels) -> Grades:
     most = int(np.bitwise_count(y.queries).sum(1).max()) if y.sets else 1
     rest = as_words(B), y.rows, y.sets, 8 * Q.shape[1], most
-    parts = team.over_rows(_count_grades, (as_words(Q), y.queries), *rest)
+    parts = threads.over_rows(_count_grades, (as_words(Q), y.queries), *rest)
     counts, gains, by_grade = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Grades(counts[:, :, 0], counts[:, :, 1], counts[:, :, 2].astype(np.float64), gains, by_grade)
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
-from dish import team
+from dish import threads
 from dish.checks import check_option
 from dish.codes import as_words
-from dish.compiled import njit
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
+from dish.numba_lazy import njit
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def mean_average_precision(
         return float(expected_average_precision(h, k, denominator).mean())
     y = match_labels(q_labels, db_labels, len(Q), len(B))
     rest = as_words(B), y.rows, y.sets, 8 * Q.shape[1], k
-    parts = team.over_rows(_stable_sums, (as_words(Q), y.queries), *rest)
+    parts = threads.over_rows(_stable_sums, (as_words(Q), y.queries), *rest)
     sums, found, relevant = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return float((sums / np.maximum(found if denominator == "found" else np.minimum(relevant, k), 1)).mean())
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import team
+from dish import threads
 from dish.codes import byte_table, check_codes
-from dish.compiled import njit
 from dish.metrics.relevance import check_k, match_labels
+from dish.numba_lazy import njit
 
 
 def asymmetric_mean_average_precision(
@@ -100,7 +100,7 @@ def _sorted_ap(distances: NDArray[Any], relevant: NDArray[np.bool_], k: int) -> 
 
 def _byte_scores(f: NDArray[np.float64], H: NDArray[np.uint8]) -> NDArray[np.float64]:
     """H f for packed ±1 codes: a table look-up for every byte of a code."""
-    return np.concatenate(team.over_rows(_look_up, (H,), byte_table(f, -(-H.shape[1] // 8)), least=1 << 14))
+    return np.concatenate(threads.over_rows(_look_up, (H,), byte_table(f, -(-H.shape[1] // 8)), least=1 << 14))
 
 
 @njit(nogil=True, cache=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dish.io.cache import cache_folder
+from dish.io.data_cache import cache_folder
 from dish.nets.catalogue import NETS
 
 Weights = dict[str, Tensor]

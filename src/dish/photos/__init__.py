@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dish.photos.plan import Wishes
+from dish.photos.options import Wishes
 from dish.photos.reopen import Library, reopen
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.baselines.itq import PCAITQ
-from dish.deep.features import MOST_PIXELS, file_features
+from dish.deep.image_features import MOST_PIXELS, file_features
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.io import images, modelfile
-from dish.io.featurecache import NET, FeatureCache, Stamp
+from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.kernel.dish import DISH
-from dish.photos import tuning
-from dish.photos.plan import (
+from dish.photos import fine_tune
+from dish.photos.options import (
     EPOCHS,
     Say,
     Wishes,
@@ -133,10 +133,12 @@ class _Work:
 
     def _fine_tune(self, state: State, labels: NDArray[Any], names: list[str], wishes: Wishes) -> Hasher:
         epochs = wishes.epochs or EPOCHS
-        time = tuning.in_words(tuning.seconds_needed(len(names), epochs))
-        self.say(f"fine-tuning the network: {tuning.passes(epochs)} passes over {len(names):,} photos, {time} here")
+        time = fine_tune.in_words(fine_tune.seconds_needed(len(names), epochs))
+        self.say(
+            f"fine-tuning the network: {fine_tune.passes(epochs)} passes over {len(names):,} photos, {time} here"
+        )
         checkpoint = self.home / "tuning.checkpoint"
-        deep = tuning.tuner(state.bits, epochs, checkpoint)
+        deep = fine_tune.tuner(state.bits, epochs, checkpoint)
         pixels = np.concatenate(list(self._pixels(names, deep.image_side)))
         deep.fit(pixels, labels)
         checkpoint.unlink(missing_ok=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dish.index.hamming import HammingIndex
 from dish.io import modelfile
-from dish.io.featurecache import NET, FeatureCache, Stamp
-from dish.photos.alike import groups_alike
-from dish.photos.plan import Say, Wishes, labels_of, note_unreadable, outdated, scan, taken_out, wanted
+from dish.io.feature_cache import NET, FeatureCache, Stamp
+from dish.photos.duplicates import groups_alike
+from dish.photos.options import Say, Wishes, labels_of, note_unreadable, outdated, scan, taken_out, wanted
 from dish.photos.state import read_state, write_state
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dish.io.atomic import write_atomically
-from dish.io.cache import cache_folder
+from dish.io.data_cache import cache_folder
 
 
 @dataclass(frozen=True)

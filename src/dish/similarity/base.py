@@ -22,9 +22,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dish.cuda.tf32 import add_product, split, worth_splitting
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
-from dish.tf32 import add_product, split, worth_splitting
 
 
 class Similarity(ABC):

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import check_codes
+from dish.ids_and_labels import Ids, label_array
 from dish.io import modelfile
-from dish.items import Ids, label_array
 from dish.progress import progress
 from dish.stores.connection import Connection, StoreError, in_one_line, load_psycopg
 from dish.stores.table import Table, from_comment, to_comment, to_json

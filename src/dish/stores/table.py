@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.checks import check_integer, check_option
+from dish.ids_and_labels import Ids, as_ids, as_labels, object_array
 from dish.io.modelfile import check_fingerprint
-from dish.items import Ids, as_ids, as_labels, object_array
 from dish.stores.connection import load_psycopg
 
 CHUNKS = 3  # of two codes at distance ≤ R, one of three chunks differs in at most R // 3 bits: none for R ≤ 2

@@ -14,16 +14,16 @@ from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.codes import n_bytes
-from dish.web import bodies
+from dish.web import schemas
 from dish.web.batches import Batches, Stages, search_all
 from dish.web.batches import Query as SearchQuery
-from dish.web.bodies import DEFAULT_K, Bodies, Problem
 from dish.web.collection import Codes, Collection, Extent, hexes
 from dish.web.errors import Refused
-from dish.web.guard import Direct, Guard, Limits
-from dish.web.items import add_content, add_items, check_rows
-from dish.web.meters import Meters
+from dish.web.item_routes import add_content, add_items, check_rows
+from dish.web.middleware import Direct, Guard, Limits
+from dish.web.prometheus_metrics import Meters
 from dish.web.routing import CORES, FORM, ONLY_JSON, JsonRoute, PictureRoute, Threads, json_answer, only
+from dish.web.schemas import DEFAULT_K, Bodies, Problem
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
@@ -67,23 +67,23 @@ def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: T
     searches: Batches[SearchQuery, bytes] = Batches(partial(search_all, collection, limits.max_k), CORES)
     missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
 
-    @app.post("/search", response_model=bodies.SearchAnswer, responses=missing, dependencies=[ONLY_JSON])
+    @app.post("/search", response_model=schemas.SearchAnswer, responses=missing, dependencies=[ONLY_JSON])
     async def search(body: Annotated[models.search, Body()]) -> Response:  # type: ignore[name-defined]
         """Nearest items of a vector, an item or a code; of a picture, where a form is sent instead of JSON."""
         return json_answer(await searches.ask(_query(body)))
 
-    @app.post("/search/image", response_model=bodies.SearchAnswer)
+    @app.post("/search/image", response_model=schemas.SearchAnswer)
     async def search_picture(form: Annotated[models.picture_search, FORM]) -> Response:  # type: ignore[name-defined]
         """Nearest items of an uploaded picture."""
         code, stages = await _encode_upload(collection, limits, threads, form)
         return json_answer(await searches.ask(SearchQuery(_extent(form), code=code, encode_ms=stages.ms["encode"])))
 
-    @app.post("/encode/image", response_model=bodies.EncodeAnswer)
+    @app.post("/encode/image", response_model=schemas.EncodeAnswer)
     async def encode_picture(form: Annotated[models.picture, FORM]) -> Response:  # type: ignore[name-defined]
         """The code of an uploaded picture."""
         return _encoded(collection, *await _encode_upload(collection, limits, threads, form))
 
-    @app.post("/encode", response_model=bodies.EncodeAnswer, dependencies=[ONLY_JSON])
+    @app.post("/encode", response_model=schemas.EncodeAnswer, dependencies=[ONLY_JSON])
     async def encode(body: Annotated[models.encode, Body()]) -> Response:  # type: ignore[name-defined]
         """Codes of vectors; of a picture, where a form is sent instead of JSON."""
         check_rows(len(body.vectors), limits)
@@ -118,7 +118,7 @@ def _extent(body: Any) -> Extent:
 
 
 async def _encode_upload(
-    collection: Collection, limits: Limits, threads: Threads, form: bodies.PictureForm
+    collection: Collection, limits: Limits, threads: Threads, form: schemas.PictureForm
 ) -> tuple[Codes, Stages]:
     stages = Stages()
     content = await form.image.read()
@@ -203,7 +203,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        raise Refused(422, bodies.explain(error.errors()))
+        raise Refused(422, schemas.explain(error.errors()))
 
 
 def _add_page(app: FastAPI) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from dish.web.guard import Limits, network_of
+from dish.web.middleware import Limits, network_of
 
 HEADER_BYTES = 64 << 10  # of one request; the standard servers take 8 to 64 KiB
 

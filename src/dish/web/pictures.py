@@ -73,7 +73,7 @@ def _digits8(image: Image) -> NDArray[Any]:
 
 def _lite0(image: Image) -> NDArray[Any]:
     """The last hidden layer of EfficientNet-Lite0: as the rows of ``dish photos`` are made."""
-    from dish.deep.features import extractor
+    from dish.deep.image_features import extractor
 
     return extractor()(image[None])  # (1, 1280)
 

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dish.web.address import listen, prepared, url
 from dish.web.errors import need_extra
-from dish.web.guard import Limits
+from dish.web.middleware import Limits
 from dish.web.pictures import to_png
+from dish.web.sockets import listen, prepared, url
 
 try:
     import PIL  # noqa: F401 (said now, not at the first upload)

@@ -27,9 +27,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from dish.machine import usable_cores
-from dish.web.address import listen, prepared, url
-from dish.web.guard import Limits
 from dish.web.logs import start_log
+from dish.web.middleware import Limits
+from dish.web.sockets import listen, prepared, url
 
 END_SECONDS = 20  # for a worker to end: its requests have ten of them
 CHECK_SECONDS = 0.2  # between two looks at whether all workers live

@@ -1,0 +1,1 @@
+"""Scores and recommendations for your own data: ``compare`` methods, ``tune`` a model."""

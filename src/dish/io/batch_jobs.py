@@ -1,0 +1,107 @@
+"""Whole files, a block at a time, by one process or by several that share the rows out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish import codes, metrics
+from dish.io.atomic import replacing
+from dish.io.blocks import blocks_of
+from dish.io.code_provenance import note_model
+from dish.io.pages import allocate_npy
+from dish.io.shards import check_finite
+from dish.labels import is_tags, tag_matrix
+from dish.parallel import Ranks
+from dish.progress import progress
+
+BLOCK_ROWS = 1 << 14
+
+
+def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
+    """Write the codes of X (an array, a memory-map, shards) to a .npy file, whole or not at all: its shape."""
+    shape = X.shape[0], codes.n_bytes(hasher.n_bits)
+    with ExitStack() as stack:
+        name = ""
+        with ranks.raise_together():
+            if ranks.first:
+                name = str(stack.enter_context(replacing(output)))
+                allocate_npy(Path(name), shape)
+        with ranks.raise_together():
+            out = np.lib.format.open_memmap(str(ranks.gather_arrays(np.array(name))[0]), "r+")
+            for rows, block in _my_blocks(X, ranks, "encoding"):
+                out[rows] = hasher.transform(block)
+            out.flush()
+        with ranks.raise_together():
+            stack.close()  # the file takes its place
+            if ranks.first and hasattr(hasher, "fingerprint_"):
+                note_model(output, hasher.fingerprint_, hasher.n_bits)
+    return shape
+
+
+def evaluate_files(
+    hasher: Any, queries: tuple[Any, Any], database: tuple[Any, Any], k: int | None, ranks: Ranks
+) -> metrics.Report:
+    """Score labelled queries against labelled database rows, which are never held all at once."""
+    Xq, yq = queries
+    X, y = database
+    if is_tags(yq) and is_tags(y):
+        yq, y = tag_matrix(yq, y)
+    if y.shape[0] != X.shape[0]:
+        raise ValueError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
+    q, keys, repeated = hasher.transform(Xq), row_bytes(Xq), set[bytes]()
+    all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
+    relevant = np.zeros_like(all_)
+    with ranks.raise_together():
+        for rows, block in _my_blocks(X, ranks, "scoring"):
+            found = metrics.histograms(q, yq, hasher.transform(block), y[rows], hasher.n_bits)
+            all_ += found.all_
+            relevant += found.relevant
+            repeated.update(row_bytes(block))
+            repeated.intersection_update(keys)
+    totals = (np.sum(ranks.gather_arrays(counts), 0) for counts in (all_, relevant))
+    report = metrics.report(metrics.Histograms(*totals), k)
+    n_repeated = int(np.any(ranks.gather_arrays(np.array([key in repeated for key in keys])), 0).sum())
+    if n_repeated and ranks.first:
+        warnings.warn(
+            f"{n_repeated:,} of {len(q):,} queries are rows of the database, too: they find themselves first, which "
+            "flatters every score. Hold queries out of the database",
+            stacklevel=2,
+        )
+    return report
+
+
+def row_bytes(X: Any) -> list[bytes]:
+    """Every row as bytes, by which equal rows are known."""
+    return [row.tobytes() for row in np.asarray(X[:], np.float32)]
+
+
+def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """This process's rows by blocks: which rows they are, and the block."""
+    mine = ranks.my_rows(X.shape[0], BLOCK_ROWS)
+    start = mine.start
+    with progress(title, mine.stop - mine.start) as step:
+        for block in blocks_of(_Range(X, mine), BLOCK_ROWS):
+            check_finite(block, start, X)
+            yield slice(start, start + len(block)), block
+            start += len(block)
+            step(len(block))
+
+
+class _Range:
+    """A range of the rows of something with a shape."""
+
+    def __init__(self, X: Any, rows: slice) -> None:
+        self.X, self.start = X, rows.start
+        self.shape = (rows.stop - rows.start, *X.shape[1:])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        part: NDArray[Any] = self.X[self.start + start : self.start + stop]
+        return part

@@ -1,0 +1,163 @@
+"""Kernels compile on machines that keep no cache, and loading them changes nothing for the rest of the process."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numba
+import numpy as np
+import pytest
+
+from dish import codes, numba_lazy
+from dish.codes import popcount
+from dish.index import merge, scan, words
+from dish.metrics import counting
+from dish.metrics.relevance import match_labels
+from dish.numba_lazy import njit, pays
+
+EVERYTHING = """
+import numpy as np
+from dish import DISH, HammingIndex, metrics
+X = np.random.default_rng(0).standard_normal((60, 4)); y = np.arange(60) % 3
+hasher = DISH(n_bits=8, n_anchors=10, device="cpu").fit(X, y)
+codes = hasher.transform(X)
+index = HammingIndex(8); index.add(codes); index.search(codes, 3)
+print(metrics.mean_average_precision(codes, y, codes, y))
+"""
+NO_CACHE = "import numba.core.caching as c; c.CacheImpl._locator_classes = []"
+
+
+def python(code, **environment):
+    kept = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "NUMBA_CACHE_DIR")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**kept, **environment}, capture_output=True, text=True, timeout=280
+    )
+
+
+@pytest.mark.slow
+def test_nothing_fails_where_no_cache_can_be_kept():
+    """A read-only installation without a writable home: numba finds no folder for its cache."""
+    done = python(NO_CACHE + EVERYTHING)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) > 0
+
+
+def test_only_a_missing_cache_folder_is_forgiven(monkeypatch):
+    def broken(**options):
+        raise RuntimeError("cannot cache function 'f': " + reason)
+
+    monkeypatch.setattr(numba, "njit", broken)
+    for reason in ("the disk burns", "no locator available for file"):
+        with pytest.raises(RuntimeError, match=reason):
+            njit(cache="burns" in reason)(outer)(1)
+
+
+def test_importing_dish_leaves_the_environment_alone():
+    done = python("import os; before = dict(os.environ); import dish.codes; assert dict(os.environ) == before")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_threads_of_kernels_do_not_spin_unless_asked_to():
+    use = "from dish.lazy import numba; numba.njit"
+    shown = python(use, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert "GOMP_SPINCOUNT = '0'" in shown or "GOMP" not in shown
+    chosen = python(use, OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
+    assert "GOMP_SPINCOUNT = '0'" not in chosen
+
+
+def outer(x):
+    return inner(x) + 1
+
+
+def inner(x):
+    return popcount(np.uint64(x))
+
+
+def test_a_kernel_finds_the_kernels_that_it_calls_once_numba_is_loaded():
+    """In a module of their own: another kernel and an intrinsic stand there until the first call."""
+    names = {"np": np, "popcount": popcount}
+    for function in (inner, outer):
+        kernel = type(function)(function.__code__, names, function.__name__)
+        names[function.__name__] = njit()(kernel)
+    later = names["outer"]
+    assert (later.signatures, later(7), len(later.signatures)) == ([], 4, 1)
+    assert not [name for name, one in names.items() if isinstance(one, numba_lazy.Made)]
+
+
+@pytest.mark.slow  # starts two processes that load torch
+@pytest.mark.parametrize("names", ["DISH", "DISH, load", "load"])
+def test_threads_of_torch_do_not_spin_if_dish_loads_it(names):
+    code = "import os; policy = lambda: os.environ.get('OMP_WAIT_POLICY'); before = policy(); "
+    code += f"from dish import {names}; from dish.lazy import torch; torch.zeros(1); assert policy() == before"
+    done = python(code, OMP_DISPLAY_ENV="VERBOSE")
+    assert done.returncode == 0, done.stderr[-2000:]
+    shown = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert set(shown) <= {"0"}
+    chosen = python(code, OMP_DISPLAY_ENV="VERBOSE", OMP_WAIT_POLICY="ACTIVE").stderr
+    assert "GOMP_SPINCOUNT = '0'" not in chosen
+
+
+def test_kernels_are_kept_in_the_cache_folder_and_the_first_compilation_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DISH_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(numba_lazy._Told, "said", False)
+
+    def twice(x):
+        return 2 * x
+
+    twice.__module__ = "dish.some"
+    before = numba.config.CACHE_DIR
+    doubled = njit(cache=True)(twice)
+    assert (doubled(21), doubled(1.5)) == (42, 3.0)
+    assert before == numba.config.CACHE_DIR
+    assert list((tmp_path / "kernels").rglob("*.nbi"))
+    assert capsys.readouterr().err.count("dish: compiling, once") == 1
+
+
+def random_codes(n, n_bits, seed):
+    some = np.random.default_rng(seed).integers(0, 2, (n, n_bits)).astype(float) - 0.5
+    some[:, n_bits // 2 :] = 0.5  # many at equal distances
+    return codes.pack(some)
+
+
+@pytest.mark.parametrize("n_bits", [7, 16, 30, 64, 130])
+def test_what_numpy_does_in_place_of_a_kernel_is_the_same(n_bits):
+    Q, B = (words.to_words(random_codes(n, n_bits, n), n_bits, "codes") for n in (9, 80))
+    for k in (1, 11, 80):
+        for found, expected in zip(merge.nearest_of_few(Q, B, k), scan.nearest(Q, B, k), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    for radius in (0, 2, n_bits):
+        for found, expected in zip(merge.within_few(Q, B, radius), scan.within(Q, B, radius), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    A, C = (codes.as_words(random_codes(n, n_bits, n)) for n in (9, 80))
+    np.testing.assert_array_equal(codes.distances(A, C), codes._hamming(A, C))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_counts_without_a_kernel_are_the_same(several):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, (89, 5)) if several else rng.integers(0, 4, 89)
+    Q, B = (codes.as_words(random_codes(n, 20, n)) for n in (9, 80))
+    labels = match_labels(y[:9], y[9:], 9, 80)
+    np.testing.assert_array_equal(
+        counting._count_few(Q, B, labels, 24), counting._count_in_blocks(Q, B, labels, 24), strict=True
+    )
+
+
+def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):
+    class Kernel:
+        __qualname__ = "one of this test"
+        signatures = ()
+
+    monkeypatch.setattr(numba_lazy, "ENOUGH", 100)
+    assert [pays(Kernel, 60) for _ in range(3)] == [False, True, True]
+    Kernel.__qualname__, Kernel.signatures = "another of this test", ("compiled",)
+    assert pays(Kernel, 1)
+
+
+@pytest.mark.slow
+def test_ten_lines_on_a_few_rows_compile_nothing():
+    done = python("import numba.core.dispatcher as d; d.Dispatcher.compile = None\n" + EVERYTHING)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) > 0
