@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from dish.errors import InputError
+
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     """An integer parameter within its bounds, or an error that names it."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be a whole number {bounds}, got {value!r}")
+        raise InputError(f"{name} must be a whole number {bounds}, got {value!r}")
     return int(value)
 
 
@@ -20,14 +22,14 @@ def check_number(name: str, value: Any, low: float, *, strict: bool = False) -> 
     """A finite real parameter at or above its bound, or an error that names it."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not np.isfinite(value) or value < low or (strict and value == low):
-        raise ValueError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
+        raise InputError(f"{name} must be a number {'above' if strict else 'of at least'} {low}, got {value!r}")
     return float(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
     """True or False, or an error that names the parameter: any word, "no" too, would count as True."""
     if not isinstance(value, bool | np.bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+        raise InputError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
@@ -35,5 +37,5 @@ def check_option(name: str, value: Any, allowed: tuple[str, ...], otherwise: str
     """A parameter that is one of a few words, or an error that lists them."""
     if not isinstance(value, str) or value not in allowed:
         words = ", ".join(repr(a) for a in allowed)
-        raise ValueError(f"{name} must be one of {words}{otherwise}, got {value!r}")
+        raise InputError(f"{name} must be one of {words}{otherwise}, got {value!r}")
     return value

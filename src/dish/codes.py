@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish import threads
+from dish.errors import InputError
 from dish.lazy import numba
 from dish.numba_lazy import intrinsic, njit, pays
 
@@ -48,7 +49,7 @@ def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.int8]:
 def prefix(codes: ArrayLike, n_bits: int, keep: int) -> Bytes:
     """The first ``keep`` bits of packed codes of ``n_bits`` bits, packed."""
     if not 1 <= keep <= n_bits:
-        raise ValueError(f"n_bits must be between 1 and the {n_bits} bits of the codes, got {keep}")
+        raise InputError(f"n_bits must be between 1 and the {n_bits} bits of the codes, got {keep}")
     shorter = check_codes(codes, n_bits)[:, : n_bytes(keep)].copy()
     shorter[:, -1] &= 0xFF << (-keep % 8) & 0xFF  # bits beyond the last are zero
     return shorter
@@ -58,12 +59,12 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None, name: str = "codes"
     """Return ``codes`` as a contiguous uint8 matrix, or say what is wrong with it."""
     array = np.asarray(codes)
     if array.ndim != 2 or array.dtype != np.uint8:
-        raise ValueError(
+        raise InputError(
             f"{name} must be packed codes, a uint8 array of shape (n, ceil(n_bits / 8)); "
             f"got {array.dtype} of shape {array.shape}"
         )
     if n_bits is not None and array.shape[1] != n_bytes(n_bits):
-        raise ValueError(
+        raise InputError(
             f"{name} has {array.shape[1]} bytes per row, but codes of {n_bits} bits have {n_bytes(n_bits)}"
         )
     return np.ascontiguousarray(array)
@@ -101,7 +102,7 @@ def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np
     """
     Q, B = _same_width(queries, database)
     if not 1 <= k <= len(B):
-        raise ValueError(f"k must be between 1 and the {len(B)} database rows, got {k}")
+        raise InputError(f"k must be between 1 and the {len(B)} database rows, got {k}")
     parts = threads.over_rows(_nearest, (as_words(Q),), as_words(B), k)
     D, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return D, rows
@@ -110,7 +111,7 @@ def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np
 def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
     A, B = check_codes(a, name="query codes"), check_codes(b, name="database codes")
     if A.shape[1] != B.shape[1]:
-        raise ValueError(f"query codes have {A.shape[1]} bytes per row, database codes {B.shape[1]}")
+        raise InputError(f"query codes have {A.shape[1]} bytes per row, database codes {B.shape[1]}")
     return A, B
 
 

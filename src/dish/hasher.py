@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dish import codes
 from dish.checks import check_integer
+from dish.errors import InputError, UnsupportedError
 from dish.io import modelfile, shards
 from dish.io.blocks import blocks_of
 from dish.io.features import read_features
@@ -93,7 +94,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         """F of checked rows."""
-        raise TypeError(f"{type(self).__name__} defines no decision function")
+        raise UnsupportedError(f"{type(self).__name__} defines no decision function")
 
     @property
     def _n_features_out(self) -> int:
@@ -111,7 +112,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         except ValueError as error:
             if not str(error).startswith(("could not convert string", "setting an array element")):
                 raise
-            raise ValueError(_why_no_numbers(X) or str(error)) from None
+            raise InputError(_why_no_numbers(X) or str(error)) from None
         return checked
 
     def _check_n_bits(self) -> int:
@@ -122,7 +123,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Refuse to learn without labels what is learned from labels."""
         if y is None:
             name = type(self).__name__
-            raise ValueError(f"{name} requires y to be passed, but the target y is None: {kinds}")
+            raise InputError(f"{name} requires y to be passed, but the target y is None: {kinds}")
 
     # --- files ---
 
@@ -182,13 +183,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for name in self._fitted_names():
             widths.update(np.shape(getattr(self, name)))
         if d > 2**24 and d not in widths:  # a number made up: a row of that many might not fit in memory
-            raise ValueError(f"no array has the {d:,} features of a row")
+            raise InputError(f"no array has the {d:,} features of a row")
         trial = copy.copy(self)
         if hasattr(trial, "device"):
             trial.device = "cpu"  # the GPU of the machine that wrote the file may not be here
         shape = trial._encoder()(np.zeros((1, d), np.float32)).shape
         if shape != (1, self._check_n_bits()):
-            raise ValueError(f"a row gets outputs of shape {shape}, not {(1, self.n_bits)}")
+            raise InputError(f"a row gets outputs of shape {shape}, not {(1, self.n_bits)}")
 
 
 def _float32(F: NDArray[Any]) -> NDArray[np.float32]:
@@ -204,7 +205,7 @@ def as_rows(X: Any) -> Any:
         blocks = [np.asarray(block) for block in X]
         widths = {b.shape[1:] for b in blocks}
         if len(widths) != 1:
-            raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+            raise InputError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
         return np.concatenate(blocks)
     shape = getattr(X, "shape", (0,))  # Arrow's columns have none
     if hasattr(X, "__array__") and (len(shape) == 1 or tuple(shape[1:]) == (1,)):
@@ -219,7 +220,7 @@ def _stacked(vectors: NDArray[Any]) -> NDArray[Any]:
     d = len(vectors[0])
     for row, vector in enumerate(vectors):
         if np.shape(vector) != (d,):
-            raise ValueError(
+            raise InputError(
                 f"X: a column of vectors must hold vectors of one length; row 0 has {d} numbers, but row {row} is of "
                 f"shape {np.shape(vector)}"
             )
@@ -271,7 +272,7 @@ def to_json_value(name: str, value: Any) -> Any:
     if isinstance(value, str | int | float | bool):
         return value
     if name == "kernel":
-        raise TypeError("a hasher with a kernel function of your own cannot be saved: files hold no code")
+        raise UnsupportedError("a hasher with a kernel function of your own cannot be saved: files hold no code")
     if name == "random_state":
         return None  # a generator's state is not kept
     if isinstance(value, np.ndarray) or sp.issparse(value):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.labels import is_missing
 
 Ids = NDArray[Any]  # int64, or objects that are all str
@@ -15,12 +16,12 @@ Ids = NDArray[Any]  # int64, or objects that are all str
 def as_ids(ids: Any, n: int | None = None) -> Ids:
     """Ids as int64, or as an array of str objects."""
     if isinstance(ids, str | bytes) or (np.ndim(ids) == 0 and not hasattr(ids, "__iter__")):
-        raise ValueError(f"ids must be a list of ids, got {ids!r}")
+        raise InputError(f"ids must be a list of ids, got {ids!r}")
     given = ids if isinstance(ids, np.ndarray) else object_array(list(ids))
     if given.ndim != 1:
-        raise ValueError(f"ids must be a list of ids, got shape {given.shape}")
+        raise InputError(f"ids must be a list of ids, got shape {given.shape}")
     if n is not None and len(given) != n:
-        raise ValueError(f"ids has {len(given):,} entries for {n:,} codes")
+        raise InputError(f"ids has {len(given):,} entries for {n:,} codes")
     if not len(given):
         return np.empty(0, np.int64)
     if given.dtype.kind == "U" or (given.dtype == object and all(isinstance(one, str) for one in given)):
@@ -30,13 +31,13 @@ def as_ids(ids: Any, n: int | None = None) -> Ids:
         and all(isinstance(one, int | np.integer) and not isinstance(one, bool | np.bool_) for one in given)
     )
     if not whole:
-        raise ValueError(f"ids must be whole numbers or strings, all of one kind; got {given[0]!r} among them")
+        raise InputError(f"ids must be whole numbers or strings, all of one kind; got {given[0]!r} among them")
     try:
         if given.dtype == np.uint64 and given.max() > np.iinfo(np.int64).max:
             raise OverflowError
         return given.astype(np.int64)
     except OverflowError:
-        raise ValueError("ids must fit into 64 bits with a sign") from None
+        raise InputError("ids must fit into 64 bits with a sign") from None
 
 
 def as_labels(labels: Any, n: int) -> list[Any] | None:
@@ -45,7 +46,7 @@ def as_labels(labels: Any, n: int) -> list[Any] | None:
         return None
     given = object_array(list(labels)) if isinstance(labels, list | tuple) else np.asarray(labels)
     if given.ndim != 1 or len(given) != n:
-        raise ValueError(f"labels must be one per row, {n:,} of them; got shape {given.shape}")
+        raise InputError(f"labels must be one per row, {n:,} of them; got shape {given.shape}")
     missing = is_missing(given)
     values: list[Any] = given.tolist()
     if given.dtype == object:
@@ -55,7 +56,7 @@ def as_labels(labels: Any, n: int) -> list[Any] | None:
     odd = set(map(type, values)) - {str, int, float, bool, type(None)}
     if odd:
         names = ", ".join(sorted(kind.__name__ for kind in odd))
-        raise ValueError(f"labels must be numbers or strings (None: no label); got {names} among them")
+        raise InputError(f"labels must be numbers or strings (None: no label); got {names} among them")
     return values
 
 

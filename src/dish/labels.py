@@ -14,6 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dish.errors import InputError
+
 UNLABELLED = -1  # scikit-learn's mark for a row without a label
 MOST_WORDS = 4  # of 64 labels, that sets of labels are compared by; with more labels, by the labels themselves
 
@@ -28,7 +30,7 @@ def as_array(values: Any) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(
+        raise InputError(
             "labels are lists of several lengths, and their items are no strings: give tags as strings "
             '(["red", "round"]), or (n, l) labels of 0 and 1'
         ) from None
@@ -85,7 +87,7 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
     y = _one_column(as_array(y), name)
     missing = is_missing(y)
     if missing.any():
-        raise ValueError(
+        raise InputError(
             f"{name} has no label (None, NaN or NaT) in row {int(missing.argmax())} and {int(missing.sum())} rows in "
             f"all; learning and scoring need one for every row. Drop them: keep = ~dish.labels.is_missing({name}); "
             f"X[keep], {name}[keep] (dish fit --drop-unlabelled)"
@@ -110,11 +112,11 @@ def _one_column(y: NDArray[Any], name: str) -> NDArray[Any]:
         )
         y = y.ravel()
     if y.ndim != 1:
-        raise ValueError(f"{name} must be (n,) classes or (n, l) labels of 0 and 1; got shape {y.shape}")
+        raise InputError(f"{name} must be (n,) classes or (n, l) labels of 0 and 1; got shape {y.shape}")
     if len(y) == 0:
-        raise ValueError(f"{name} is empty; at least one labelled row is needed")
+        raise InputError(f"{name} is empty; at least one labelled row is needed")
     if y.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: {name} must hold classes")
+        raise InputError(f"Complex data not supported: {name} must hold classes")
     return y
 
 
@@ -127,7 +129,7 @@ def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
         first.setdefault(_kind(value), row)
     if len(first) > 1:
         (a, i), (b, j) = list(first.items())[:2]
-        raise ValueError(
+        raise InputError(
             f"{name} mixes kinds of labels: row {i} is {a} ({y[i]!r}), row {j} is {b} ({y[j]!r}); give every row a "
             f"label of one kind, for instance all as strings"
         )
@@ -152,16 +154,16 @@ def _kind(value: Any) -> str:
 def _check_whole(y: NDArray[Any], name: str) -> None:
     """Refuse floats that are no whole numbers, or so large that two whole numbers share one float."""
     if not np.isfinite(y).all():
-        raise ValueError(f"{name} contains infinity in row {int((~np.isfinite(y)).argmax())}; classes must be finite")
+        raise InputError(f"{name} contains infinity in row {int((~np.isfinite(y)).argmax())}; classes must be finite")
     if not (y == np.round(y)).all():
-        raise ValueError(
+        raise InputError(
             f"Unknown label type: continuous. {name} holds fractions; classes must be integers or strings"
         )
     digits = np.finfo(y.dtype).nmant + 1
     large = np.abs(y) >= 2.0**digits
     if large.any():
         row = int(large.argmax())
-        raise ValueError(
+        raise InputError(
             f"{name} holds {y[row]!r} in row {row} as {y.dtype}, which cannot tell whole numbers from 2**{digits} on "
             f"apart; give such labels as integers or strings"
         )
@@ -180,7 +182,7 @@ def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]
             hash(y[0])  # sets do have an order, by inclusion, but not one to sort by
         classes, codes = np.unique(y, return_inverse=True)
     except TypeError:
-        raise ValueError(
+        raise InputError(
             f"{name} holds labels of type {type(y[0]).__name__}, which cannot be sorted; give integers or strings"
         ) from None
     return codes.astype(np.int32).ravel(), classes
@@ -190,14 +192,14 @@ def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.i
     """Refuse −1 as the only negative one of sorted classes, and "": they would silently be learned as classes."""
     where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
     if isinstance(classes[0], str) and classes[0] == "" and len(classes) > 1:
-        raise ValueError(
+        raise InputError(
             f'{name} holds the empty text ""{where}, which is no label. Drop those rows: keep = {name} != ""; '
             f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class of its own, give it a name"
         )
     if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
         return
     if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
-        raise ValueError(
+        raise InputError(
             f"{name} holds -1{where}, scikit-learn's mark for rows without a label, beside labels from "
             f"{classes[1]} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "
             f"its own, give it another number or all labels as strings"
@@ -255,16 +257,16 @@ def tag_matrix(*tags: Any) -> list[sp.csr_array]:
 def label_matrix(y: Any) -> sp.csr_array:
     """(n, l) labels of 0 and 1, dense or sparse → CSR float64, each row's labels in ascending order, no zeros."""
     if not sp.issparse(y) and np.asarray(y).dtype.kind not in "biuf":
-        raise ValueError(
+        raise InputError(
             f"a 2-D y must hold only 0 and 1, one column per label; it holds {np.asarray(y).dtype}. Give tags as one "
             'list per row (["red", "round"]), or a matrix made by sklearn.preprocessing.MultiLabelBinarizer'
         )
     Y = sp.csr_array(y).astype(np.float64)  # a copy
     if Y.shape[0] == 0:
-        raise ValueError("y is empty; at least one labelled row is needed")
+        raise InputError("y is empty; at least one labelled row is needed")
     Y.sum_duplicates()
     if not ((Y.data == 0) | (Y.data == 1)).all():
-        raise ValueError("a 2-D y must hold only 0 and 1 (one column per label); other values were found")
+        raise InputError("a 2-D y must hold only 0 and 1 (one column per label); other values were found")
     Y.eliminate_zeros()
     return Y
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from dish.errors import InputError
 from dish.lazy import torch
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -30,11 +31,11 @@ def resolve_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
+        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
     if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
+        raise InputError(f"device={device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
     return chosen
 
 
@@ -216,12 +217,12 @@ def memory_budget(value: Any) -> int:
             return _positive(bytes_, value)
     elif isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         return _positive(float(value), value)
-    raise ValueError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")
+    raise InputError(f"memory_budget must be a number of bytes or a text such as '2GB', got {value!r}")
 
 
 def _positive(number: float, given: Any) -> int:
     if not 0 < number < float("inf"):
-        raise ValueError(f"memory_budget must be above 0, got {given!r}")
+        raise InputError(f"memory_budget must be above 0, got {given!r}")
     return int(number)
 
 

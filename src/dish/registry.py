@@ -14,6 +14,7 @@ from typing import Any
 
 import dish
 from dish import baselines
+from dish.errors import InputError
 from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.kernel.frozen import FrozenHasher
@@ -39,14 +40,14 @@ def find(name: str) -> type:
         return _checked(name, declared.load())
     if not re.fullmatch(r"[\w.]+:\w+", name):
         known = [*NAMES, *entry_points(group=GROUP).names]
-        raise ValueError(f"method must be one of {', '.join(known)}, or module:Class of your own; got {name!r}")
+        raise InputError(f"method must be one of {', '.join(known)}, or module:Class of your own; got {name!r}")
     module, kind = name.split(":")
     try:
         found = getattr(importlib.import_module(module), kind)
     except ModuleNotFoundError as error:
-        raise ValueError(f"method {name!r}: {error}; is its folder on PYTHONPATH?") from None
+        raise InputError(f"method {name!r}: {error}; is its folder on PYTHONPATH?") from None
     except AttributeError:
-        raise ValueError(f"method {name!r}: the module {module} has no {kind}") from None
+        raise InputError(f"method {name!r}: the module {module} has no {kind}") from None
     return _checked(name, found)
 
 
@@ -61,7 +62,7 @@ def _checked(name: str, found: object) -> type:
     missing = [method for method in needed if not hasattr(found, method)]
     if not isinstance(found, type) or missing:
         lacks = f"has no {', '.join(missing)}" if isinstance(found, type) else "is no class"
-        raise ValueError(f"method {name!r} must be a class with {', '.join(needed)}; it {lacks}")
+        raise InputError(f"method {name!r} must be a class with {', '.join(needed)}; it {lacks}")
     return found
 
 

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dish.errors import InputError
 from dish.kernel.features import row_blocks
 from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Linear
@@ -27,7 +28,7 @@ def regress(problem: Problem, target: Tensor) -> Linear:
 def labelled(S: Similarity) -> Classes | LabelCounts:
     """S, if it is made of labels Y (n, l): these methods need Y itself."""
     if not isinstance(S, Classes | LabelCounts):
-        raise ValueError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
+        raise InputError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
     return S
 
 
@@ -60,7 +61,7 @@ def sample_pairs(
             similar_all.append(np.full(len(i), kind))
     similar = np.concatenate(similar_all)
     if similar.all() or not similar.any():
-        raise ValueError(
+        raise InputError(
             f"y makes every pair of rows {'similar' if similar.any() else 'dissimilar'}; both kinds are needed"
         )
     return np.concatenate(i_all), np.concatenate(j_all).astype(np.int64), similar

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from dish.errors import InputError
 from dish.hasher import Hasher
 from dish.kernel.features import row_blocks
 
@@ -43,7 +44,7 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
     variance, W = variance[::-1], W[:, ::-1]
     p = int((variance > 1e-10 * max(variance[0], 1e-300)).sum())
     if p == 0:
-        raise ValueError(f"the rows of X are all alike (n_samples={n}): there is no direction to cut along")
+        raise InputError(f"the rows of X are all alike (n_samples={n}): there is no direction to cut along")
     return mean, W[:, :p].copy(), variance[:p]
 
 

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
+from dish.errors import InputError
 
 
 class AGH(AnchorGraphHasher):
@@ -60,7 +61,7 @@ class AGH(AnchorGraphHasher):
         self.eigenvalues_, self.W_ = graph_eigenvectors(Z, first)
         p = len(self.eigenvalues_)
         if p < first:
-            raise ValueError(
+            raise InputError(
                 f"n_bits={self.n_bits} needs {first} eigenvectors, but the anchor graph of n_samples={len(X)} rows "
                 f"and {len(self.anchors_)} anchors has {p}: n_bits can be at most {2 * p}, or raise n_anchors"
             )

@@ -14,6 +14,7 @@ from dish import codes
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer, check_number, check_option
+from dish.errors import InputError
 from dish.numba_lazy import njit, prange
 from dish.posterior.projection import rotation
 
@@ -82,7 +83,7 @@ class DGH(AnchorGraphHasher):
         check_integer("n_iter", self.n_iter, low=0)
         X = self._check_X(X, reset=True)
         if self.n_bits >= len(X):
-            raise ValueError(
+            raise InputError(
                 f"n_bits={self.n_bits} balanced, uncorrelated bits need more than n_samples={len(X)} rows"
             )
         random_state = check_random_state(self.random_state)

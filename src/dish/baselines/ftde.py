@@ -17,6 +17,7 @@ from dish import codes
 from dish.deep.checkpoint import State
 from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.training import Batch, Training
+from dish.errors import InputError
 from dish.numba_lazy import njit
 from dish.similarity import Similarity
 
@@ -66,7 +67,7 @@ def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomS
         j, k = random_state.choice(similar, len(i)), random_state.choice(other, len(i))
         found.append(np.stack([i, j, k], 1)[i != j])
     if not found:
-        raise ValueError("y: no row has both a similar and a dissimilar one, so there are no triplets")
+        raise InputError("y: no row has both a similar and a dissimilar one, so there are no triplets")
     return np.concatenate(found)
 
 

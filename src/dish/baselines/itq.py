@@ -17,6 +17,7 @@ from torch import Tensor
 from dish.baselines._pairs import labelled
 from dish.baselines._pca import PCAHasher, principal, project
 from dish.checks import check_integer, check_number
+from dish.errors import InputError
 from dish.kernel.features import feature_blocks
 from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
@@ -157,7 +158,7 @@ def canonical_directions(L: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple
     U, lam, _ = torch.linalg.svd(T, full_matrices=False)
     keep = (lam > 1e-4 * lam[0].clamp(min=1e-300)).nonzero().ravel()[:r]  # less is rounding if K is float32
     if len(keep) == 0:
-        raise ValueError("no feature of X varies with y")
+        raise InputError("no feature of X varies with y")
     U = U[:, keep]
     U = U * torch.sign(U.gather(0, U.abs().argmax(0, keepdim=True)))  # of the two signs, one that rounding keeps
     return torch.linalg.solve_triangular(L.T, U, upper=True) * lam[keep], lam[keep].cpu().numpy()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import codes, parallel
+from dish.errors import InputError
 from dish.lazy import Tensor, torch
 
 CHUNK = (
@@ -31,7 +32,7 @@ class Sweep:
 def check_objective(k: int, g: float) -> None:
     """Refuse an objective of bit k that is not finite."""
     if not math.isfinite(g):
-        raise ValueError(f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity")
+        raise InputError(f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity")
 
 
 class Columns(Protocol):

@@ -23,6 +23,7 @@ from dish.cli.options import (
     example,
     load_model,
 )
+from dish.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def encode(
     """
     check_writable(output, model, rows)
     if output.suffix in NOT_NPY:
-        raise ValueError(f"codes are written as .npy (packed uint8), not as {output.suffix}: name {output.stem}.npy")
+        raise InputError(f"codes are written as .npy (packed uint8), not as {output.suffix}: name {output.stem}.npy")
     from dish import parallel
     from dish.io.batch_jobs import encode_file
     from dish.io.data_cache import save_npy
@@ -169,7 +170,7 @@ def _beside(hasher: Any, queries: Any, database: Any, seen: Path | None, columns
         why = "" if size < machine.free_memory() else f"about {size >> 30} GB of memory would be needed"
     if why:
         if needed:
-            raise ValueError(f"other rankings cannot be had: {why}")
+            raise InputError(f"other rankings cannot be had: {why}")
         typer.echo(f"dish: note: nothing is ranked beside the model: {why}", err=True)
         return []
     from dish.evaluation.compare import compare
@@ -248,7 +249,7 @@ def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
     if not path.is_dir() or has_shards(path):
         return read_features(path, columns=columns)[0]
     if not reads_images:
-        raise ValueError(
+        raise InputError(
             f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features, and there are no "
             "shards (.npy, .npz or .parquet files) in it"
         )
@@ -269,7 +270,7 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: Columns) -> tu
     elif within:
         y = read_features(rows, columns=columns)[1]
     if y is None:
-        raise ValueError(
+        raise InputError(
             f"labels - need rows that come with labels, or a folder with one sub-folder per label: {rows}"
         )
     return X, y

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from dish.cli.options import RESULTS, Header, IdColumn, XColumn, YColumn, columns_of, console, example
+from dish.errors import InputError
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only say how many runs there are, and how long they may take.")
@@ -74,7 +75,7 @@ def bench(
         print(benchmark.plan(runs, results, force=force, opened=opened))
         return
     if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
-        raise ValueError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
+        raise InputError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
     found = benchmark.run_all(runs, results, force=force, opened=opened, report=_status)
     found |= (floats := benchmark.float_lines(runs, results, opened=opened, report=_status_of_new))
     title = f"{data}: MAP" + (f"@{cut}" if cut else "")
@@ -165,5 +166,5 @@ def _status(line: str) -> None:
 
 def _whole(option: str, text: str) -> int:
     if not text.strip().isdigit():
-        raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}")
+        raise InputError(f"{option} must be whole numbers with commas between them, got {text!r}")
     return int(text)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dish.cli.options import check_writable, example
+from dish.errors import InputError
 
 
 @example(
@@ -34,14 +35,14 @@ def features(
     the names of the files (X.ids.npy). A call that was cut off is resumed by the same call.
     """
     if output.suffix != ".npy":
-        raise ValueError(f"features are written as .npy, not as {output.name!r}: name {output.stem}.npy")
+        raise InputError(f"features are written as .npy, not as {output.name!r}: name {output.stem}.npy")
     check_writable(output, Path(source))
     from dish import nets
     from dish.datasets.extract import write_features
 
     if nets.spec(net).weight_file == nets.spec(net).weight_package == "":
         with_weights = [name for name, known in nets.NETS.items() if known.weight_file or known.weight_package]
-        raise ValueError(f"--net must have published weights: {', '.join(with_weights)}; got {net!r}")
+        raise InputError(f"--net must have published weights: {', '.join(with_weights)}; got {net!r}")
     done = write_features(source, output, net)
     beside = ", labels beside them" if done.labelled else ", no labels: not every image is in a sub-folder"
     print(f"{output}: {done.n:,} rows of {done.width:,} features{beside}")

@@ -23,6 +23,7 @@ from dish.cli.options import (
     columns_of,
     example,
 )
+from dish.errors import InputError
 
 if TYPE_CHECKING:
     from dish.io.columns import Columns
@@ -205,8 +206,8 @@ def _refuse_other_kind(context: typer.Context, rows: Path, images: bool) -> None
         if _given(context, name):
             option = "--" + name.replace("_", "-")
             if images:
-                raise ValueError(f"{option} is for rows of features, and {rows} is a folder of images")
-            raise ValueError(f"{option} needs a folder of images, and {rows} is none")
+                raise InputError(f"{option} is for rows of features, and {rows} is a folder of images")
+            raise InputError(f"{option} needs a folder of images, and {rows} is none")
 
 
 def _parameters(settings: dict[str, Any], images: bool) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def _parameters(settings: dict[str, Any], images: bool) -> dict[str, Any]:
                 found[name] = float(found[name])
             except ValueError:
                 option = name.replace("_", "-")
-                raise ValueError(f"--{option} must be 'auto' or a number, got {found[name]!r}") from None
+                raise InputError(f"--{option} must be 'auto' or a number, got {found[name]!r}") from None
     return found  # type: ignore[return-value]
 
 
@@ -277,7 +278,7 @@ def _rows_to_fit(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
     n = X.shape[0]
     mine = ranks.my_rows(n)
     if mine.start == mine.stop:
-        raise ValueError(f"{path} has {n} rows, too few for {ranks.world} processes")
+        raise InputError(f"{path} has {n} rows, too few for {ranks.world} processes")
     return RowSource(X, mine), y[mine]
 
 
@@ -291,7 +292,7 @@ def rows_and_labels(path: Path, labels: Path | None, columns: Columns, drop: boo
     if labels:
         y = read_labels(labels, columns.only_labels())
     if y is None:
-        raise ValueError(
+        raise InputError(
             f"labels Y are missing: name a file of labels, a column of them (--y-column), or put them with {path} "
             "(y.npy or y-*.npy in a folder of shards, X_labels.npy beside X.npy, y in a .npz or .parquet). Images "
             "have one sub-folder per label"
@@ -309,7 +310,7 @@ def rows_and_labels(path: Path, labels: Path | None, columns: Columns, drop: boo
         hint = f" (is the first line of {labels} a header? --header and --no-header tell)" if header else ""
         if X.shape[1] == y.shape[0]:
             hint = f" (is X transposed? It has {n} rows and {X.shape[1]} columns)"
-        raise ValueError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
+        raise InputError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
     return X, y
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from dish.errors import InputError
+
 if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.columns import Columns
@@ -96,12 +98,12 @@ def check_writable(path: Path, *inputs: Path | None) -> None:
     """Fail before hours of work, not after; never write over an input."""
     given = [one.resolve() for one in inputs if one is not None]
     if path.resolve() in given:
-        raise ValueError(f"cannot write {path}: it is one of the inputs")
+        raise InputError(f"cannot write {path}: it is one of the inputs")
     if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
+        raise InputError(f"cannot write {path}: it is a folder")
     if any(one.is_dir() and one == path.resolve().parent for one in given):
-        raise ValueError(f"cannot write {path}: it would lie among the inputs")
+        raise InputError(f"cannot write {path}: it would lie among the inputs")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise ValueError(f"cannot write {path}: the folder {path.parent} is not writable")
+        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dish.cli.options import Host, Port, example
+from dish.errors import InputError
 
 if TYPE_CHECKING:
     from dish.photos import Library
@@ -65,9 +66,9 @@ def photos(
     Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
     """
     if token is not None and not token.strip():
-        raise ValueError("--token must not be empty")
+        raise InputError("--token must not be empty")
     if epochs is not None and not train:
-        raise ValueError("--epochs needs --train: without it no network is trained")
+        raise InputError("--epochs needs --train: without it no network is trained")
     if find_spec("PIL") is None:  # said at once, for all that is missing then
         raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
     from dish.photos.options import EPOCHS, Wishes

@@ -25,6 +25,7 @@ from dish.cli.options import (
     columns_of,
     example,
 )
+from dish.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def index(
     """Make a searchable index of packed codes, or add codes to one and remove ids from it."""
     check_writable(output, codes, ids, labels, remove)
     if codes is None and (remove is None or add or ids or labels):
-        raise ValueError("CODES are missing: name a file of packed codes (only --remove does without)")
+        raise InputError("CODES are missing: name a file of packed codes (only --remove does without)")
     read = _Reader(y_column, id_column, header)
     ix = _open_index(output) if add or remove else None
     gone = 0
@@ -79,7 +80,7 @@ def _open_index(path: Path) -> HammingIndex:
 
     beside = path.with_name(path.name + ".journal")
     if beside.exists() and beside.stat().st_size:
-        raise ValueError(f"{beside} holds items of a server that are not in {path} yet: stop it, or add over HTTP")
+        raise InputError(f"{beside} holds items of a server that are not in {path} yet: stop it, or add over HTTP")
     return HammingIndex.load(path)
 
 
@@ -95,7 +96,7 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
         return ix
     ix.check_model(note.model, str(path))
     if bits not in (None, ix.n_bits):
-        raise ValueError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
+        raise InputError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
     if ids is None:
         ix.add(B, None, labels)
     else:
@@ -196,7 +197,7 @@ def _read_codes(path: Path) -> NDArray[Any]:
 
     codes = tables.read_rows(path)
     if codes.dtype != "uint8":
-        raise ValueError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
+        raise InputError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
     return codes
 
 

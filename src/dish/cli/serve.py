@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from dish.cli.options import Host, Port, console, example
+from dish.errors import InputError
 
 
 @example(
@@ -47,9 +48,9 @@ def serve(
 ) -> None:
     """Serve search over HTTP, with a page. Needs the extra: pip install 'dish-hash\\[serve]'."""
     if token is not None and not token.strip():
-        raise ValueError("--token must not be empty")
+        raise InputError("--token must not be empty")
     if workers > 1 and writable:
-        raise ValueError(
+        raise InputError(
             f"--workers {workers} and --writable do not go together: several workers share one index, which none of "
             "them may change; leave out one of the two"
         )
@@ -84,7 +85,7 @@ def demo(
         _serve_demo(data, host, port)
         return
     if data != "digits":
-        raise ValueError(f"--data {data} needs --serve")
+        raise InputError(f"--data {data} needs --serve")
     from dish.experiments import demo as demonstration
 
     output.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def _serve_demo(data: str, host: str, port: int) -> None:
     from dish.web.middleware import Limits
 
     if data not in DEMOS:
-        raise ValueError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")
+        raise InputError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")
     start_log()
     print(f"dish: learning codes of {data} …", flush=True)
     server.serve(DEMOS[data](), Limits(), host=host, port=port)

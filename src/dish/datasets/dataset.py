@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish.checks import check_integer
+from dish.errors import InputError
 from dish.io.columns import Columns
 from dish.io.errors import StrPath
 from dish.io.features import read_features
@@ -63,7 +64,7 @@ class Dataset:
         if self.roles is not None:
             return split_by_roles(self.roles, n_train, trial)
         if self.y is None:
-            raise ValueError(
+            raise InputError(
                 f"{self.name} has no labels, so there are no classes to split by: name a file of them (labels=, "
                 "--labels), or keep them with the rows (y in a .npz, a column y or label, name_labels.npy)"
             )
@@ -90,11 +91,11 @@ def load_features(
 def _read_roles(path: Path, n: int, columns: Columns | None) -> NDArray[np.str_]:
     roles = np.asarray(read_labels(path, Columns(header=columns.header if columns else None)))
     if roles.shape != (n,):
-        raise ValueError(f"split {path} says what {roles.shape[0]} rows are for, but there are {n}")
+        raise InputError(f"split {path} says what {roles.shape[0]} rows are for, but there are {n}")
     roles = roles.astype(str)
     unknown = sorted(set(roles.tolist()) - set(ROLES))
     if unknown:
-        raise ValueError(f"split {path} must hold {', '.join(ROLES)}; got {', '.join(unknown[:5])}")
+        raise InputError(f"split {path} must hold {', '.join(ROLES)}; got {', '.join(unknown[:5])}")
     return roles
 
 
@@ -104,10 +105,10 @@ def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: i
     database = np.flatnonzero(np.isin(roles, ("train", "database")))
     for name, rows in (("train", train), ("query", query), ("train or database", database)):
         if not len(rows):
-            raise ValueError(f"split has no rows that are {name}")
+            raise InputError(f"split has no rows that are {name}")
     if n_train is not None:
         if n_train > len(train):
-            raise ValueError(f"n_train must be at most the {len(train)} training rows of the split, got {n_train}")
+            raise InputError(f"n_train must be at most the {len(train)} training rows of the split, got {n_train}")
         train = np.sort(np.random.default_rng(trial).choice(train, n_train, replace=False))
     return Split(train, query, database)
 
@@ -149,7 +150,7 @@ def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Ge
         rows = Y.indices[Y.indptr[concept] : Y.indptr[concept + 1]]
         free = rows[~query[rows]]
         if len(free) < queries:
-            raise ValueError(
+            raise InputError(
                 f"label {concept} has {len(free)} rows that are not queries yet; {queries} per label are needed"
             )
         query[rng.choice(free, queries, replace=False)] = True
@@ -157,7 +158,7 @@ def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Ge
     train = database
     if n_train is not None:
         if n_train > len(database):
-            raise ValueError(f"n_train must be at most the {len(database)} database rows, got {n_train}")
+            raise InputError(f"n_train must be at most the {len(database)} database rows, got {n_train}")
         train = np.sort(rng.choice(database, n_train, replace=False))
     return Split(train, np.flatnonzero(query), database)
 
@@ -166,7 +167,7 @@ def _check_sizes(sizes: Indices, needed: Indices, classes: NDArray[Any], queries
     short = np.flatnonzero(sizes < needed)
     if len(short):
         c = short[0]
-        raise ValueError(
+        raise InputError(
             f"class {classes[c]!s} has {sizes[c]} rows; {queries} queries and {needed[c] - queries} training "
             f"rows of every class need {needed[c]}"
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dish.datasets import cifar
 from dish.datasets.tinyimagenet import is_tinyimagenet, list_tinyimagenet
 from dish.deep import image_features
+from dish.errors import InputError
 from dish.io import images
 from dish.io.data_cache import save_npy
 from dish.io.feature_cache import FeatureCache
@@ -68,7 +69,7 @@ def list_images(folder: Path) -> tuple[dict[str, Path], dict[str, str] | None]:
         return listing.files, dict(zip(listing.files, listing.labels, strict=True))
     found = {file.relative_to(folder).as_posix(): file for file in images.image_files(folder)}
     if not found:
-        raise ValueError(f"{folder} holds no images ({', '.join(sorted(images.suffixes()))})")
+        raise InputError(f"{folder} holds no images ({', '.join(sorted(images.suffixes()))})")
     loose = [name for name in found if "/" not in name]
     if loose and len(loose) < len(found):
         warnings.warn(

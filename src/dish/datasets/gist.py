@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.checks import check_integer
+from dish.errors import InputError
 
 N_SCALES = 4
 N_ORIENTATIONS = 8
@@ -164,11 +165,11 @@ def _check_images(images: Any) -> NDArray[np.uint8]:
     images = np.asanyarray(images)
     shape = images.shape
     if images.dtype != np.uint8:
-        raise ValueError(f"images must be uint8 (0 … 255), got {images.dtype}")
+        raise InputError(f"images must be uint8 (0 … 255), got {images.dtype}")
     if not (images.ndim == 3 or (images.ndim == 4 and shape[3] == 3)):
-        raise ValueError(f"images must be of shape (n, H, W) or (n, H, W, 3), got {shape}")
+        raise InputError(f"images must be of shape (n, H, W) or (n, H, W, 3), got {shape}")
     if min(shape[1:3]) < 8:
-        raise ValueError(f"images must be at least 8 × 8 pixels, got {shape[1]} × {shape[2]}")
+        raise InputError(f"images must be at least 8 × 8 pixels, got {shape[1]} × {shape[2]}")
     return images
 
 
@@ -179,5 +180,5 @@ def _working_size(shape: tuple[int, ...]) -> int:
 def _check_size(size: Any) -> int:
     size = check_integer("size", size, low=16)
     if size % 8:
-        raise ValueError(f"size must be a multiple of 8, got {size}")
+        raise InputError(f"size must be a multiple of 8, got {size}")
     return size

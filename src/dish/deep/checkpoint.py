@@ -16,6 +16,7 @@ from torch import nn
 
 from dish.deep.data import Problem
 from dish.deep.model import HashingNet, load_state, state_arrays
+from dish.errors import InputError
 from dish.io import modelfile
 from dish.parallel import RankError
 
@@ -89,7 +90,7 @@ class Checkpoint:
     def _read(self, path: Path, model: HashingNet) -> State:
         kind, content, arrays = modelfile.read(path)
         if kind != "checkpoint" or content.get("fingerprint") != self.fingerprint:
-            raise ValueError(
+            raise InputError(
                 f"checkpoint {path} belongs to other data or parameters: remove it, or name another file"
             )
         load_state(model, arrays, "model.")

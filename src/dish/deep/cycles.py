@@ -19,6 +19,7 @@ from dish.deep.heads import PosteriorTop, Rows, fit_label_top, fit_top, plain_la
 from dish.deep.model import state_arrays
 from dish.deep.solved import regress, settle
 from dish.deep.training import Batch, Training, seed_generators
+from dish.errors import InputError
 
 Packed = NDArray[np.uint8]
 Cycle = tuple[range, Tensor | None]  # its rounds, and the rows it has (None: all)
@@ -63,7 +64,7 @@ class CodewordFit:
         first = max(1, int(self.recipe.first * self.n_rounds)) if self.n_rounds > 1 else 0
         too_few = len(self.held) < int(codewords.HELD_OUT * codewords.FEWEST_ROWS)
         if self.patience and (too_few or first == 0):
-            raise ValueError(
+            raise InputError(
                 f"patience needs rows to hold out: at least {codewords.FEWEST_ROWS} rows, several of each class (got "
                 f"{self.training.problem.n} rows), and n_iter of at least 1; leave it None"
             )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.model import HashingNet
+from dish.errors import InputError
 from dish.labels import as_array, is_tags
 from dish.parallel import Ranks
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
@@ -73,7 +74,7 @@ def learnable(y: Any, n_rows: int, takes_graded: bool) -> tuple[Similarity, Tens
         S = from_labels(y, n_rows=n_rows)
         return S, targets_of(S)
     if not takes_graded:
-        raise ValueError(
+        raise InputError(
             "y has labels that are missing (NaN) or between 0 and 1: only DeepDISH(head='codewords') accepts "
             "these; give labels of 0 and 1"
         )
@@ -93,11 +94,11 @@ def graded_labels(y: Any) -> NDArray[np.float32] | None:
         return None
     low, high = (known.min(), known.max()) if len(known) else (0, 0)
     if not 0 <= low <= high <= 1:
-        raise ValueError(
+        raise InputError(
             f"y: labels (n, l) must be from 0 to 1, or NaN where they are not known; they go from {low} to {high}"
         )
     if (unknown := np.isnan(y).all(0)).any():
-        raise ValueError(
+        raise InputError(
             f"y: nothing is known about label {int(unknown.argmax())}, all rows have NaN there (as they have for "
             f"{int(unknown.sum())} of {y.shape[1]} labels): drop such labels, y[:, ~np.isnan(y).all(0)]"
         )
@@ -110,4 +111,4 @@ def targets_of(S: Similarity) -> Tensor:
         return S.row_group.long()
     if isinstance(S, LabelCounts):
         return S.Y_g.to_dense().float()[S.row_group.long()]
-    raise ValueError(f"y: a network learns from classes or labels, not from a {type(S).__name__} similarity")
+    raise InputError(f"y: a network learns from classes or labels, not from a {type(S).__name__} similarity")

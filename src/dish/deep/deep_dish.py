@@ -21,6 +21,7 @@ from dish.deep.data import Problem
 from dish.deep.deep_hasher import DeepHasher, Fitted
 from dish.deep.kernel_top import fit_kernel_top
 from dish.deep.training import Batch, Training, seed_generators
+from dish.errors import InputError
 from dish.kernel.fstep import LOSSES
 from dish.posterior.regression import MAX_LABELS, can_learn_posterior
 
@@ -136,17 +137,17 @@ class DeepDISH(DeepHasher):
         check_number("mu", self.mu, low=0)
         check_number("nu", self.nu, low=0)
         if not 0 <= check_number("alpha", self.alpha, low=0) <= 0.5:
-            raise ValueError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
+            raise InputError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
         check_number("stop_agreement", self.stop_agreement, low=0)
         check_flag("carry", self.carry)
         if self.patience is not None:
             check_integer("patience", self.patience, low=1)
             if self.head not in ("auto", "codewords"):
-                raise ValueError(f"patience is for head='codewords', which holds rows out; this is {self.head!r}")
+                raise InputError(f"patience is for head='codewords', which holds rows out; this is {self.head!r}")
 
     def _check_kernel_head(self) -> None:
         if self.head == "kernel" and not self.freeze:
-            raise ValueError(
+            raise InputError(
                 "head='kernel' is for a network that stays as it is: give freeze=True and weights (for feature "
                 "vectors use DISH), or train the network with head='codewords' or 'paper'"
             )
@@ -186,7 +187,7 @@ class DeepDISH(DeepHasher):
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         head = self._chosen_head(problem)
         if head == "kernel" and not can_learn_posterior(problem.S):
-            raise ValueError(
+            raise InputError(
                 f"head='kernel' learns at most {MAX_LABELS:,} labels, there are {problem.n_targets:,}: take "
                 "head='codewords' or 'paper'"
             )

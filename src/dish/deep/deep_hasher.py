@@ -29,6 +29,7 @@ from dish.deep.heads import top_of
 from dish.deep.kernel_top import KernelTop
 from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
 from dish.deep.training import Settings, Training, reporter, seeded
+from dish.errors import InputError, UnsupportedError
 from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
@@ -180,12 +181,12 @@ class DeepHasher(Hasher):
             "(photos without labels: dish photos FOLDER)",
         )
         if isinstance(y, Similarity):
-            raise ValueError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
+            raise InputError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
         blank = type(self)(**self.get_params(deep=False))  # checking rows sets attributes
         data = blank._check_rows(X, reset=True)
         seen = {name: value for name, value in vars(blank).items() if name.endswith("_")}
         if self.freeze and blank.vectors_:
-            raise ValueError(
+            raise InputError(
                 "freeze is for images: rows of features have no network in front of them to leave as it is"
             )
         S, targets = learnable(y, len(data), self._takes_graded)
@@ -237,7 +238,7 @@ class DeepHasher(Hasher):
 
     def _learn(self, training: Training, done: State | None) -> Fitted:
         """The method: train the network, from the state ``done`` on if there is one; attributes to keep."""
-        raise TypeError(f"{type(self).__name__} defines no way to learn")
+        raise UnsupportedError(f"{type(self).__name__} defines no way to learn")
 
     def _keep(self, fitted: Fitted) -> None:
         """Replace what a former fit left by the results of this one."""
@@ -266,7 +267,7 @@ class DeepHasher(Hasher):
             nets.spec(self.net)
             if self.freeze and self.weights is None:
                 why = "freeze=True needs weights: a network that starts from random numbers must learn"
-                raise ValueError(f"{why}; give weights='imagenet' or a file, or freeze=False")
+                raise InputError(f"{why}; give weights='imagenet' or a file, or freeze=False")
 
     def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
@@ -278,12 +279,12 @@ class DeepHasher(Hasher):
             self.image_shape_ = (int(data.shape[1]), int(data.shape[2]))
             self.vectors_ = False
         elif self.vectors_:
-            raise ValueError(f"X holds images, but this {type(self).__name__} learned from rows of features")
+            raise InputError(f"X holds images, but this {type(self).__name__} learned from rows of features")
         return data
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
         if not reset and not self.vectors_:
-            raise ValueError(f"X must be images, uint8 (n, H, W, 3), as in fit; got an array of shape {np.shape(X)}")
+            raise InputError(f"X must be images, uint8 (n, H, W, 3), as in fit; got an array of shape {np.shape(X)}")
         checked = super()._check_X(X, reset=reset)
         if reset:
             self.vectors_ = True
@@ -315,7 +316,7 @@ class DeepHasher(Hasher):
     def draw_history(self, path: str | os.PathLike[str]) -> None:
         """Draw the losses of the last fit, pass by pass, as .png, .svg or .pdf; needs matplotlib."""
         if not getattr(self, "history_", None):
-            raise ValueError(
+            raise InputError(
                 f"this {type(self).__name__} has no history to draw: it was not trained here, or not at all"
             )
         plot_history.draw(self.history_, path)
@@ -330,7 +331,7 @@ class DeepHasher(Hasher):
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
         check_is_fitted(self)
         if isinstance(self.net, nn.Module):
-            raise TypeError(
+            raise UnsupportedError(
                 "a hasher with a network of your own cannot be saved, since files hold no code: use export_onnx, or "
                 "save hasher.model_.state_dict() yourself"
             )

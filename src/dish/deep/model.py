@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish import nets
+from dish.errors import InputError
 from dish.io import modelfile
 
 OWN = "own"  # weights: those that a module came with
@@ -147,15 +148,15 @@ def make_model(
             phi = body.cpu().eval()(x)
     except Exception as error:
         given = f"float32 rows of shape {tuple(x.shape)}"
-        raise ValueError(f"net: the module cannot take {given} ({type(error).__name__}: {error})") from error
+        raise InputError(f"net: the module cannot take {given} ({type(error).__name__}: {error})") from error
     if not isinstance(phi, Tensor) or phi.ndim != 2:
         gave = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else f"a {type(phi).__name__}"
-        raise ValueError(f"net must give one feature vector per row, a tensor (n, D); it gave {gave}")
+        raise InputError(f"net must give one feature vector per row, a tensor (n, D); it gave {gave}")
     if isinstance(body, nets.MLP) and weights != OWN:
         body.begin_with(rows)
     fresh: list[str] = []
     if weights == OWN and isinstance(net, str):
-        raise ValueError(
+        raise InputError(
             f"weights={OWN!r} is for a module that was trained; net is {net!r}: give 'imagenet' or a path"
         )
     if weights not in (None, OWN):  # after the first pass: lazy layers have their widths

@@ -30,6 +30,7 @@ from dish.deep.graph import GraphedStep
 from dish.deep.model import HashingNet, encode
 from dish.deep.optimiser import Group, Optimiser
 from dish.deep.solved import BATCH_NORMS
+from dish.errors import InputError
 from dish.progress import Stopwatch, progress
 
 CLIP = 1.0  # the norm of the gradient of all weights that came with the network, at most
@@ -115,12 +116,12 @@ class Training(Stopwatch):
         self.timings_ = {}
         world = problem.ranks.world
         if settings.accumulate > 1 and self.size < 2 * world * settings.accumulate:
-            raise ValueError(
+            raise InputError(
                 f"accumulate: a batch of {self.size} rows cannot be split into {world * settings.accumulate} parts "
                 "of at least two rows: lower accumulate, or raise batch_size"
             )
         if world > 1 and self.size < 2 * world:  # batch norm needs two rows
-            raise ValueError(
+            raise InputError(
                 f"batch_size: {self.size} rows cannot be shared by {world} processes, each of which needs at least "
                 f"two: use a batch_size (and as many training rows) of at least {2 * world}, or fewer processes"
             )
@@ -284,7 +285,7 @@ class Training(Stopwatch):
         self.history.append({"round": round_, "epoch": epoch, "loss": loss})
         self.settings.report(f"round {round_}, epoch {epoch + 1}/{self.settings.epochs}: loss {loss:.4f}")
         if not np.isfinite(loss):
-            raise ValueError(f"training diverged in epoch {epoch + 1}: lower lr (it is {self.rate:g})")
+            raise InputError(f"training diverged in epoch {epoch + 1}: lower lr (it is {self.rate:g})")
 
     def _autocast(self) -> Any:
         """Half precision where it is fast."""

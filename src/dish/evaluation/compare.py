@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dish import codes, metrics
 from dish.baselines.itq import PCAITQ
+from dish.errors import InputError
 from dish.experiments.bench import unit_rows
 from dish.labels import is_missing, is_tags
 from dish.metrics.relevance import Labels, match_labels
@@ -92,7 +93,7 @@ def _groups(yq: Any, seen: Any, n: int) -> dict[str, NDArray[np.bool_]]:
     if seen is None:
         return every
     if is_tags(yq) or np.ndim(yq) != 1:
-        raise ValueError("seen classes can be told from unseen ones only where every row has one label")
+        raise InputError("seen classes can be told from unseen ones only where every row has one label")
     seen = np.asarray(seen)
     was_seen = np.isin(np.asarray(yq), seen[~is_missing(seen)])
     return every | {name: which for name, which in (("seen", was_seen), ("unseen", ~was_seen)) if which.any()}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dish import codes, metrics
 from dish.checks import check_integer, check_number
+from dish.errors import InputError
 from dish.hasher import as_rows
 from dish.kernel.dish import DISH
 from dish.labels import as_array, is_tags, tag_matrix
@@ -120,9 +121,9 @@ def recommend(
     X = X if isinstance(X, np.ndarray) else np.asarray(as_rows(X))
     (y,) = tag_matrix(y) if is_tags(y) else (y if sp.issparse(y) else as_array(y),)
     if X.ndim != 2 or X.shape[0] != y.shape[0]:
-        raise ValueError(f"X must be rows (n, d) and y have a label for each; got {X.shape} and {y.shape}")
+        raise InputError(f"X must be rows (n, d) and y have a label for each; got {X.shape} and {y.shape}")
     if X.shape[0] < LEAST:
-        raise ValueError(f"X has {X.shape[0]} rows, too few to hold some out: it needs at least {LEAST}")
+        raise InputError(f"X has {X.shape[0]} rows, too few to hold some out: it needs at least {LEAST}")
     rng = np.random.default_rng(random_state)
     n = min(X.shape[0], check_integer("max_rows", max_rows, low=100))
     picked = np.sort(rng.permutation(X.shape[0])[:n])
@@ -198,7 +199,7 @@ def _settings(knobs: Mapping[str, Sequence[Any]], n_train: int) -> Iterator[tupl
     """Knobs and values to try, the first value of every knob first; no more anchors than there are rows."""
     for knob in knobs:
         if knob not in DEFAULTS:
-            raise ValueError(f"knobs must be some of {', '.join(DEFAULTS)}; got {knob!r}")
+            raise InputError(f"knobs must be some of {', '.join(DEFAULTS)}; got {knob!r}")
     for turn in range(max(map(len, knobs.values()), default=0)):
         for knob, values in knobs.items():
             if turn < len(values) and values[turn] != DEFAULTS[knob]:

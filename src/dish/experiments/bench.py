@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dish import datasets, machine, metrics, registry
 from dish.deep.deep_hasher import DeepHasher
+from dish.errors import InputError
 from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.significance import KEY
 from dish.io.atomic import write_atomically
@@ -186,7 +187,7 @@ def data_key(
     own = labels is not None or split is not None or (columns is not None and columns.named)
     if name in opened or name in NAMES:
         if own:
-            raise ValueError(f"labels, a split and columns go with a path of one's own features, not with {name}")
+            raise InputError(f"labels, a split and columns go with a path of one's own features, not with {name}")
         return name
     data = datasets.load_features(name, labels, split=split, columns=columns) if own else load_data(name)
     key = f"{Path(name).stem}-{_checksum(data)}"
@@ -223,7 +224,7 @@ def load_data(name: str) -> Any:
         return datasets.DATASETS[RENAMED.get(name, name)]()
     if Path(name).exists():
         return datasets.load_features(name)
-    raise ValueError(f"data must be a path or one of {', '.join(NAMES)}; got {name!r}")
+    raise InputError(f"data must be a path or one of {', '.join(NAMES)}; got {name!r}")
 
 
 # --- one run ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dish.errors import InputError
 from dish.evaluation.compare import Line
 from dish.evaluation.tune import Recommendation
 from dish.experiments import paper
@@ -176,7 +177,7 @@ def tuning_figure(found: Recommendation) -> Figure:
 def write(figure: Figure, path: Path) -> None:
     """One file, .png or .svg."""
     if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"a picture is written as .png or .svg, not as {path.name!r}")
+        raise InputError(f"a picture is written as .png or .svg, not as {path.name!r}")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:], dpi=150)
     write_atomically(path, buffer.getvalue())

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dish.errors import InputError
 from dish.experiments import bench, figures, paper, report, tables
 from dish.experiments.definition import Results, Run
 from dish.io.atomic import write_atomically
@@ -28,7 +29,7 @@ class _Job:
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
-            raise ValueError(f"what must be one of {', '.join(WHAT)}; got {self.what!r}")
+            raise InputError(f"what must be one of {', '.join(WHAT)}; got {self.what!r}")
         self.tables = [name for name in paper.TABLES if self.what in (name, "all")]
         self.draws_methods = self.what in ("figures", "all")
         self.draws_sensitivity = self.what in ("sensitivity", "figures", "all")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dish.errors import InputError
 from dish.experiments import significance
 from dish.experiments.definition import FLOATS, Results, Run
 from dish.experiments.paper import Table
@@ -169,7 +170,7 @@ def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> No
         text = f"**{title}**\n\n{markdown_grid(*bench_grid(runs, results))}"
         text += f"\n{significance.LEGEND}:\n\n{markdown_grid(names, tested)}" if tested else ""
     else:
-        raise ValueError(f"a table is written as {', '.join(FORMS)}, not as {path.name!r}")
+        raise InputError(f"a table is written as {', '.join(FORMS)}, not as {path.name!r}")
     write_atomically(path, text.encode())
 
 

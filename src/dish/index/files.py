@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dish.errors import InputError
 from dish.index.ids import from_text, to_text
 from dish.index.label_table import Vocabulary, from_json
 from dish.index.snapshot import MakeView, Snapshot
@@ -33,13 +34,13 @@ def from_arrays(arrays: Arrays, n: int, n_bits: int, make_view: MakeView) -> Sna
     word, n_words = words_of(n_bits)
     codes = arrays["codes"]
     if codes.shape != (n, n_words) or codes.dtype != word:
-        raise ValueError(f"{n:,} codes of {n_bits} bits cannot be {codes.dtype} of shape {codes.shape}")
+        raise InputError(f"{n:,} codes of {n_bits} bits cannot be {codes.dtype} of shape {codes.shape}")
     ids = arrays["ids"] if "ids" in arrays else from_text(arrays["id_text"], arrays["id_ends"])
     labels, vocabulary = arrays.get("labels"), Vocabulary()
     if ids.shape != (n,) or (labels is not None and labels.shape != (n,)):
-        raise ValueError(f"it has {n:,} codes, but not as many ids or labels")
+        raise InputError(f"it has {n:,} codes, but not as many ids or labels")
     if ids.dtype not in (np.int64, np.dtype(object)) or (labels is not None and labels.dtype != np.int32):
-        raise ValueError("its ids or labels are of a wrong type")
+        raise InputError("its ids or labels are of a wrong type")
     if labels is not None:
         vocabulary, labels = from_json(arrays["label_values"], labels)
     return Snapshot.of(n_bits, make_view, codes, ids, labels, vocabulary)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
+from dish.errors import InputError
 from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import Groups, Lists, require_faiss
 from dish.index.files import from_arrays, to_arrays
@@ -156,7 +157,7 @@ class HammingIndex:
             given = self._new_ids(ids, len(words))
             there = self._now.rows_of(given) >= 0
             if there.any():
-                raise ValueError(f"id {given[there].tolist()[0]!r} is in the index already; upsert replaces it")
+                raise InputError(f"id {given[there].tolist()[0]!r} is in the index already; upsert replaces it")
             self._append(self._now, words, given, values)
 
     def upsert(self, codes: ArrayLike, ids: ArrayLike, labels: ArrayLike | None = None) -> None:
@@ -181,7 +182,7 @@ class HammingIndex:
 
     def _append(self, rows: Snapshot, words: NDArray[Any], ids: Ids, labels: list[Any] | None) -> None:
         if rows.n + len(words) > MOST_ROWS:
-            raise ValueError(f"an index holds at most {MOST_ROWS:,} rows")
+            raise InputError(f"an index holds at most {MOST_ROWS:,} rows")
         if not len(words):
             return
         if not rows.n and rows.ids_.dtype != ids.dtype:  # an empty index takes either kind of ids
@@ -205,17 +206,17 @@ class HammingIndex:
         strings = self._now.ids_.dtype == object
         if ids is None:
             if strings and self._now.n:
-                raise ValueError("ids must be given: this index has strings as ids")
+                raise InputError("ids must be given: this index has strings as ids")
             return np.arange(self._next_id, self._next_id + n)
         given = as_ids(ids, n)
         if n and self._now.n and (given.dtype == object) != strings:
             kinds = ("strings", "whole numbers")
-            raise ValueError(f"ids must be {kinds[not strings]} as those of the index are, got {kinds[strings]}")
+            raise InputError(f"ids must be {kinds[not strings]} as those of the index are, got {kinds[strings]}")
         if len(given) > 1 and not (given[1:] > given[:-1]).all():
             ordered = np.sort(given)
             twice = ordered[1:][ordered[1:] == ordered[:-1]]
             if len(twice):
-                raise ValueError(f"id {twice.tolist()[0]!r} is given twice")
+                raise InputError(f"id {twice.tolist()[0]!r} is given twice")
         return given
 
     # --- searching ---

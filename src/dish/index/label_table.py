@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.labels import is_missing
 
 
@@ -52,9 +53,9 @@ def from_json(text: NDArray[np.uint8], numbers: NDArray[Any]) -> tuple[Vocabular
     """
     values = json.loads(bytes(text))
     if not isinstance(values, list) or set(map(type, values)) - {str, int, float, bool, type(None)}:
-        raise ValueError("its list of labels is not a list of numbers and strings")
+        raise InputError("its list of labels is not a list of numbers and strings")
     if len(numbers) and not -1 <= numbers.min() <= numbers.max() < len(values):
-        raise ValueError("a label is not in its list of labels")
+        raise InputError("a label is not in its list of labels")
     listed = np.empty(len(values), object)
     listed[:] = values
     gaps = is_missing(listed).tolist()

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import check_codes, n_bytes
+from dish.errors import InputError
 
 
 def words_of(n_bits: int) -> tuple[type[np.unsignedinteger[Any]], int]:
@@ -24,7 +25,7 @@ def to_words(codes: ArrayLike, n_bits: int, name: str) -> NDArray[Any]:
     given = check_codes(codes, n_bits, name)
     unused = -n_bits % 8
     if unused and (given[:, -1] & ((1 << unused) - 1)).any():
-        raise ValueError(f"{name} have bits set beyond the first {n_bits}")
+        raise InputError(f"{name} have bits set beyond the first {n_bits}")
     word, n_words = words_of(n_bits)
     words = np.zeros((len(given), n_words), word)
     words.view(np.uint8)[:, : given.shape[1]] = given
@@ -40,11 +41,11 @@ def as_outputs(F: ArrayLike, n_bits: int) -> NDArray[np.float64]:
     """Real outputs of a hasher, finite, float64 (n, n_bits)."""
     given = np.asarray(F)
     if given.dtype.kind not in "fiu" or given.dtype == np.uint8 or given.ndim != 2 or given.shape[1] != n_bits:
-        raise ValueError(
+        raise InputError(
             f"queries must be real outputs of shape (n, {n_bits}) in this mode, such as a hasher's "
             f"decision_function; got {given.dtype} of shape {given.shape}"
         )
     outputs = np.ascontiguousarray(given, np.float64)
     if not np.isfinite(outputs).all():
-        raise ValueError("queries must be finite: there is NaN or infinity among the outputs")
+        raise InputError("queries must be finite: there is NaN or infinity among the outputs")
     return outputs

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dish.errors import InputError
+
 StrPath = str | os.PathLike[str]
 
 _ours: set[str] = set()  # temporary names in use by this process
@@ -35,7 +37,7 @@ def replacing(path: StrPath, *, folder: bool = False) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     if path.exists() and (not path.is_dir() if folder else not path.is_file()):
-        raise ValueError(f"cannot write {path}: it is not {'a folder' if folder else 'an ordinary file'}")
+        raise InputError(f"cannot write {path}: it is not {'a folder' if folder else 'an ordinary file'}")
     with suppress(OSError):  # a folder that may be written to, but not listed
         remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import codes, metrics
+from dish.errors import InputError
 from dish.io.atomic import replacing
 from dish.io.blocks import blocks_of
 from dish.io.code_provenance import note_model
@@ -54,7 +55,7 @@ def evaluate_files(
     if is_tags(yq) and is_tags(y):
         yq, y = tag_matrix(yq, y)
     if y.shape[0] != X.shape[0]:
-        raise ValueError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
+        raise InputError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
     q, keys, repeated = hasher.transform(Xq), row_bytes(Xq), set[bytes]()
     all_ = np.zeros((len(q), hasher.n_bits + 1), np.int64)
     relevant = np.zeros_like(all_)

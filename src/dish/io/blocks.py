@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.features import read_features
 from dish.io.pages import release
 from dish.io.shards import as_array, check_widths, is_blocks, is_map, is_path
@@ -26,7 +27,7 @@ def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
             if len(rows):
                 yield rows
         if width is None:
-            raise ValueError("X: there are no row blocks")
+            raise InputError("X: there are no row blocks")
         return
     for i in range(0, X.shape[0], size):
         block = X[i : i + size]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io import modelfile
 from dish.io.pages import allocate_npy
 from dish.io.tables import DataFileError, read_npy
@@ -50,9 +51,9 @@ class Checkpoint:
             if not self.ranks.first:
                 return
             if self.folder.exists() and not self.folder.is_dir():
-                raise ValueError(f"checkpoint {self.folder} is a file: name a folder")
+                raise InputError(f"checkpoint {self.folder} is a file: name a folder")
             if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / self.MARK).exists():
-                raise ValueError(f"checkpoint {self.folder} holds other files: name a new or an empty folder")
+                raise InputError(f"checkpoint {self.folder} holds other files: name a new or an empty folder")
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / self.MARK).write_text("The state of a fit that has not ended. It may be removed.\n")
 
@@ -93,9 +94,9 @@ class Checkpoint:
             state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
             shapes = [a.shape for a in (state.W, state.mean, state.objective)]
             if -(-shapes[0][1] // 8) != width or shapes[1] != shapes[0][:1] or len(shapes[2]) != 1:
-                raise ValueError(f"W, mean and objective have the shapes {shapes}")
+                raise InputError(f"W, mean and objective have the shapes {shapes}")
             if {a.dtype.kind for a in (state.W, state.mean, state.objective)} != {"f"}:
-                raise ValueError("W, mean and objective must be floats")
+                raise InputError("W, mean and objective must be floats")
             return state, int(content["checksum"])
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise DataFileError(

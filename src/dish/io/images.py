@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.progress import progress
 
 MAX_PIXELS = 50_000_000
@@ -193,12 +194,12 @@ def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
         raise FileNotFoundError(f"no folder of images at {folder}")
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not classes:
-        raise ValueError(f"{folder} has no sub-folders: put the images of each label into a folder of its name")
+        raise InputError(f"{folder} has no sub-folders: put the images of each label into a folder of its name")
     paths, labels = [], []
     for c in classes:
         files = image_files(c)
         if not files:
-            raise ValueError(f"the folder {c} has no images: fill it or remove it")
+            raise InputError(f"the folder {c} has no images: fill it or remove it")
         paths += files
         labels += [c.name] * len(files)
     if loose := [p.name for p in folder.iterdir() if _is_image(p)]:
@@ -249,7 +250,7 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
         return _listed([Path(path) for path in X], size or 224), y
     if hasattr(X, "dataset") and hasattr(X, "batch_size"):
-        raise ValueError("X is a DataLoader: give the Dataset in it (X.dataset); batches are made here")
+        raise InputError("X is a DataLoader: give the Dataset in it (X.dataset); batches are made here")
     if (
         hasattr(X, "__getitem__")
         and hasattr(X, "__len__")
@@ -283,9 +284,9 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
     else:  # images without labels, to encode
         paths, labels = image_files(folder), []
         if not paths:
-            raise ValueError(f"the folder {folder} has no images, nor shards (.npy, .npz, .parquet)")
+            raise InputError(f"the folder {folder} has no images, nor shards (.npy, .npz, .parquet)")
     if y is not None and np.shape(y)[0] != len(paths):
-        raise ValueError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
+        raise InputError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
     names = _names([paths[i].relative_to(folder) for i in kept])
     if y is not None:
@@ -315,10 +316,10 @@ def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
         rows.append(_item(image, i))
         labels.append(label)
     if not rows:
-        raise ValueError("X: the Dataset is empty (0 samples)")
+        raise InputError("X: the Dataset is empty (0 samples)")
     shapes = {r.shape for r in rows}
     if len(shapes) > 1:
-        raise ValueError(f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size")
+        raise InputError(f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size")
     if y is None and labels[0] is not None:
         y = np.array([np.asarray(v) for v in labels])
     return np.stack(rows), y
@@ -331,7 +332,7 @@ def _item(image: Any, i: int) -> NDArray[Any]:
     except ValueError:  # an image and more than a label
         a = np.asarray(None)
     if a.ndim == 0 or a.dtype.kind not in "uifb":
-        raise ValueError(
+        raise InputError(
             f"X[{i}]: the Dataset must give an image, or (image, label), an image being an array, a tensor or one of "
             f"Pillow's; it gives a {type(image).__name__}"
         )
@@ -339,7 +340,7 @@ def _item(image: Any, i: int) -> NDArray[Any]:
         a = a.transpose(1, 2, 0)
     if a.ndim > 1 and a.dtype.kind == "f":
         if a.min(initial=0) < 0 or a.max(initial=0) > 1:
-            raise ValueError(
+            raise InputError(
                 f"X[{i}]: images of floats must lie in 0 … 1 (not normalised); got {a.min()} … {a.max()}"
             )
         a = (255 * a).round().astype(np.uint8)
@@ -356,16 +357,16 @@ def looks_like_images(X: Any) -> bool:
 def check_images(X: Any) -> Pixels:
     """Images as uint8 (n, H, W, 3); grey ones (n, H, W) or (n, H, W, 1) get three equal channels."""
     if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
-        raise ValueError("X: the images differ in size: resize them to one size")
+        raise InputError("X: the images differ in size: resize them to one size")
     a = np.asarray(X)
     if a.ndim == 3 and a.dtype == np.uint8 and a.shape[2] == 3 and min(a.shape[:2]) >= 4:
-        raise ValueError(f"X of shape {a.shape} is one image: give X[None], images of shape (n, H, W, 3)")
+        raise InputError(f"X of shape {a.shape} is one image: give X[None], images of shape (n, H, W, 3)")
     if a.ndim == 3:
         a = a[..., None]
     if a.ndim != 4 or a.shape[3] not in (1, 3) or a.dtype != np.uint8:
-        raise ValueError(f"X must be images, uint8 of shape (n, H, W, 3); got {a.dtype} of shape {np.shape(X)}")
+        raise InputError(f"X must be images, uint8 of shape (n, H, W, 3); got {a.dtype} of shape {np.shape(X)}")
     if len(a) == 0:
-        raise ValueError("X has 0 samples: no images were given")
+        raise InputError("X has 0 samples: no images were given")
     if min(a.shape[1:3]) < 4:
-        raise ValueError(f"X: images of {a.shape[1]}×{a.shape[2]} are too small, 4×4 is the least")
+        raise InputError(f"X: images of {a.shape[1]}×{a.shape[2]} are too small, 4×4 is the least")
     return np.ascontiguousarray(np.broadcast_to(a, (*a.shape[:3], 3)))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.atomic import write_atomically
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def read(
         params = json.loads(header["params"])
         kind = header["kind"]
         if not isinstance(params, dict):
-            raise ValueError("its parameters are no JSON object")
+            raise InputError("its parameters are no JSON object")
     except ModelFileError:
         raise
     except (
@@ -172,7 +173,7 @@ def _as_json(value: Any) -> Any:
 def check_fingerprint(name: str, value: Any) -> str | None:
     """A fingerprint as ``Hasher.fingerprint_`` gives it, or None for an unknown model; else an error."""
     if value is not None and not (isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value)):
-        raise ValueError(f"{name} must be a model's fingerprint_ (16 hexadecimal digits) or None, got {value!r}")
+        raise InputError(f"{name} must be a model's fingerprint_ (16 hexadecimal digits) or None, got {value!r}")
     return value
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.features import read_features
 from dish.io.pages import release, reserve
 from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
@@ -29,12 +30,12 @@ class RowSource:
         """
         self.checked = checked
         if len(array.shape) != 2:
-            raise ValueError(f"X must be a matrix (n, d), got shape {tuple(array.shape)}")
+            raise InputError(f"X must be a matrix (n, d), got shape {tuple(array.shape)}")
         self.array = array
         self.start, stop, _ = (part or slice(None)).indices(array.shape[0])
         self.shape = (stop - self.start, array.shape[1])
         if 0 in self.shape:
-            raise ValueError(f"X has no rows or no features: {self.shape}")
+            raise InputError(f"X has no rows or no features: {self.shape}")
         wide = str(array.dtype).endswith("float64")
         self.dtype = torch.float64 if wide else torch.float32
 
@@ -48,7 +49,7 @@ class RowSource:
         elif is_blocks(X):
             X = spool(X)
         if getattr(X.dtype, "kind", "f") not in "fiub":
-            raise ValueError(f"X must hold numbers, got {X.dtype}")
+            raise InputError(f"X must hold numbers, got {X.dtype}")
         return cls(X)
 
     def __len__(self) -> int:
@@ -140,14 +141,14 @@ def spool(blocks: Iterable[Any]) -> NDArray[Any]:
         for block in blocks:
             rows = as_array(block)
             if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-                raise ValueError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
+                raise InputError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
             if width is None:
                 width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
             check_widths({(width,), rows.shape[1:]})
             np.ascontiguousarray(rows, dtype).tofile(file)
             n += len(rows)
         if not n or not width:
-            raise ValueError("X: there are no row blocks, or they are empty")
+            raise InputError("X: there are no row blocks, or they are empty")
         file.flush()
         return np.memmap(file, dtype, "r", shape=(n, width))
 

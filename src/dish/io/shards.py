@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.pages import release
 
 
@@ -102,7 +103,7 @@ def is_map(X: Any) -> bool:
 def check_widths(widths: set[tuple[int, ...]]) -> None:
     """Row blocks must all have the same width."""
     if len(widths) != 1:
-        raise ValueError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
+        raise InputError(f"X: the row blocks differ in shape ({sorted(widths)}), or there are none")
 
 
 def as_array(block: Any) -> NDArray[Any]:

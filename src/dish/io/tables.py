@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io import csvfile, parquet
 from dish.io.columns import Columns
 from dish.io.errors import DataFileError, StrPath, reading
@@ -96,7 +97,7 @@ def read_npy(path: StrPath, mmap_mode: Any = None) -> NDArray[Any]:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             array.close()
-            raise ValueError("it is an archive of arrays")
+            raise InputError("it is an archive of arrays")
         return array
 
 
@@ -106,6 +107,6 @@ def open_npz(path: StrPath) -> Iterator[NpzFile]:
     with reading(path, ".npz file of numbers"):
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, NpzFile):
-            raise ValueError("it is a single array")
+            raise InputError("it is a single array")
         with archive:
             yield archive

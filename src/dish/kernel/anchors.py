@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.rows import RowSource
 from dish.kernel.outliers import FAR, SPREAD, outliers
 from dish.lazy import Tensor, torch
@@ -52,7 +53,7 @@ def given_anchors(anchors: Any, X: RowSource, device: torch.device) -> Tensor:
     A = torch.as_tensor(np.array(anchors, np.float64)).to(device, X.dtype)
     fits = A.ndim == 2 and len(A) > 0 and A.shape[1] == d
     if not fits or not bool(A.isfinite().all()):
-        raise ValueError(
+        raise InputError(
             f"anchors must be finite, of shape (m, {d}) as X has {d} features; got shape {tuple(A.shape)}"
         )
     return A
@@ -88,7 +89,7 @@ def scale_of(X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ra
     mean = mean_squared_distance(X, A, picked, ranks)
     tiny, huge = (1e-30, 1e35) if X.dtype == torch.float32 else (1e-290, 1e300)
     if mean > 0 and not tiny < mean < huge:
-        raise ValueError(
+        raise InputError(
             f"X: the mean squared distance of rows to anchors is {mean:.1e}, too {'small' if mean < 1 else 'large'} "
             f"for the arithmetic of {str(X.dtype).removeprefix('torch.')}: scale X, for example to unit variance"
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dish.cbcd import MAX_STEPS
+from dish.errors import InputError
 from dish.kernel.fstep import LOSSES
 from dish.posterior.regression import MAX_LABELS, can_learn_posterior
 from dish.similarity import Similarity
@@ -30,7 +31,7 @@ ROUGH = Effort(4, 2e-3)  # for the posterior of several labels: of the codes it 
 def takes_posterior(loss: Any, polish: int, S: Similarity) -> bool:
     """Whether the hash function is the posterior one: "auto" takes it where there are labels to learn."""
     if _is(loss, "posterior") and not can_learn_posterior(S):
-        raise ValueError(
+        raise InputError(
             f"loss='posterior' learns the probability of every label: y must hold classes or (n, l) labels, at most "
             f"{MAX_LABELS:,} different ones; use loss='ridge'"
         )
@@ -55,12 +56,12 @@ def chosen_kernel(kernel: Any, posterior: bool, d: int, n_anchors: int) -> Any:
 def check_resumable(loss: Any, random_state: Any) -> None:
     """Refuse a checkpoint that no later fit could resume from."""
     if not isinstance(loss, str):
-        raise ValueError(
+        raise InputError(
             f"checkpoint works with loss {', '.join(map(repr, LOSSES))}: the classifiers of {type(loss).__name__} "
             "cannot be kept in a file; pass checkpoint=None"
         )
     if random_state is None:
-        raise ValueError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
+        raise InputError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
 
 
 def _is(value: Any, *words: str) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dish import cbcd, codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
+from dish.errors import InputError, UnsupportedError
 from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
 from dish.io.rows import RowSource
@@ -327,12 +328,12 @@ class DISH(KernelHasher):
         assert problem.features.mean is not None
         anchors, mean = (tensor.cpu().numpy() for tensor in (problem.features.anchors, problem.features.mean))
         if not np.array_equal(state.anchors, anchors) or not np.allclose(state.mean, mean, rtol=1e-3):
-            raise ValueError(
+            raise InputError(
                 f"checkpoint {self.checkpoint} was written for other rows X or another random_state; delete it "
                 "or choose another path"
             )
         if len(state.objective) > self.n_iter:
-            raise ValueError(
+            raise InputError(
                 f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
             )
         problem.rng.set_state(state.random)
@@ -350,7 +351,7 @@ class DISH(KernelHasher):
         check_number("lam", self.lam, low=0)
         built_in = isinstance(self.loss, str) and self.loss != "posterior"
         if check_integer("polish", self.polish, low=0) and not built_in:
-            raise ValueError("polish needs loss 'ridge', 'hinge' or 'logistic': it changes the W of a linear F")
+            raise InputError("polish needs loss 'ridge', 'hinge' or 'logistic': it changes the W of a linear F")
         if self.checkpoint is not None:
             check_resumable(self.loss, self.random_state)
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
@@ -387,7 +388,7 @@ class DISH(KernelHasher):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
         if self.classifiers_ is not None:
-            raise TypeError(
+            raise UnsupportedError(
                 f"a hasher made of {type(self.loss).__name__} classifiers cannot be saved without pickle; "
                 "linear classifiers and the built-in losses can"
             )

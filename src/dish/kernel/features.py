@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dish import codes
 from dish.cbcd import pack_signs
 from dish.cuda.tf32 import add_product, split, worth_splitting
+from dish.errors import InputError
 from dish.io.pages import release
 from dish.io.rows import RowSource, scratch
 from dish.kernel.anchors import ordinary, spread_out
@@ -56,12 +57,12 @@ class FeatureMap:
         if callable(self.kernel):
             K = np.asarray(self.kernel(X.cpu().numpy(), self.anchors.cpu().numpy()))
             if K.shape != (len(X), len(self.anchors)):
-                raise ValueError(
+                raise InputError(
                     f"kernel must return an array of shape {(len(X), len(self.anchors))} "
                     f"for {len(X)} rows and {len(self.anchors)} anchors, got {K.shape}"
                 )
             if not np.isfinite(K).all():
-                raise ValueError("kernel returned NaN or infinity")
+                raise InputError("kernel returned NaN or infinity")
             return torch.from_numpy(np.array(K)).to(X)  # a copy: the function may have returned its input
         if self.kernel == "linear":
             return X.clone()
@@ -120,7 +121,7 @@ class FeatureMap:
                     X.read(rows, device)  # says which row it is
         sums, n_all = ranks.sum(total, torch.tensor([float(n)], device=device))
         if not bool(sums.isfinite().all()):
-            raise ValueError(
+            raise InputError(
                 f"X holds values whose kernel features overflow {str(X.dtype).removeprefix('torch.')}: scale X, "
                 "for example to unit variance"
             )

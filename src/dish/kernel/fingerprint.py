@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.io.checkpoint import checksum
 from dish.io.rows import RowSource
 from dish.lazy import torch
@@ -32,7 +33,7 @@ def fingerprint(
     known |= {"S": digest(S.P(probe).cpu().numpy()), "n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
     number = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     if len({str(each) for each in ranks.gather_arrays(np.array(number))}) > 1:
-        raise ValueError("the processes of this fit have different parameters: start all of them with the same")
+        raise InputError("the processes of this fit have different parameters: start all of them with the same")
     return number
 
 

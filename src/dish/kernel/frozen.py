@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from dish.errors import UnsupportedError
 from dish.hasher import Encoder, Hasher
 from dish.io import modelfile
 from dish.kernel.outliers import FARTHEST, SPREAD, outliers
@@ -45,7 +46,7 @@ class FrozenHasher(Hasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learning needs torch."""
-        raise TypeError("this hasher was loaded without torch and can only encode: pip install torch to learn")
+        raise UnsupportedError("this hasher was loaded without torch and can only encode: pip install torch to learn")
 
     def save(self, path: Any) -> None:
         """Write the same file again."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dish import codes
 from dish.cbcd import Columns
+from dish.errors import InputError
 from dish.kernel.features import F_blocks, feature_blocks, row_blocks
 from dish.kernel.fit_data import Problem
 from dish.kernel.functions import HashFunction, Linear, decision_values, of_classifiers
@@ -114,7 +115,7 @@ class ClassifierStep:
 
     def __init__(self, problem: Problem, classifier: Any, r: int) -> None:
         if not isinstance(problem.K, Tensor) or problem.ranks.world > 1:
-            raise ValueError(
+            raise InputError(
                 "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
                 "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dish.errors import InputError
 from dish.io import shards
 from dish.io.features import read_features
 from dish.io.rows import RowSource
@@ -24,11 +25,11 @@ def open_path(X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
     n = data.shape[0]
     part = ranks.my_rows(n)
     if part.start == part.stop:
-        raise ValueError(f"{X} has {n} rows, too few for {ranks.world} processes")
+        raise InputError(f"{X} has {n} rows, too few for {ranks.world} processes")
     y = read_labels(Path(y)) if shards.is_path(y) else own_labels if y is None else y
     if y is not None and not isinstance(y, Similarity):
         if np.shape(y)[:1] != (n,):
-            raise ValueError(f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal")
+            raise InputError(f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal")
         y = y[part]
     return RowSource(data, part), y
 

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dish.checks import check_integer, check_number, check_option
+from dish.errors import InputError, UnsupportedError
 from dish.hasher import Encoder, Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.defaults import chosen_kernel
@@ -107,7 +108,7 @@ class KernelHasher(Stopwatch, Hasher):
         check_number("ridge", self.ridge, low=0)
         if self.gamma != "auto":
             if isinstance(self.gamma, str):
-                raise ValueError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
+                raise InputError(f"gamma must be 'auto' or a number above 0, got {self.gamma!r}")
             check_number("gamma", self.gamma, low=0, strict=True)
         if not callable(self.kernel):
             check_option("kernel", self.kernel, self._kernels, " or a function (X, A) → (n, m)")
@@ -159,7 +160,7 @@ class KernelHasher(Stopwatch, Hasher):
         check_is_fitted(self)
         function = self._function()
         if not isinstance(function, Posterior):
-            raise TypeError(
+            raise UnsupportedError(
                 f"this {type(self).__name__} has a {type(function).__name__.lower()} hash function, which knows no "
                 "probabilities of labels; fit DISH(loss='posterior')"
             )

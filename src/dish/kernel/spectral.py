@@ -10,6 +10,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from dish import codes, threads
 from dish.cbcd import pack_signs
+from dish.errors import InputError
 from dish.kernel.anchors import local_rows
 from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.fit_data import Problem
@@ -116,7 +117,7 @@ def first_codes(problem: Problem, init: Any, r: int) -> NDArray[np.uint8]:
         return np.packbits(np.stack([problem.rng.permutation(half)[mine] for _ in range(r)], 1), axis=1)
     packed = codes.pack(codes.unpack(codes.check_codes(init, r, name="init"), r))  # unused bits zero
     if len(packed) != n_here:
-        raise ValueError(f"init has {len(packed)} codes, but X has {n_here} rows")
+        raise InputError(f"init has {len(packed)} codes, but X has {n_here} rows")
     return packed
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from dish.errors import InputError
 from dish.kernel.features import ROWS_IN_CACHE, KernelMatrix, feature_blocks
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
@@ -41,9 +42,9 @@ def factor(
     with stage("factor"):
         largest = float(G.diagonal().max())
         if not torch.isfinite(G).all():
-            raise ValueError("X holds values whose squares overflow: scale X, for example to unit variance")
+            raise InputError("X holds values whose squares overflow: scale X, for example to unit variance")
         if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # nothing but rounding
-            raise ValueError(
+            raise InputError(
                 "the kernel features of X do not vary: its rows are all alike, or gamma is far too small (for the "
                 "linear kernel: their values are); scale X, for example to unit variance"
             )
@@ -74,7 +75,7 @@ class Whitening:
                         stacklevel=2,
                     )
                 return cls(L, rho, G)
-        raise ValueError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
+        raise InputError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
 
     def solve(self, B: Tensor) -> Tensor:
         """(KᵀK + ρI)⁻¹ B."""

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish import threads
 from dish.codes import as_words, distances, n_bytes, popcount
+from dish.errors import InputError
 from dish.metrics.relevance import Labels, check_pair, match_labels
 from dish.numba_lazy import njit, pays
 from dish.progress import progress
@@ -47,7 +48,7 @@ def histograms(
     Q, B = check_pair(q_codes, db_codes)
     r = 8 * Q.shape[1] if n_bits is None else n_bits
     if n_bytes(r) != Q.shape[1]:
-        raise ValueError(f"n_bits={n_bits}, but q_codes have {Q.shape[1]} bytes per row")
+        raise InputError(f"n_bits={n_bits}, but q_codes have {Q.shape[1]} bytes per row")
     y = match_labels(q_labels, db_labels, len(Q), len(B))
     if device == "cpu":
         kernel = _set_histograms if y.sets else _class_histograms

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import check_codes, hamming, unpack
+from dish.errors import InputError
 from dish.labels import encode_classes, unique_rows
 from dish.metrics.counting import histograms
 
@@ -49,7 +50,7 @@ def code_health(
     """
     B = check_codes(codes, n_bits)
     if len(B) < 2:
-        raise ValueError(f"codes must have at least two rows, got {len(B)}")
+        raise InputError(f"codes must have at least two rows, got {len(B)}")
     r = 8 * B.shape[1] if n_bits is None else n_bits
     _, place = unique_rows(B)
     sizes = np.bincount(place)
@@ -86,7 +87,7 @@ def _label_distances(
     """Mean distance of rows that share a label, and of rows that do not (None where there is no such pair)."""
     y = labels if hasattr(labels, "tocsr") else np.asarray(labels)
     if y.shape[0] != len(B):
-        raise ValueError(f"labels has {y.shape[0]} rows for {len(B)} codes")
+        raise InputError(f"labels has {y.shape[0]} rows for {len(B)} codes")
     rows = np.arange(len(B))
     if len(B) > pairs_of:
         rows = np.sort(np.random.default_rng(seed).choice(len(B), pairs_of, replace=False))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dish.codes import hamming
+from dish.errors import InputError
 from dish.metrics.relevance import check_k, check_pair
 from dish.metrics.scores import taken
 from dish.metrics.sorting import as_floats, l2_distances
@@ -30,11 +31,11 @@ def neighbour_recall(
     Q, B = check_pair(q_codes, db_codes)
     for name, rows, codes in (("Xq", Xq, Q), ("X", X, B)):
         if len(rows) != len(codes):
-            raise ValueError(f"{name} has {len(rows)} rows for {len(codes)} codes")
+            raise InputError(f"{name} has {len(rows)} rows for {len(codes)} codes")
     k = check_k(k, len(B))
     shortlists = [min(len(B), round(factor * k)) for factor in oversampling]
     if min(shortlists, default=k) < k:
-        raise ValueError(f"oversampling must be factors of at least 1, got {oversampling}")
+        raise InputError(f"oversampling must be factors of at least 1, got {oversampling}")
     found = np.zeros(len(shortlists))
     for i, squared in enumerate(l2_distances(Xq, X)):
         D = hamming(Q[i : i + 1], B)[0]

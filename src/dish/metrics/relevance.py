@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import as_words, check_codes
+from dish.errors import InputError
 from dish.labels import encode_classes, is_tags, tag_matrix
 
 _KINDS = {"U": "text", "S": "text", "i": "number", "u": "number", "f": "number"}  # others stand for themselves
@@ -38,12 +39,12 @@ def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Label
     q, b = (y.ravel() if y.ndim == 2 and y.shape[1] == 1 and not sp.issparse(y) else y for y in (q, b))
     for name, y, rows in (("q_labels", q, n_queries), ("db_labels", b, n)):
         if y.shape[0] != rows:
-            raise ValueError(f"{name} has {y.shape[0]} labels for {rows} codes")
+            raise InputError(f"{name} has {y.shape[0]} labels for {rows} codes")
     if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
-        raise ValueError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
+        raise InputError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
     kinds = [_KINDS.get(y.dtype.kind, y.dtype.kind) for y in (q, b)]
     if q.ndim == 1 and kinds[0] != kinds[1] and "O" not in kinds:  # True is not 1, and "1" neither
-        raise ValueError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
+        raise InputError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
     if q.ndim == 2:
         return Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)
     classes = encode_classes(np.concatenate([q, b]), "labels")[0].astype(np.uint64)[:, None]
@@ -53,7 +54,7 @@ def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Label
 def _label_words(Y: Any, name: str) -> NDArray[np.uint64]:
     Y = Y.toarray() if sp.issparse(Y) else Y
     if not np.isin(Y, (0, 1)).all():
-        raise ValueError(f"a 2-D {name} must hold only 0 and 1, one column per label")
+        raise InputError(f"a 2-D {name} must hold only 0 and 1, one column per label")
     return as_words(np.packbits(Y.astype(bool), axis=1))
 
 
@@ -61,14 +62,14 @@ def check_pair(q_codes: ArrayLike, db_codes: ArrayLike) -> tuple[NDArray[np.uint
     """Codes of queries and rows, of one width and neither empty."""
     Q, B = check_codes(q_codes, name="q_codes"), check_codes(db_codes, name="db_codes")
     if Q.shape[1] != B.shape[1]:
-        raise ValueError(f"q_codes have {Q.shape[1]} bytes per row, db_codes {B.shape[1]}")
+        raise InputError(f"q_codes have {Q.shape[1]} bytes per row, db_codes {B.shape[1]}")
     if len(Q) == 0 or len(B) == 0:
-        raise ValueError(f"there is nothing to score: {len(Q)} queries, {len(B)} database rows")
+        raise InputError(f"there is nothing to score: {len(Q)} queries, {len(B)} database rows")
     return Q, B
 
 
 def check_k(k: int, n: int) -> int:
     """A number of places that the ranking has."""
     if not 1 <= k <= n:
-        raise ValueError(f"k must be between 1 and the {n} database rows, got {k}")
+        raise InputError(f"k must be between 1 and the {n} database rows, got {k}")
     return int(k)

@@ -15,6 +15,7 @@ from scipy.special import digamma
 from dish import threads
 from dish.checks import check_option
 from dish.codes import as_words
+from dish.errors import InputError
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
 from dish.numba_lazy import njit
@@ -137,7 +138,7 @@ def precision_recall_curve(
 def ball(h: Histograms, radius: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Precision, recall and number of rows within a radius, per query."""
     if radius < 0:
-        raise ValueError(f"radius must be at least 0, got {radius}")
+        raise InputError(f"radius must be at least 0, got {radius}")
     size, relevant = h.all_[:, : radius + 1].sum(1), h.relevant[:, : radius + 1].sum(1)
     return relevant / np.maximum(size, 1), relevant / np.maximum(h.relevant.sum(1), 1), size
 

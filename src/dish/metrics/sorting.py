@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish import threads
 from dish.codes import byte_table, check_codes
+from dish.errors import InputError
 from dish.metrics.relevance import check_k, match_labels
 from dish.numba_lazy import njit
 
@@ -81,7 +82,7 @@ def as_floats(X: ArrayLike) -> NDArray[Any]:
     if X.dtype in (np.float32, np.float64):
         return X
     if X.dtype.kind not in "biuf":
-        raise ValueError(f"rows must be numbers, got {X.dtype}")
+        raise InputError(f"rows must be numbers, got {X.dtype}")
     return X.astype(np.float32 if X.dtype.itemsize == 1 or X.dtype == np.float16 else np.float64)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from dish.errors import InputError
 from dish.nets.imagenet import VGG16, AlexNet, EfficientNetLite0, EfficientNetLite2
 from dish.nets.small import MLP, NIN, SixConv
 
@@ -50,5 +51,5 @@ def build(name: str, num_classes: int | None = 1000) -> nn.Module:
 def spec(name: str) -> Spec:
     """What there is to know about a named network."""
     if name not in NETS:
-        raise ValueError(f"net must be one of {', '.join(NETS)}, or an nn.Module; got {name!r}")
+        raise InputError(f"net must be one of {', '.join(NETS)}, or an nn.Module; got {name!r}")
     return NETS[name]

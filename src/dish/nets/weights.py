@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dish.errors import InputError
 from dish.io.data_cache import cache_folder
 from dish.nets.catalogue import NETS
 
@@ -23,16 +24,16 @@ def load_weights(net: nn.Module, weights: str | os.PathLike[str], name: str = ""
     another shape, or a file that fits nothing, is an error.
     """
     if not isinstance(weights, str | os.PathLike):
-        raise ValueError(f"weights must be 'imagenet', the path of a file, 'own' or None, got {weights!r}")
+        raise InputError(f"weights must be 'imagenet', the path of a file, 'own' or None, got {weights!r}")
     path = _imagenet_file(name) if weights == "imagenet" else Path(weights)
     state = read_weights(path)
     mine = net.state_dict()
     known = {k: v for k, v in state.items() if k in mine}
     if not known:
-        raise ValueError(f"weights: {path} has no layer of this network (its first: {next(iter(state), 'none')})")
+        raise InputError(f"weights: {path} has no layer of this network (its first: {next(iter(state), 'none')})")
     for key, value in known.items():
         if value.shape != mine[key].shape:
-            raise ValueError(
+            raise InputError(
                 f"weights: {path} has {key} of shape {tuple(value.shape)}, the network {tuple(mine[key].shape)}"
             )
     net.load_state_dict({k: v.to(mine[k].dtype) for k, v in known.items()}, strict=False)
@@ -50,10 +51,10 @@ def read_weights(path: Path) -> Weights:
             return load_file(str(path))
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"weights: {path} is not a readable weight file ({type(error).__name__}: {error})") from None
+        raise InputError(f"weights: {path} is not a readable weight file ({type(error).__name__}: {error})") from None
     state = state.get("state_dict", state) if isinstance(state, dict) else None
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(f"weights: {path} holds no dictionary of tensors")
+        raise InputError(f"weights: {path} holds no dictionary of tensors")
     return state
 
 
@@ -64,7 +65,7 @@ def _imagenet_file(name: str) -> Path:
         which = (
             f"net={name!r}: give a path" if name else "a module of your own: give a path, or 'own' if it was trained"
         )
-        raise ValueError(f"weights='imagenet' is not known for {which}")
+        raise InputError(f"weights='imagenet' is not known for {which}")
     ours = cache_folder() / "weights"
     places = [ours / f"{name}.pth", ours / f"{name}_conv.safetensors", ours / f"{name}_conv.pth"]
     if file:

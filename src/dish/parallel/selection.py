@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dish.errors import InputError
 from dish.lazy import Tensor, torch
 from dish.parallel.transport import Transport
 
@@ -78,7 +79,7 @@ def _check_finite(samples: Tensor) -> None:
     bad = samples[:, -2].tolist()
     if any(bad):
         rank = next(rank for rank, count in enumerate(bad) if count)
-        raise ValueError(
+        raise InputError(
             f"the values to select from hold NaN or infinity: {sum(bad):,.0f} of them, the first in process {rank}"
         )
 

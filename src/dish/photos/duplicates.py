@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
+
 SAME = 0.9  # cosine of the features of two copies, at least: nine of ten are found (benchmarks/photos.py)
 MOST = 20_000  # photos that are compared, each with each
 ROWS = 1024
@@ -16,7 +18,7 @@ def groups_alike(names: Sequence[str], features: NDArray[np.float32], least: flo
     """Groups of two or more, largest first. ``features`` have length one; a copy of a copy belongs to the group."""
     n = len(names)
     if n > MOST:
-        raise ValueError(f"duplicates are looked for among at most {MOST:,} photos; here are {n:,}")
+        raise InputError(f"duplicates are looked for among at most {MOST:,} photos; here are {n:,}")
     first = np.arange(n)  # the group of each photo, by the number of its first member
     for start in range(0, n, ROWS):
         cosine = features[start : start + ROWS] @ features[start:].T

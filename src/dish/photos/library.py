@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dish.baselines.itq import PCAITQ
 from dish.deep.image_features import MOST_PIXELS, file_features
+from dish.errors import InputError
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.io import images, modelfile
@@ -82,7 +83,7 @@ class _Work:
         removed = taken_out(before, index, sound, changed)
         members = [name for name in sound if name not in removed]
         if len(members) < 2:
-            raise ValueError(f"FOLDER: {self.folder} has {len(members)} photos that can be read; it needs two")
+            raise InputError(f"FOLDER: {self.folder} has {len(members)} photos that can be read; it needs two")
         labels = labels_of(members, wishes.labels)
         state = wanted(wishes, before, labels)
         if hasher is None or before is None or wishes.again or outdated(before, state, len(members)):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.index.hamming import HammingIndex
 from dish.io import images
 from dish.photos.state import State
@@ -56,7 +57,7 @@ def scan(folder: Path) -> dict[str, Path]:
                 continue
             found[path.relative_to(root).as_posix().encode("utf8", "replace").decode()] = path
     if len(found) < 2:
-        raise ValueError(f"FOLDER: {folder} has {len(found)} photos ({', '.join(sorted(readable))}); it needs two")
+        raise InputError(f"FOLDER: {folder} has {len(found)} photos ({', '.join(sorted(readable))}); it needs two")
     return found
 
 
@@ -82,7 +83,7 @@ def labels_of(names: Sequence[str], wanted: bool | None) -> NDArray[np.str_] | N
     elif wanted is None and np.median(list(sizes.values())) < FEW:
         problem = "most sub-folders have hardly any photos"
     if problem and wanted:
-        raise ValueError(f"--labels takes the sub-folders for labels, but {problem}")
+        raise InputError(f"--labels takes the sub-folders for labels, but {problem}")
     return None if problem else np.array(tops)
 
 
@@ -108,7 +109,7 @@ def wanted(wishes: Wishes, before: State | None, labels: NDArray[Any] | None) ->
     """How the codes are to be learned. A network that was fine-tuned stays, if nothing else is asked for."""
     if labels is None:
         if wishes.epochs is not None:
-            raise ValueError("--train learns from labels: put the photos of each label into a sub-folder of its name")
+            raise InputError("--train learns from labels: put the photos of each label into a sub-folder of its name")
         method = "pca_itq"
     else:
         tuned = before is not None and before.method == "dish_d" and not wishes.again

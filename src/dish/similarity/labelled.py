@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.labels import (
     as_array,
     check_unlabelled,
@@ -122,7 +123,7 @@ class LabelSets(Similarity):
         Y_g, self.row_group = _distinct_rows(Y, ranks)
         self.sets, self.n_groups = Y_g, Y_g.shape[0]
         if self.n_groups > self.MAX_SETS:
-            raise ValueError(
+            raise InputError(
                 f"y has {self.n_groups:,} distinct label sets; a table over sets is kept for at most "
                 f"{self.MAX_SETS:,}. Use multilabel='count' (the paper's form), which has no such limit"
             )
@@ -131,14 +132,14 @@ class LabelSets(Similarity):
         if callable(table):
             M = np.asarray(table(shared, size[:, None], size[None, :]), np.float64)
             if M.shape != shared.shape or not np.allclose(M, M.T):
-                raise ValueError("table must return a symmetric (L, L) matrix over the distinct label sets")
+                raise InputError("table must return a symmetric (L, L) matrix over the distinct label sets")
         elif table == "share_one":
             M = similar_weight * (shared > 0) - 1.0
         elif table == "jaccard":
             union = size[:, None] + size[None, :] - shared
             M = similar_weight * shared / np.maximum(union, 1) - 1.0
         else:
-            raise ValueError(f"table must be 'share_one', 'jaccard' or a function, got {table!r}")
+            raise InputError(f"table must be 'share_one', 'jaccard' or a function, got {table!r}")
         self.M = torch.from_numpy(M)
         self.diag = self.M.diagonal().clone()
 
@@ -185,15 +186,15 @@ def from_labels(
     """
     w = _weight(similar_weight)
     if multilabel not in ("count", "share_one", "jaccard"):
-        raise ValueError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
+        raise InputError(f"multilabel must be 'count', 'share_one' or 'jaccard', got {multilabel!r}")
     if isinstance(y, Similarity):
         _check_length(y.n, n_rows)
         if ranks.world > 1:
-            raise ValueError("y: a similarity of your own is for one process; several learn from classes or labels")
+            raise InputError("y: a similarity of your own is for one process; several learn from classes or labels")
         return y
     if is_tags(y):
         if ranks.world > 1:
-            raise ValueError("y: several processes need the same columns: give (n, l) labels of 0 and 1, not tags")
+            raise InputError("y: several processes need the same columns: give (n, l) labels of 0 and 1, not tags")
         (y,) = tag_matrix(y)
     y = y if sp.issparse(y) else as_array(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
@@ -202,14 +203,14 @@ def from_labels(
         counted = multilabel == "count"
         S = LabelCounts(Y, w, ranks) if counted else LabelSets(Y, multilabel, w, ranks)
         if S.n_groups < 2:
-            raise ValueError("y gives every row the same labels; at least two different label sets are needed")
+            raise InputError("y gives every row the same labels; at least two different label sets are needed")
         return S.with_global_sizes(ranks)
     codes, classes = encode_classes(y)
     _check_length(len(codes), n_rows)
     if ranks.world > 1:
         codes, classes = _classes_of_all(codes, classes, ranks)
     if len(classes) < 2:
-        raise ValueError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
+        raise InputError(f"y has 1 class ({classes.tolist()[0]!r}); learning needs at least two classes")
     by_class = Classes(codes, w, len(classes))
     if isinstance(similar_weight, str):
         by_class = by_class.weighted(balanced_weight(by_class.with_global_sizes(ranks).group_sizes()))
@@ -221,7 +222,7 @@ def _weight(similar_weight: Any) -> float:
     if isinstance(similar_weight, str) and similar_weight == "auto":
         return 2.0
     if isinstance(similar_weight, str) or not 1 < similar_weight <= 1e12:
-        raise ValueError(
+        raise InputError(
             f"similar_weight must be 'auto' or a number above 1, at most 1e12 (2 is the paper's S, 10 its balance "
             f"for many classes), got {similar_weight!r}"
         )
@@ -253,7 +254,7 @@ def check_labels(y: Any, n_rows: int | None = None) -> None:
 
 def _check_length(n_labels: int, n_rows: int | None) -> None:
     if n_rows is not None and n_labels != n_rows:
-        raise ValueError(f"X has {n_rows} rows but y has {n_labels}; they must be equal")
+        raise InputError(f"X has {n_rows} rows but y has {n_labels}; they must be equal")
 
 
 def _classes_of_all(
@@ -265,7 +266,7 @@ def _classes_of_all(
     kinds = [kind for kind, _ in told]
     if len(set(kinds)) > 1:
         other = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
-        raise ValueError(
+        raise InputError(
             f"y: process 0 has labels that are {kinds[0]}, process {other} {kinds[other]}; give all of them one kind"
         )
     every = sorted({key for _, keys in told for key in keys})
@@ -285,7 +286,7 @@ def _distinct_rows(Y: sp.csr_array, ranks: Ranks = ALONE) -> tuple[sp.csr_array,
     sets, own = distinct_sets(Y)
     if ranks.world > 1:
         if len(set(ranks.gather(torch.tensor([Y.shape[1]])).flatten().tolist())) > 1:
-            raise ValueError("y: the processes have labels of different widths")
+            raise InputError("y: the processes have labels of different widths")
         indptr, indices = ranks.gather_arrays(sets.indptr), ranks.gather_arrays(sets.indices)
         parts = [
             sp.csr_array((np.ones(len(columns)), columns, ends), shape=(len(ends) - 1, Y.shape[1]))

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dish.errors import InputError
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity.base import Similarity, torch_csr
@@ -23,9 +24,9 @@ class LowRank(Similarity):
     def __init__(self, P: Any, R: Any) -> None:
         P, R = _factor(P, "P"), _factor(R, "R")
         if P.shape != R.shape:
-            raise ValueError(f"P and R must have the same shape (n, l), got {P.shape} and {R.shape}")
+            raise InputError(f"P and R must have the same shape (n, l), got {P.shape} and {R.shape}")
         if P.shape[0] == 0 or P.shape[1] == 0:
-            raise ValueError(f"P and R must have at least one row and one column, got {P.shape}")
+            raise InputError(f"P and R must have at least one row and one column, got {P.shape}")
         # ‖PRᵀ‖² = ⟨PᵀP, RᵀR⟩
         self._squared_norm = float((_dense(P.T @ P) * _dense(R.T @ R)).sum())
         probe = np.random.default_rng(0).standard_normal(P.shape[0])
@@ -82,9 +83,9 @@ def _factor(A: Any, name: str) -> Any:
         A = A.detach().cpu().numpy()
     A = sp.csr_array(A).astype(np.float64) if sp.issparse(A) else np.array(A, np.float64)
     if A.ndim != 2:
-        raise ValueError(f"{name} must be a matrix (n, l), got {A.ndim} dimension(s)")
+        raise InputError(f"{name} must be a matrix (n, l), got {A.ndim} dimension(s)")
     if not np.isfinite(A.data if sp.issparse(A) else A).all():
-        raise ValueError(f"{name} contains NaN or infinity")
+        raise InputError(f"{name} contains NaN or infinity")
     return A
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dish.errors import InputError
+
 ATTEMPTS = 5  # of a transaction that the server ends to break a deadlock
 LOCKS = 0x64697368 << 32  # "dish": our advisory locks are this number and a table's
 
@@ -31,7 +33,7 @@ class Connection:
         except psycopg.OperationalError as error:
             raise ConnectionError(f"cannot reach PostgreSQL: {in_one_line(error)}") from None
         except psycopg.ProgrammingError as error:
-            raise ValueError(f"dsn is not one: {error}") from None
+            raise InputError(f"dsn is not one: {error}") from None
 
     def close(self) -> None:
         """Close it for good."""
@@ -46,7 +48,7 @@ class Connection:
         with self._lock:
             if self._open.closed:
                 if not self._dsn:
-                    raise ValueError("the store is closed: open another")
+                    raise InputError("the store is closed: open another")
                 self._open = self._connect()
             try:
                 yield self._open

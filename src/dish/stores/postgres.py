@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import check_codes
+from dish.errors import InputError
 from dish.ids_and_labels import Ids, label_array
 from dish.io import modelfile
 from dish.progress import progress
@@ -163,7 +164,7 @@ class PostgresStore:
             try:
                 written += self._connection.write(write)
             except psycopg.errors.UniqueViolation as error:
-                raise ValueError(
+                raise InputError(
                     f"{written:,} rows were written, then: {in_one_line(error)}; resume=True continues an upload, "
                     "upsert replaces rows"
                 ) from None
@@ -218,7 +219,7 @@ class PostgresStore:
         B = check_codes(codes, self.n_bits)
         own = self._table.to_ids(np.arange(len(B)) if ids is None else ids, len(B))
         if len(set(own)) < len(own):
-            raise ValueError("ids must differ: one is given twice")
+            raise InputError("ids must differ: one is given twice")
         texts = to_json(labels, len(B))
         self._check_table()
         with progress("uploading", len(B)) as step:
@@ -232,7 +233,7 @@ class PostgresStore:
         there = dict(self._rows("SELECT id, code::text FROM {table} WHERE id = ANY(%s)", [ids]))
         for one, code in zip(ids, bits, strict=True):
             if there.get(one, code) != code:
-                raise ValueError(f"id {one!r} is there with another code: this is not the upload that was begun")
+                raise InputError(f"id {one!r} is there with another code: this is not the upload that was begun")
         return [i for i, one in enumerate(ids) if one not in there]
 
     # --- searching ---

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.checks import check_integer, check_option
+from dish.errors import InputError
 from dish.ids_and_labels import Ids, as_ids, as_labels, object_array
 from dish.io.modelfile import check_fingerprint
 from dish.stores.connection import load_psycopg
@@ -25,7 +26,7 @@ class Table:
         self.n_bits = check_integer("n_bits", n_bits, low=1)
         self.ids = check_option("ids", ids, ("integer", "string"))
         if not name or "\0" in name or len(name.encode()) > 48:
-            raise ValueError(f"table must be a name of 1 to 48 bytes, got {name!r}")
+            raise InputError(f"table must be a name of 1 to 48 bytes, got {name!r}")
         self.name = name
         self.id_type = "text" if ids == "string" else "bigint"
 
@@ -80,10 +81,10 @@ class Table:
     def check(self, columns: dict[str, str]) -> None:
         """Refuse columns (names and types) that are not this table's."""
         if not columns:
-            raise ValueError(f"there is no table {self.name!r}: create() makes it")
+            raise InputError(f"there is no table {self.name!r}: create() makes it")
         for name, kind in {"code": f"bit({self.n_bits})", "id": self.id_type}.items():
             if columns.get(name) != kind:
-                raise ValueError(
+                raise InputError(
                     f"table {self.name!r} has {columns.get(name, 'nothing')} as {name}, where {kind} is needed"
                 )
 
@@ -91,11 +92,11 @@ class Table:
         """Ids as plain values of the table's kind."""
         given = as_ids(ids, n)
         if len(given) and (given.dtype == object) != (self.ids == "string"):
-            raise ValueError(f"ids must be of the kind {self.ids!r}, got {given.tolist()[0]!r}")
+            raise InputError(f"ids must be of the kind {self.ids!r}, got {given.tolist()[0]!r}")
         own: list[Any] = given.tolist()
         for one in own if self.ids == "string" else []:
             if not _is_text(one):
-                raise ValueError(
+                raise InputError(
                     f"ids must be text that PostgreSQL can hold (no NUL, no lone surrogate), got {one!r}"
                 )
         return own
@@ -117,11 +118,11 @@ def to_json(labels: Any, n: int) -> list[str | None]:
         return [None] * n
     for value in dict.fromkeys(values):
         if isinstance(value, str) and not _is_text(value):
-            raise ValueError(
+            raise InputError(
                 f"labels must be text that PostgreSQL can hold (no NUL, no lone surrogate), got {value!r}"
             )
         if isinstance(value, float) and not abs(value) < 2**53:  # it would come back as a whole number
-            raise ValueError(f"labels must be text, whole numbers or floats below 2^53 here, got {value!r}")
+            raise InputError(f"labels must be text, whole numbers or floats below 2^53 here, got {value!r}")
     return [None if value is None else json.dumps(value) for value in values]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.codes import hamming, n_bytes
+from dish.errors import InputError
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
 from dish.web.errors import Refused
@@ -85,12 +86,12 @@ class Collection:
         self.takes_images = bool(getattr(hasher, "takes_images", False))
         takes = takes or ("image" if self.takes_images else "vector")
         if takes not in PREPARE:
-            raise ValueError(f"--input must be one of {', '.join(PREPARE)}; got {takes!r}")
+            raise InputError(f"--input must be one of {', '.join(PREPARE)}; got {takes!r}")
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
-            raise ValueError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
+            raise InputError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
         if index.n_bits != hasher.n_bits:
-            raise ValueError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
+            raise InputError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
         index.check_model(getattr(hasher, "fingerprint_", None))
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates

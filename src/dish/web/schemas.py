@@ -12,6 +12,7 @@ from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
 from dish.codes import n_bytes
+from dish.errors import InputError
 from dish.web.collection import Collection
 from dish.web.middleware import Limits
 
@@ -48,9 +49,9 @@ class SearchBody(Strict):
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
         if sum(given is not None for given in (self.vector, self.id, self.code)) != 1:
-            raise ValueError("give one of vector, id and code")
+            raise InputError("give one of vector, id and code")
         if self.k is not None and self.radius is not None:
-            raise ValueError("give either k or radius")
+            raise InputError("give either k or radius")
         return self
 
 
@@ -72,7 +73,7 @@ class ItemsBody(Strict):
         n = len(self.vectors)
         for name, values in (("ids", self.ids), ("labels", self.labels)):
             if values is not None and len(values) != n:
-                raise ValueError(f"{n} vectors came with {len(values)} {name}")
+                raise InputError(f"{n} vectors came with {len(values)} {name}")
         return self
 
 
@@ -93,7 +94,7 @@ class PictureSearchForm(PictureForm):
     @model_validator(mode="after")
     def _k_or_radius(self) -> Self:
         if self.k is not None and self.radius is not None:
-            raise ValueError("give either k or radius")
+            raise InputError("give either k or radius")
         return self
 
 
@@ -218,7 +219,7 @@ def _narrowed(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
 def _whole(low: int, high: int, says: str) -> Any:
     def check(value: int) -> int:
         if not low <= value <= high:
-            raise ValueError(says)
+            raise InputError(says)
         return value
 
     return Annotated[int, Field(json_schema_extra={"minimum": low, "maximum": high}), AfterValidator(check)]
@@ -230,7 +231,7 @@ def _code_of(bits: int) -> Any:
 
     def check(code: str) -> str:
         if not re.fullmatch(f"[0-9a-f]{{{digits}}}", code) or int(code[-2:], 16) % (1 << spare):
-            raise ValueError(f"code must be the {digits} hexadecimal digits of {bits} bits")
+            raise InputError(f"code must be the {digits} hexadecimal digits of {bits} bits")
         return code
 
     pattern = f"^[0-9a-f]{{{digits}}}$"
@@ -240,11 +241,11 @@ def _code_of(bits: int) -> Any:
 def _row_of(d: int | None) -> Callable[[list[float]], list[float]]:
     def check(row: list[float]) -> list[float]:
         if d is None:
-            raise ValueError("this model takes pictures, not vectors: upload one as multipart/form-data")
+            raise InputError("this model takes pictures, not vectors: upload one as multipart/form-data")
         if len(row) != d:
-            raise ValueError(f"a vector must have {d} numbers, got {len(row)}")
+            raise InputError(f"a vector must have {d} numbers, got {len(row)}")
         if max(map(abs, row)) > FLOAT32:
-            raise ValueError("a vector holds a number beyond what float32 can hold")
+            raise InputError("a vector holds a number beyond what float32 can hold")
         return row
 
     return check

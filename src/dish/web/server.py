@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dish.errors import InputError
 from dish.web.errors import need_extra
 from dish.web.middleware import Limits
 from dish.web.pictures import to_png
@@ -96,7 +97,7 @@ def _open_journal(path: Path, index: Path, writable: bool) -> Journal | None:
     old, beside = path.with_name(path.name + ".journal"), path.with_name(path.name + ".journal.db")
     if not writable:
         if holds_records(old) or pending(beside):
-            raise ValueError(f"{beside} holds items that are not in {index} yet: start once with --writable")
+            raise InputError(f"{beside} holds items that are not in {index} yet: start once with --writable")
         return None
     journal = Journal(beside, old)
     fields = {"records": len(journal.records), "torn_bytes_dropped": journal.torn_bytes}

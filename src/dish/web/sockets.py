@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dish.errors import InputError
 from dish.web.middleware import LOOPBACK, Limits
 
 FILES = 8192  # open at a time, connections among them
@@ -38,7 +39,7 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
         return [first]
     if not hasattr(socket, "SO_REUSEPORT"):
         first.close()
-        raise ValueError("--workers needs a system whose processes can share an address (SO_REUSEPORT)")
+        raise InputError("--workers needs a system whose processes can share an address (SO_REUSEPORT)")
     port = first.getsockname()[1]
     first.close()
     return [_listen(host, port, shared=True) for _ in range(workers)]
@@ -71,7 +72,7 @@ def _listen(host: str, port: int, shared: bool = False) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, OverflowError) as error:
-        raise ValueError(f"--host {host} --port {port}: no such address ({error})") from None
+        raise InputError(f"--host {host} --port {port}: no such address ({error})") from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:

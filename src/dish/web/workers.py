@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from dish.errors import InputError
 from dish.machine import usable_cores
 from dish.web.logs import start_log
 from dish.web.middleware import Limits
@@ -81,7 +82,7 @@ class Worker:
             raise RuntimeError(f"a worker ended before it was ready (exit code {self.process.wait()})")
         said = json.loads(line)
         if "error" in said:
-            raise ValueError(said["error"])
+            raise InputError(said["error"])
         return int(said["items"])
 
     def stop(self, kill: bool) -> None:
