@@ -1,45 +1,58 @@
-# Two commands do everything: `make demo` and `make test`. Each sets up its own environment first, and changes nothing
-# outside this folder (where CI is set, the tests install a browser).
+# `make demo` runs the library on real data; `make test` checks it. Each target sets up what it needs in this folder and
+# changes nothing outside it (where CI is set, the tests also install a browser).
+#
+# On Linux, PyPI's torch includes CUDA. For the smaller CPU build, set PIP_EXTRA_INDEX_URL to the CPU index that
+# PyTorch's "Start locally" page names.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
+# Python compiles modules when they are first imported, which is quicker than to compile all of them now.
+PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
 
-.PHONY: demo site test test-fast test-pythons test-floors torture lint bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-load bench-paper
-.PHONY: bench-rivals bench-scale bench-gpu bench-busy
-.PHONY: bench-multilabel bench-real dist clean
+.PHONY: demo site test test-all test-fast test-pythons test-floors coverage torture lint dist clean
+.PHONY: bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-rivals bench-paper bench-multilabel
+.PHONY: bench-real bench-load bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.base: pyproject.toml constraints.txt  ## the library alone: all that the demo needs
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.base                  ## with the extras, the tests' tools and the linters
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@
 
 $(FLOORS)/.ready: pyproject.toml constraints.txt .ci/floors.py
 	$(PYTHON) -m venv $(FLOORS)
 	$(PYTHON) .ci/floors.py > $(FLOORS)/constraints.txt
-	$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(FLOORS)/constraints.txt -e '.[dev]'
+	$(FLOORS)/bin/$(PIP) -c $(FLOORS)/constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.ready            ## train on real digits, print the table, write the picture
+demo: $(VENV)/.base             ## train on real digits, print the table, write the page
 	$(BIN)/dish demo --output demo
 
-bench-digits: $(VENV)/.ready    ## the README's table of digits
+bench-digits: $(VENV)/.base     ## the README's table of digits
 	$(BIN)/dish demo --output demo && cp demo/digits.json benchmarks/results/digits.json
 
-test: lint                      ## lint, types, tests: all but the longest
+test: lint                      ## lint, types, and all tests but the longest
 	$(if $(CI),sh tests/web/install_chromium.sh)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	$(PYTEST) -m "not long"
 
-test-all: lint                  ## the longest, too
+test-all: lint                  ## lint, types, and all tests
 	$(if $(CI),sh tests/web/install_chromium.sh)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
-test-fast: $(VENV)/.ready       ## the tests that take no server, no browser and no patience
+test-fast: $(VENV)/.ready       ## tests without a server, a browser, or anything slow
 	$(BIN)/python -m pytest $(FAST)
 
-test-pythons:                   ## the fast tests with every supported Python that is here
+coverage: $(VENV)/.ready        ## line coverage of the tests in `make test`, by module
+	$(PYTEST) -m "not long" --cov=dish --cov-report=term:skip-covered
+
+test-pythons:                   ## the fast tests with every supported Python on this machine
 	@for version in 3.11 3.12 3.13; do \
 	  if command -v python$$version > /dev/null; then $(MAKE) test-fast PYTHON=python$$version VENV=.venv-$$version || exit 1; \
 	  else echo "python$$version is not on this machine: skipped"; fi; done
@@ -53,7 +66,7 @@ dist: $(VENV)/.ready            ## wheel and sdist, checked in fresh environment
 site: $(VENV)/.ready            ## the documentation as pages in site/; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-torture: $(VENV)/.ready         ## fuzzed files, a hammered index, an attacked service: 15 minutes at most
+torture: $(VENV)/.ready         ## fuzzed files, concurrent index changes, hostile requests: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
 
 lint: $(VENV)/.ready
@@ -63,22 +76,22 @@ lint: $(VENV)/.ready
 
 bench: bench-digits bench-speed bench-scaling bench-scoring
 
-bench-speed: $(VENV)/.ready     ## fit time over the time of its own matrix products, stage by stage
+bench-speed: $(VENV)/.ready     ## fit time relative to its matrix products, by stage
 	$(BIN)/python benchmarks/speed.py
 
 bench-scaling: $(VENV)/.ready   ## time and memory for n = 25k … 400k
 	$(BIN)/python benchmarks/scaling.py
 
-bench-scoring: $(VENV)/.ready   ## scoring a million codes beside NumPy
+bench-scoring: $(VENV)/.ready   ## scoring a million codes, compared with NumPy
 	$(BIN)/python benchmarks/scoring.py
 
-bench-index: $(VENV)/.ready     ## the index beside faiss: a million learned and a million random codes
+bench-index: $(VENV)/.ready     ## the index compared with faiss: a million learned and a million random codes
 	$(BIN)/python benchmarks/index.py
 
-bench-rivals: $(VENV)/.ready    ## fit times of DISH and its nearest rivals, taken in turn
+bench-rivals: $(VENV)/.ready    ## fit times of DISH and its nearest rivals, measured in turn
 	$(BIN)/python benchmarks/rivals.py
 
-bench-paper: $(VENV)/.ready     ## the paper's tables and figures, missing runs first
+bench-paper: $(VENV)/.ready     ## the paper's tables and figures; runs what is missing
 	$(BIN)/dish reproduce all --output report
 
 bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
@@ -91,10 +104,10 @@ bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real
 bench-load: $(VENV)/.ready       ## three minutes of requests at saturation against real servers: make bench-load AGAINST="--against ../old/src"
 	$(BIN)/python benchmarks/load.py $(AGAINST)
 
-bench-busy: $(VENV)/.ready      ## fits beside busy neighbours, first use, imports: ratios in one run
+bench-busy: $(VENV)/.ready      ## fits next to busy processes, first use, imports: ratios within one run
 	$(BIN)/python benchmarks/busy.py
 
-bench-gpu: $(VENV)/.ready       ## on a machine with a GPU: a million rows of two shapes, few rows, several labels
+bench-gpu: $(VENV)/.ready       ## on a machine with a GPU: a million rows of two shapes, few rows, multi-label rows
 	$(BIN)/python benchmarks/gpu.py
 
 bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two processes, kills, the plot
