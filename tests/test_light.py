@@ -10,6 +10,7 @@ import pytest
 
 from dish import DISH, load
 from dish.baselines import REGISTRY
+from dish.errors import ModelFileError
 from dish.io import modelfile
 from dish.kernel.frozen import FrozenHasher
 
@@ -104,5 +105,5 @@ def test_what_needs_torch_says_so(tmp_path, digits):
         same.fit(X, y)
     for name in ("lsh", "fasth"):
         REGISTRY[name](n_bits=8).fit(X[:200], y[:200]).save(tmp_path / "other.dish")
-        with pytest.raises(modelfile.ModelFileError, match="computed by torch"):
+        with pytest.raises(ModelFileError, match="computed by torch"):
             FrozenHasher.of(*modelfile.read(tmp_path / "other.dish"))

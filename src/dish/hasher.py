@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dish import codes
 from dish.checks import check_integer
-from dish.errors import InputError, UnsupportedError
+from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.io import modelfile, shards
 from dish.io.blocks import blocks_of
 from dish.io.features import read_features
@@ -173,7 +173,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             setattr(hasher, name, np.array(value, object) if name == "feature_names_in_" else value)
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
-            raise modelfile.ModelFileError(f"the model file lacks {', '.join(missing)}")
+            raise ModelFileError(f"the model file lacks {', '.join(missing)}")
         hasher._check_restored()
         return hasher
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import dish
 from dish import baselines
-from dish.errors import InputError
+from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.kernel.frozen import FrozenHasher
@@ -84,12 +84,12 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     """
     kind, content, arrays = modelfile.read(path)
     if kind == "HammingIndex":
-        raise modelfile.ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
+        raise ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
     if HAS_TORCH and kind not in NAMES.values():
-        raise modelfile.ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
+        raise ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
         return _own(kind)._restore(content, arrays) if HAS_TORCH else FrozenHasher.of(kind, content, arrays)
-    except modelfile.ModelFileError:
+    except ModelFileError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        raise modelfile.ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None
+        raise ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dish import DISH
+from dish.errors import RankError
 from dish.io import modelfile
 
 
@@ -54,7 +55,6 @@ def test_debug_shows_where_bad_input_was_found(cli, files, monkeypatch):
 def test_what_dish_refuses_on_purpose_is_bad_input(kind):
     from dish.cli.errors import is_expected
     from dish.hasher import Hasher
-    from dish.parallel import RankError
 
     with pytest.raises(TypeError) as caught:
         Hasher()._decision_values(np.zeros((1, 1)))

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from dish.datasets import DataFileError, DownloadError, cifar, cifar10_gist, load_cifar10
+from dish.datasets import cifar, cifar10_gist, load_cifar10
+from dish.errors import DataFileError, DownloadError
 
 ROWS = 6  # a batch
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dish.datasets import DataFileError, load_nuswide
+from dish.datasets import load_nuswide
 from dish.datasets import nuswide as room
+from dish.errors import DataFileError
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dish.datasets import DataFileError, SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
+from dish.datasets import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
+from dish.errors import DataFileError
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from PIL import Image
 from dish import datasets
 from dish.datasets import extract, tinyimagenet
 from dish.deep import image_features
-from dish.io.errors import DataFileError
+from dish.errors import DataFileError
 from dish.io.features import read_features
 from helpers.photos import Patches, draw
 

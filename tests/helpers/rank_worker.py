@@ -10,6 +10,7 @@ import torch
 
 from dish import DISH, parallel
 from dish.cbcd import algorithm1
+from dish.errors import RankError
 from dish.io import batch_jobs as bulk
 from dish.similarity import from_labels
 
@@ -158,7 +159,7 @@ def sections(ranks, folder):
                     raise KeyError("last")
                 if where == "silent" and ranks.rank == 1:
                     raise AssertionError
-        except (ValueError, OSError, KeyError, AssertionError, parallel.RankError) as error:
+        except (ValueError, OSError, KeyError, AssertionError, RankError) as error:
             told.append(f"{where}: {type(error).__name__}: {error}")
     assert ranks.total(torch.ones(1)) == ranks.world  # all in step still
     (folder / f"told-{ranks.rank}.txt").write_text("\n".join(told))
@@ -298,7 +299,7 @@ def own_mistakes(ranks, folder):
         ({}, y[:90] if second else y, "they must be equal"),
         ({"init": init}, y, "init has 90 codes"),
     ):
-        with pytest.raises((ValueError, parallel.RankError), match=said):
+        with pytest.raises((ValueError, RankError), match=said):
             DISH(n_bits=4, n_anchors=10, **params).fit(X, labels)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex, codes
+from dish.errors import ModelFileError
 from dish.index import accelerators
 from dish.io import modelfile
 from helpers.codes import assert_radius, brute_nearest, make, queries_of, view_of
@@ -29,14 +30,14 @@ def test_every_cut_and_every_flipped_byte_is_noticed(saved):
     for length in [0, 1, 8, 50, *rng.integers(60, len(whole), 20)]:
         saved.write_bytes(whole[:length])
         for mmap in (False, True):
-            with pytest.raises(modelfile.ModelFileError, match=r"ix\.dish"):
+            with pytest.raises(ModelFileError, match=r"ix\.dish"):
                 HammingIndex.load(saved, mmap=mmap)
     for place in rng.integers(0, len(whole), 60):
         broken = bytearray(whole)
         broken[place] ^= 1 << int(rng.integers(0, 8))
         saved.write_bytes(broken)
         for mmap in (False, True):
-            with pytest.raises(modelfile.ModelFileError, match=r"ix\.dish"):
+            with pytest.raises(ModelFileError, match=r"ix\.dish"):
                 HammingIndex.load(saved, mmap=mmap, verify=True)
 
 
@@ -45,7 +46,7 @@ def test_a_mapped_index_is_not_verified_unless_asked(saved):
     broken[-2000] ^= 1  # among the codes or ids
     saved.write_bytes(broken)
     assert len(HammingIndex.load(saved, mmap=True)) == 700
-    with pytest.raises(modelfile.ModelFileError, match="checksum"):
+    with pytest.raises(ModelFileError, match="checksum"):
         HammingIndex.load(saved)
 
 
@@ -55,18 +56,18 @@ def test_foreign_files(tmp_path, blobs):
 
     X, y = blobs
     DISH(n_bits=8, n_anchors=20).fit(X, y).save(tmp_path / "m.dish")
-    with pytest.raises(modelfile.ModelFileError, match=r"m\.dish holds a DISH, not an index"):
+    with pytest.raises(ModelFileError, match=r"m\.dish holds a DISH, not an index"):
         HammingIndex.load(tmp_path / "m.dish")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(modelfile.ModelFileError, match="text"):
+    with pytest.raises(ModelFileError, match="text"):
         HammingIndex.load(tmp_path / "text")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         HammingIndex.load(tmp_path / "nowhere")
     modelfile.save(tmp_path / "odd.dish", "HammingIndex", {"init": {"n_bits": 8}}, {"codes": np.zeros((2, 3))})
-    with pytest.raises(modelfile.ModelFileError, match=r"odd\.dish"):
+    with pytest.raises(ModelFileError, match=r"odd\.dish"):
         HammingIndex.load(tmp_path / "odd.dish")
     HammingIndex(8).save(tmp_path / "ix.dish")
-    with pytest.raises(modelfile.ModelFileError, match="HammingIndex"):
+    with pytest.raises(ModelFileError, match="HammingIndex"):
         load(tmp_path / "ix.dish")
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import dish
 from dish import DISH, HammingIndex
+from dish.errors import ModelMismatchError
 from dish.io.batch_jobs import encode_file
 from dish.io.code_provenance import model_of, note_model, note_of
-from dish.io.modelfile import ModelMismatchError
 from dish.parallel import ALONE
 from helpers.cli import run
 

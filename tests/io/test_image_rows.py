@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from dish.errors import ImageError
 from dish.io import images
 from dish.io.images import check_images, with_labels
 
@@ -82,7 +83,7 @@ def test_one_file_and_a_list_of_files(tmp_path, pixels):
     assert y is None
     np.testing.assert_array_equal(several[1:2], one)
     paths[2].write_bytes(b"no image")
-    with pytest.raises(images.ImageError, match=r"2\.png"):  # skipping it would leave codes without their paths
+    with pytest.raises(ImageError, match=r"2\.png"):  # skipping it would leave codes without their paths
         with_labels(paths, None, 10)
     paths[2].unlink()
     with pytest.raises(FileNotFoundError, match=r"1 of 3 files are not there: .*2\.png"):

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from dish import DeepDISH
+from dish.errors import ImageError, TooManyPixels
 from dish.io import images
-from dish.io.images import ImageError, TooManyPixels, decode, read_image, with_labels
+from dish.io.images import decode, read_image, with_labels
 
 
 def save(path, mode, colour, size=(12, 8), **options):

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 import dish
 from dish import DISH
+from dish.errors import ModelFileError
 from dish.io import modelfile
 
 
@@ -37,7 +38,7 @@ def test_every_truncation_is_refused(model, tmp_path):
     data = model.read_bytes()
     for size in [0, 1, 7, 8, 100, len(data) // 2, len(data) - 1]:
         (tmp_path / "cut.dish").write_bytes(data[:size])
-        with pytest.raises(modelfile.ModelFileError, match=r"cut\.dish"):
+        with pytest.raises(ModelFileError, match=r"cut\.dish"):
             dish.load(tmp_path / "cut.dish")
 
 
@@ -48,7 +49,7 @@ def test_every_flipped_byte_is_noticed(model, tmp_path):
         damaged = bytearray(data)
         damaged[at] ^= 0x20
         (tmp_path / "bad.dish").write_bytes(damaged)
-        with pytest.raises(modelfile.ModelFileError):
+        with pytest.raises(ModelFileError):
             dish.load(tmp_path / "bad.dish")
 
 
@@ -58,11 +59,11 @@ def test_foreign_files_are_refused(tmp_path):
     save_file({"a": np.ones(3)}, tmp_path / "other.safetensors")
     np.save(tmp_path / "a.npy", np.ones(3))
     for name in ("text", "other.safetensors", "a.npy"):
-        with pytest.raises(modelfile.ModelFileError, match="not a dish model"):
+        with pytest.raises(ModelFileError, match="not a dish model"):
             dish.load(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"nothing\.dish"):
         dish.load(tmp_path / "nothing.dish")
-    with pytest.raises(modelfile.ModelFileError, match="folder"):
+    with pytest.raises(ModelFileError, match="folder"):
         dish.load(tmp_path)
 
 
@@ -74,7 +75,7 @@ def test_no_pickle_is_loaded(tmp_path):
             return (os.mkdir, (str(tmp_path / "exploded"),))
 
     (tmp_path / "m.dish").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(modelfile.ModelFileError):
+    with pytest.raises(ModelFileError):
         dish.load(tmp_path / "m.dish")
     assert not (tmp_path / "exploded").exists()
 
@@ -83,19 +84,19 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path, monkeypatch):
     monkeypatch.setattr(modelfile, "VERSION", 2)
     modelfile.save(tmp_path / "m.dish", "DISH", {}, {"a": np.ones(1)})
     monkeypatch.undo()
-    with pytest.raises(modelfile.ModelFileError, match="upgrade"):
+    with pytest.raises(ModelFileError, match="upgrade"):
         dish.load(tmp_path / "m.dish")
 
 
 def test_an_unknown_class_is_named(tmp_path):
     modelfile.save(tmp_path / "m.dish", "Mystery", {"init": {}, "fitted": {}}, {"a": np.ones(1)})
-    with pytest.raises(modelfile.ModelFileError, match="Mystery"):
+    with pytest.raises(ModelFileError, match="Mystery"):
         dish.load(tmp_path / "m.dish")
 
 
 def test_a_model_with_missing_arrays_is_refused(tmp_path):
     modelfile.save(tmp_path / "m.dish", "DISH", {"init": {"n_bits": 8}, "fitted": {}}, {"W_": np.ones((2, 8))})
-    with pytest.raises(modelfile.ModelFileError, match="anchors_"):
+    with pytest.raises(ModelFileError, match="anchors_"):
         dish.load(tmp_path / "m.dish")
 
 
@@ -128,7 +129,7 @@ CRAFTED = {
 @pytest.mark.parametrize("what", CRAFTED)
 def test_arrays_that_do_not_fit_each_other_are_refused_at_once(what, model, tmp_path):
     path = crafted(model, tmp_path / "odd.dish", CRAFTED[what])
-    with pytest.raises(modelfile.ModelFileError, match=r"DISH|lacks"):
+    with pytest.raises(ModelFileError, match=r"DISH|lacks"):
         dish.load(path)
 
 
@@ -139,7 +140,7 @@ def test_types_that_numpy_does_not_have(tmp_path, mmap):
         entry = {"dtype": kind, "shape": [2], "data_offsets": [0, 2 if kind[0] == "F" else 4]}
         head = json.dumps({"__metadata__": header, "a": entry}).encode()
         (tmp_path / "m.dish").write_bytes(struct.pack("<Q", len(head)) + head + bytes(entry["data_offsets"][1]))
-        with pytest.raises(modelfile.ModelFileError, match=r"m\.dish"):
+        with pytest.raises(ModelFileError, match=r"m\.dish"):
             modelfile.read(tmp_path / "m.dish", mmap=mmap)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dish.datasets import DataFileError, Shards, load_features
+from dish.datasets import Shards, load_features
+from dish.errors import DataFileError
 from dish.io.blocks import blocks_of
 
 X7 = np.arange(35, dtype=np.float32).reshape(7, 5)

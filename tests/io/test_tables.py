@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from dish.errors import DataFileError
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError
 from dish.io.features import read_features
 from dish.io.tables import read_labels, read_npy, read_rows
 

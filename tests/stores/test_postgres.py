@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex, codes
-from dish.io.modelfile import ModelMismatchError
-from dish.stores import PostgresStore, StoreError
+from dish.errors import ModelMismatchError, StoreError
+from dish.stores import PostgresStore
 
 psycopg = pytest.importorskip("psycopg", reason="PostgresStore is NOT tested: psycopg is not installed")
 from helpers.postgres import assert_same, clustered  # noqa: E402

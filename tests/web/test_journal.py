@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from dish.io.modelfile import ModelFileError
+from dish.errors import ModelFileError
 from dish.web.journal import Journal, JournalError, pending
 
 

@@ -14,15 +14,12 @@ from dish.datasets.dataset import Dataset, Split, load_features, make_split
 from dish.datasets.nuswide import load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 from dish.datasets.tinyimagenet import load_tinyimagenet
-from dish.io.data_cache import DownloadError, cache_folder
-from dish.io.errors import DataFileError
+from dish.io.data_cache import cache_folder
 from dish.io.shards import Shards
 
 __all__ = [
     "DATASETS",
-    "DataFileError",
     "Dataset",
-    "DownloadError",
     "Shards",
     "Split",
     "SyntheticImageNet",

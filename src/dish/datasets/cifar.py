@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.datasets.dataset import Dataset
-from dish.io.data_cache import DownloadError, cache_folder, download, save_npy
-from dish.io.tables import DataFileError, StrPath, read_npy
+from dish.errors import DataFileError, DownloadError
+from dish.io.data_cache import cache_folder, download, save_npy
+from dish.io.tables import StrPath, read_npy
 from dish.progress import progress
 
 CIFAR10_CLASSES = (

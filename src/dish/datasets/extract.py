@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dish.datasets import cifar
 from dish.datasets.tinyimagenet import is_tinyimagenet, list_tinyimagenet
 from dish.deep import image_features
-from dish.errors import InputError
+from dish.errors import ImageError, InputError
 from dish.io import images
 from dish.io.data_cache import save_npy
 from dish.io.feature_cache import FeatureCache
@@ -51,7 +51,7 @@ def write_features(source: str, output: Path, net: str) -> Extracted:
         problems = kept.problems()
         if 2 * len(problems) > len(files):
             first = next(iter(problems.values()))
-            raise images.ImageError(f"{len(problems)} of {len(files)} images cannot be read; the first: {first}")
+            raise ImageError(f"{len(problems)} of {len(files)} images cannot be read; the first: {first}")
         names = [name for name in files if name not in problems]
         X = kept.read(names)
     y = None if labels is None else np.array([labels[name] for name in names])

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 
 from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
-from dish.io.errors import DataFileError, StrPath
+from dish.errors import DataFileError
+from dish.io.errors import StrPath
 from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21

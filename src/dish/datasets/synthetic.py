@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
 from dish.datasets.nuswide import NUSWIDE_CONCEPTS, NUSWIDE_WORDS
+from dish.errors import DataFileError
 from dish.io.atomic import replacing
-from dish.io.tables import DataFileError, StrPath, read_npy
+from dish.io.tables import StrPath, read_npy
 from dish.progress import progress
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from dish.datasets.dataset import Dataset
+from dish.errors import DataFileError
 from dish.io import images
-from dish.io.errors import DataFileError, StrPath
+from dish.io.errors import StrPath
 
 SIDE = 64
 ANNOTATIONS = Path("val") / "val_annotations.txt"

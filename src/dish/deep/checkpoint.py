@@ -16,9 +16,8 @@ from torch import nn
 
 from dish.deep.data import Problem
 from dish.deep.model import HashingNet, load_state, state_arrays
-from dish.errors import InputError
+from dish.errors import InputError, RankError
 from dish.io import modelfile
-from dish.parallel import RankError
 
 LEFT_OUT = ("checkpoint", "verbose", "device", "random_state")  # parameters that do not change what is learned
 # Parameters that checkpoints of version 0.1 do not know, and with which their fits are resumed.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dish import nets
 from dish.deep.model import make_model
+from dish.errors import ImageError
 from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.machine import resolve_device, usable_cores
@@ -98,5 +99,5 @@ def _read_ahead(files: Mapping[str, Path], side: int) -> Iterator[tuple[list[str
 def _read(path: Path, side: int) -> images.Pixels | str:
     try:
         return images.decode(path, side, max_pixels=MOST_PIXELS)
-    except images.ImageError as error:
+    except ImageError as error:
         return str(error)

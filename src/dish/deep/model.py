@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish import nets
-from dish.errors import InputError
+from dish.errors import InputError, ModelFileError
 from dish.io import modelfile
 
 OWN = "own"  # weights: those that a module came with
@@ -183,4 +183,4 @@ def load_state(model: nn.Module, arrays: modelfile.Arrays, prefix: str) -> None:
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
-        raise modelfile.ModelFileError(f"the model file does not fit its network: {error}") from None
+        raise ModelFileError(f"the model file does not fit its network: {error}") from None

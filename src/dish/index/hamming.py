@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
-from dish.errors import InputError
+from dish.errors import InputError, ModelFileError
 from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import Groups, Lists, require_faiss
 from dish.index.files import from_arrays, to_arrays
@@ -289,12 +289,12 @@ class HammingIndex:
         """
         kind, content, arrays = modelfile.read(path, mmap=mmap, verify=not mmap if verify is None else verify)
         if kind != "HammingIndex":
-            raise modelfile.ModelFileError(f"{path} holds a {kind}, not an index; dish.load reads it")
+            raise ModelFileError(f"{path} holds a {kind}, not an index; dish.load reads it")
         index = cls.__new__(cls)
         try:
             index.__setstate__({**content, "arrays": arrays})
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise modelfile.ModelFileError(f"{path} is no index of this version of dish: {error}") from None
+            raise ModelFileError(f"{path} is no index of this version of dish: {error}") from None
         return index
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.errors import InputError
+from dish.errors import DataFileError, InputError
 from dish.io import modelfile
 from dish.io.pages import allocate_npy
-from dish.io.tables import DataFileError, read_npy
+from dish.io.tables import read_npy
 from dish.lazy import torch
 from dish.parallel import Ranks
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dish.io.errors import DataFileError, StrPath
+from dish.errors import DataFileError
+from dish.io.errors import StrPath
 
 LABELS = ("y", "label")  # columns that are labels, not features
 IDS = ("id",)

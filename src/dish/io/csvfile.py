@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import DataFileError
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError, reading
+from dish.io.errors import reading
 from dish.labels import as_array
 
 ENCODING = "utf-8-sig"  # with or without a byte order mark

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import DownloadError
 from dish.io.atomic import write_atomically
 from dish.io.errors import StrPath
 from dish.progress import progress
-
-
-class DownloadError(RuntimeError):
-    """A dataset that could not be fetched."""
 
 
 def cache_folder(cache: StrPath | None = None) -> Path:

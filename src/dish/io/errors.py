@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dish.errors import DataFileError
+
 StrPath = str | os.PathLike[str]
 
 # What NumPy's and the standard library's parsers raise on damaged files: a .npy header is a Python literal.
@@ -18,10 +20,6 @@ DAMAGE: tuple[type[Exception], ...] = (
     OSError, ValueError, EOFError, SyntaxError, OverflowError, TypeError, KeyError, IndexError, AttributeError,
     RecursionError, NotImplementedError, csv.Error, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-
-
-class DataFileError(ValueError):
-    """A data file that is missing a part, is damaged, or is not what its name says."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.io.errors import DataFileError
+from dish.errors import DataFileError
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS rows (name TEXT PRIMARY KEY, size INTEGER, changed INTEGER, problem TEXT, features BLOB);

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dish.errors import DataFileError
 from dish.io import csvfile, folders, parquet
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError, StrPath
+from dish.io.errors import StrPath
 from dish.io.tables import array_name, check_matrix, labels_beside, open_npz, read_labels, read_npy, read_rows
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import DataFileError
 from dish.io import parquet
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError
 from dish.io.shards import Shards
 from dish.io.tables import array_name, check_matrix, labels_beside, open_npz, read_npy
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.errors import InputError
+from dish.errors import ImageError, InputError, TooManyPixels
 from dish.progress import progress
 
 MAX_PIXELS = 50_000_000
@@ -33,14 +33,6 @@ PLUGGED = {".heic": "pillow-heif", ".heif": "pillow-heif", ".avif": "pillow-avif
 DRAFT = 2  # a JPEG is unpacked at no less than so many times the side that is wanted
 
 Pixels = NDArray[np.uint8]
-
-
-class ImageError(ValueError):
-    """A file that is no readable image, with its name and the reason."""
-
-
-class TooManyPixels(ImageError):
-    """An image larger than the limit, told from its header before anything is unpacked."""
 
 
 def read_image(source: Any, size: int | None = None, name: str = "") -> Pixels:

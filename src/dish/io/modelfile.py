@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.errors import InputError
+from dish.errors import InputError, ModelFileError, ModelMismatchError
 from dish.io.atomic import write_atomically
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,6 @@ DTYPES = {
 }  # NumPy's name → the container's
 
 Arrays = dict[str, NDArray[Any]]
-
-
-class ModelFileError(ValueError):
-    """A file that is not a model, is damaged, or comes from a newer version."""
-
-
-class ModelMismatchError(ValueError):
-    """Codes of one model met codes of another."""
 
 
 def save(path: str | os.PathLike[str], kind: str, params: dict[str, Any], arrays: Arrays) -> None:

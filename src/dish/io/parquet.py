@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import DataFileError
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError, StrPath, reading
+from dish.io.errors import StrPath, reading
 from dish.labels import as_array
 
 

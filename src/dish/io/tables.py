@@ -14,10 +14,10 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from dish.errors import InputError
+from dish.errors import DataFileError, InputError
 from dish.io import csvfile, parquet
 from dish.io.columns import Columns
-from dish.io.errors import DataFileError, StrPath, reading
+from dish.io.errors import StrPath, reading
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
 ROWS_IN_NPZ = ("X", "x", "features", "embeddings")

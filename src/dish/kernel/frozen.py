@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from dish.errors import UnsupportedError
+from dish.errors import ModelFileError, UnsupportedError
 from dish.hasher import Encoder, Hasher
 from dish.io import modelfile
 from dish.kernel.outliers import FARTHEST, SPREAD, outliers
@@ -32,7 +32,7 @@ class FrozenHasher(Hasher):
     def of(cls, kind: str, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
         """The hasher of a model file, ready to encode; refuses files of other hash functions."""
         if not arrays.keys() >= NEEDED or not arrays.keys() <= NEEDED | POSTERIOR | BESIDE:
-            raise modelfile.ModelFileError(
+            raise ModelFileError(
                 f"codes of a {kind} are computed by torch, which is not installed: pip install torch"
             )
         hasher = cls()

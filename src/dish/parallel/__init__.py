@@ -10,13 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dish.parallel.ranks import ALONE, Ranks, current, from_environment
-from dish.parallel.transport import RankError
 
 if TYPE_CHECKING:
     from dish.parallel.selection import between, kth_largest, sample
 
 _NAMES = dict.fromkeys(("between", "kth_largest", "sample"), "selection")
-__all__ = ["ALONE", "RankError", "Ranks", "between", "current", "from_environment", "kth_largest", "sample"]
+__all__ = ["ALONE", "Ranks", "between", "current", "from_environment", "kth_largest", "sample"]
 
 
 def __getattr__(name: str) -> Any:

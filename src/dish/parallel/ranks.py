@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dish.parallel.transport import RankError, Transport, leave_last_words
+from dish.errors import RankError
+from dish.parallel.transport import Transport, leave_last_words
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.errors import RankError
+
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
     from torch import Tensor
-
-
-class RankError(RuntimeError):
-    """Another process stopped, or cannot be reached, or did something else than this one."""
 
 
 class Transport:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dish.baselines.itq import PCAITQ
 from dish.deep.image_features import MOST_PIXELS, file_features
-from dish.errors import InputError
+from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
-from dish.io import images, modelfile
+from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.kernel.dish import DISH
 from dish.photos import fine_tune
@@ -116,7 +116,7 @@ class _Work:
         try:
             hasher = load(self.home / "model.dish")
             index = HammingIndex.load(self.home / "index.dish")
-        except (OSError, modelfile.ModelFileError):
+        except (OSError, ModelFileError):
             return None, None
         return hasher, index if index.model == hasher.fingerprint_ else None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dish.errors import ModelFileError
 from dish.index.hamming import HammingIndex
 from dish.io import modelfile
 from dish.io.feature_cache import NET, FeatureCache, Stamp
@@ -84,7 +85,7 @@ def reopen(folder: Path, wishes: Wishes, home: Path, load: Load, say: Say) -> Li
         problems = kept.problems()
     try:
         index = HammingIndex.load(home / "index.dish")
-    except (OSError, modelfile.ModelFileError):
+    except (OSError, ModelFileError):
         return None
     sound = [name for name in files if name not in problems]
     removed = taken_out(before, index, sound, [])

@@ -3,7 +3,6 @@
 ``postgres`` is the store, ``table`` its statements and values, ``connection`` what threads share.
 """
 
-from dish.stores.connection import StoreError
 from dish.stores.postgres import PostgresStore
 
-__all__ = ["PostgresStore", "StoreError"]
+__all__ = ["PostgresStore"]

@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dish.errors import InputError
+from dish.errors import InputError, StoreError
 
 ATTEMPTS = 5  # of a transaction that the server ends to break a deadlock
 LOCKS = 0x64697368 << 32  # "dish": our advisory locks are this number and a table's
-
-
-class StoreError(RuntimeError):
-    """PostgreSQL refused a statement."""
 
 
 class Connection:

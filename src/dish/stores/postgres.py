@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import check_codes
-from dish.errors import InputError
+from dish.errors import InputError, StoreError
 from dish.ids_and_labels import Ids, label_array
 from dish.io import modelfile
 from dish.progress import progress
-from dish.stores.connection import Connection, StoreError, in_one_line, load_psycopg
+from dish.stores.connection import Connection, in_one_line, load_psycopg
 from dish.stores.table import Table, from_comment, to_comment, to_json
 
 OLDEST = (0, 7)  # the first pgvector with Hamming distance on bits
