@@ -73,7 +73,7 @@ def test_every_form_of_the_codes_learns_the_same_however_the_rows_are_shared(wor
 def test_scores_that_are_not_finite_stop_all_processes(folder):
     for code, err in run("nan_scores", 2, folder):
         assert code == 1
-        assert "ValueError: bit 3: the objective is" in err
+        assert "InputError: bit 3: the objective is" in err
 
 
 def test_an_error_in_a_section_reaches_all_with_its_reason(folder):
@@ -118,7 +118,7 @@ def test_labels_have_the_same_numbers_on_all_processes(world, folder):
 def test_labels_of_two_kinds_are_refused_by_all_processes(folder):
     for code, err in run("mixed_labels", 2, folder):
         assert code == 1
-        assert "ValueError: y: process 0 has labels that are numbers, process 1 strings" in err
+        assert "InputError: y: process 0 has labels that are numbers, process 1 strings" in err
 
 
 def test_messages_do_not_grow_with_the_rows(folder):

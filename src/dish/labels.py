@@ -240,10 +240,15 @@ def _as_rows(y: Any) -> Any:
     return y if isinstance(y, list | tuple) else np.asarray(y)
 
 
+def tag_names(*tags: Any) -> list[str]:
+    """The distinct tags in sorted order: the columns of ``tag_matrix``."""
+    return sorted({tag for one in tags for row in _as_rows(one) if row is not None for tag in row})
+
+
 def tag_matrix(*tags: Any) -> list[sp.csr_array]:
     """Rows of tags → (n, l) of 0 and 1 each, one column per tag; several sets of rows share their columns."""
     rows = [[() if row is None else row for row in _as_rows(one)] for one in tags]
-    names = sorted({tag for one in rows for row in one for tag in row})
+    names = tag_names(*rows)
     column = {name: j for j, name in enumerate(names)}
     found = []
     for one in rows:

@@ -191,6 +191,7 @@ def labels(ranks, folder):
     Y = (rng.random((60, 9)) < 0.3).astype(int)
     given = {
         "ints": rng.integers(0, 9, 60) * 2**55 + 1,
+        "floats": rng.integers(0, 9, 60).astype(np.float32),
         "strings": np.array(["a", "a\0", "é", "001", "1"], object)[rng.integers(0, 5, 60)],
         "truth": rng.random(60) < 0.5,
         "sets": Y,
@@ -201,6 +202,8 @@ def labels(ranks, folder):
         assert S.n_groups == alone.n_groups, name
         np.testing.assert_array_equal(S.row_group, alone.row_group[mine], err_msg=name)
         np.testing.assert_array_equal(S.group_sizes(), alone.group_sizes(), err_msg=name)
+        np.testing.assert_array_equal(S.labels, alone.labels, err_msg=name)
+        assert S.labels.dtype == alone.labels.dtype, name
 
 
 def messages(ranks, folder):

@@ -13,7 +13,6 @@ from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Posterior
 from dish.posterior import projection, regression
 from dish.similarity import from_labels, nystroem
-from dish.similarity.labelled import balanced_weight
 
 
 def blobs(n, l, d=6, seed=0, spread=1.0):  # noqa: E741
@@ -272,15 +271,6 @@ def test_probabilities_and_frame_make_F(blobs):
     np.testing.assert_allclose(hasher.offset_, -0.25 * hasher.frame_.sum(0), atol=1e-5)
     np.testing.assert_allclose(hasher.decision_function(X), F, atol=1e-4)
     assert isinstance(hasher._function(), Posterior)
-
-
-@pytest.mark.parametrize(("sizes", "w"), [([50] * 10, 2.0), ([50] * 36, 2.0), ([50] * 144, 4.0), ([50] * 2000, 10.0)])
-def test_the_weight_follows_the_number_of_classes(sizes, w):
-    assert balanced_weight(torch.tensor(sizes, dtype=torch.float64)) == pytest.approx(w)
-
-
-def test_one_large_class_counts_as_few():
-    assert balanced_weight(torch.tensor([10_000.0] + [1.0] * 500, dtype=torch.float64)) == 2.0
 
 
 def test_label_sets_are_found_better_than_by_the_rows_themselves(digits):

@@ -215,3 +215,48 @@ def test_sums_of_runs_are_those_of_a_sparse_product():
     z = torch.from_numpy(rng.integers(-5, 6, 9).astype(float))
     found = base.sums_of_runs(z[torch.from_numpy(A.indices).long()], torch.from_numpy(A.indptr))
     np.testing.assert_array_equal(found, A @ z.numpy())
+
+
+@pytest.mark.parametrize(("n_classes", "w"), [(10, 2.0), (36, 2.0), (100, 10 / 3), (900, 10.0), (1000, 10.0)])
+def test_automatic_weight_follows_the_number_of_classes(n_classes, w):
+    S = from_labels(np.repeat(np.arange(n_classes), 2), similar_weight="auto")
+    assert S.w == pytest.approx(w, rel=1e-12)
+    np.testing.assert_allclose(S.diag, w - 1, rtol=1e-12)
+
+
+def test_automatic_weight_of_unequal_classes_uses_the_effective_number():
+    y = np.repeat(np.arange(501), [10_000] + [1] * 500)
+    assert from_labels(y, similar_weight="auto").w == 2.0
+    sizes = np.arange(1, 201)
+    S = from_labels(np.repeat(np.arange(200), sizes), similar_weight="auto")
+    assert S.w == pytest.approx(np.sqrt(sizes.sum() ** 2 / (sizes**2).sum()) / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("multilabel", ["count", "share_one", "jaccard"])
+def test_automatic_weight_of_multilabel_data_is_two(multilabel):
+    Y = np.eye(1000, dtype=int)
+    found = from_labels(Y, similar_weight="auto", multilabel=multilabel)
+    np.testing.assert_array_equal(found.dense(), from_labels(Y, similar_weight=2, multilabel=multilabel).dense())
+
+
+@pytest.mark.parametrize(
+    ("y", "labels"),
+    [
+        ([3, 9, 3, -2], [-2, 3, 9]),
+        (["b", "a", "b"], ["a", "b"]),
+        ([True, False], [False, True]),
+        (np.eye(3, 5), [0, 1, 2, 3, 4]),
+        ([["red", "round"], [], ["blue"]], ["blue", "red", "round"]),
+    ],
+    ids=str,
+)
+def test_labels_are_the_classes_or_the_label_columns(y, labels):
+    S = from_labels(y)
+    assert S.labels.tolist() == labels
+    assert S.rows(torch.tensor([0])).labels is S.labels
+    if not isinstance(S, Classes):
+        assert from_labels(y, multilabel="jaccard").labels.tolist() == labels
+
+
+def test_a_similarity_without_labels_has_none():
+    assert LowRank(np.eye(3), np.eye(3)).labels is None

@@ -16,7 +16,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +33,7 @@ class Similarity(ABC):
     row_group: Tensor  # (n,) int32: row i of P and R is row row_group[i] of P_g and R_g
     n_groups: int
     diag: Tensor  # (g,) float64: S_ii = P_i · R_i by group
+    labels: NDArray[Any] | None = None  # (l,) sorted classes, or names of the label columns; None without labels
     _sizes: Tensor | None = None  # (g,) float64: rows of all processes, if there are several
 
     @property
@@ -116,7 +117,7 @@ class Similarity(ABC):
             return self._sizes
         return torch.bincount(self.row_group.long(), minlength=self.n_groups).double()
 
-    def with_global_sizes(self, ranks: Ranks) -> Similarity:
+    def with_global_sizes(self, ranks: Ranks) -> Self:
         """The same groups with the sizes of all processes' rows."""
         if ranks.world == 1:
             return self
