@@ -6,7 +6,7 @@ import math
 
 from dish.cbcd.columns import Sweep, check_objective
 from dish.cbcd.torch_columns import DeviceColumns
-from dish.cuda.graph import Recorded
+from dish.cuda.graph import CudaGraph
 from dish.lazy import Tensor, torch
 from dish.similarity import Similarity
 
@@ -26,7 +26,7 @@ class DeviceSteps:
         new = self.diag.new_zeros  # float64, on the device
         self.sim, self.g_kept, self.found, self.moved = new(H.n), new(()), new(6), new(())
         self.others = new(H.r)  # 1, but 0 for the column itself
-        self.score, self.select = Recorded(H.device), Recorded(H.device)
+        self.score, self.select = CudaGraph(H.device), CudaGraph(H.device)
 
     @classmethod
     def on(cls, H: DeviceColumns, S: Similarity, q: Tensor, lam: float) -> DeviceSteps:

@@ -1,51 +1,73 @@
-"""Work on a GPU as a CUDA graph: short kernels end before the CPU has launched them one by one."""
+"""Repeated work as a CUDA graph: one replay replaces many kernel launches, which take the CPU longer than the GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from dish.lazy import torch
 
 
-class Recorded:
-    """Work that always does the same to the same tensors: recorded when done for the second time, then replayed.
+class CudaGraph:
+    """Runs the same work again and again. On a GPU it is recorded after the warm-up calls and then replayed.
 
-    What it does may depend on numbers in those tensors, on nothing else; nothing in it may wait for the device. On a
-    CPU it is simply done.
+    The work must apply the same operations to the same tensors every time. It may depend on the values in those
+    tensors, but on nothing that changes on the CPU, and it may not wait for the device. On a CPU it simply runs.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.done = device, 0
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        warm_up: int = 1,
+        generator: torch.Generator | None = None,
+        free_memory: bool = False,
+    ) -> None:
+        """Prepare to record.
+
+        ``warm_up`` calls run without recording: libraries choose kernels and allocate memory then, which cannot be
+        recorded. ``generator`` is one that the work draws from, other than torch's default. ``free_memory`` returns
+        cached memory to the driver before recording: needed for large graphs, too slow for small ones.
+        """
+        self.device, self.warm_up, self.generator, self.free_memory = device, warm_up, generator, free_memory
+        self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, work: Callable[[], None]) -> None:
-        """Do it once. (It is not kept: who has it would be kept with it.)"""
-        self.done += 1
+        """Run ``work`` once. It is not stored, so the graph keeps nothing alive that ``work`` refers to."""
+        self.calls += 1
         if self.device.type != "cuda":
             work()
             return
-        with torch.cuda.device(self.device):  # streams and graphs are those of the device in use
-            if self.done == 1:  # libraries choose their kernels and get their memory now: that cannot be recorded
-                _aside(work)
+        with torch.cuda.device(self.device):  # streams and graphs belong to the current device
+            if self.calls <= self.warm_up:
+                _on_side_stream(work)
                 return
             if self.graph is None:
-                self.graph = torch.cuda.CUDAGraph()
-                _aside(lambda: _record(self.graph, work))
+                self._record(work)
+            assert self.graph is not None
             self.graph.replay()
 
+    def _record(self, work: Callable[[], None]) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        if self.generator is not None:
+            self.graph.register_generator_state(self.generator)
+        if self.free_memory:
+            with torch.cuda.graph(self.graph):  # frees cached memory first
+                work()
+        else:
+            _on_side_stream(lambda: self._capture(work))
 
-def _record(graph: Any, work: Callable[[], None]) -> None:
-    """Not by ``torch.cuda.graph``, which gives all free memory back to the driver first."""
-    graph.capture_begin(capture_error_mode="thread_local")
-    try:
-        work()
-    finally:
-        graph.capture_end()
+    def _capture(self, work: Callable[[], None]) -> None:
+        assert self.graph is not None
+        self.graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            self.graph.capture_end()
 
 
-def _aside(work: Callable[[], None]) -> None:
-    """On a stream of its own, as recording asks for."""
+def _on_side_stream(work: Callable[[], None]) -> None:
+    """Run ``work`` on a stream of its own: recording is not allowed on the default stream."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

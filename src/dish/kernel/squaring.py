@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dish.cuda.graph import Recorded
+from dish.cuda.graph import CudaGraph
 from dish.lazy import Tensor, torch
 
 SQUARINGS = 30  # of a matrix: a billion steps of the power method
@@ -25,7 +25,7 @@ class DeviceBits:
         every = torch.arange(len(self.T), dtype=torch.float64, device=device)
         self.draws = torch.cos(every) + 2  # no symmetry that an eigenvector could be orthogonal to
         self.start = torch.where(every < p, self.draws, 0)
-        self.recorded = Recorded(device)
+        self.recorded = CudaGraph(device)
 
     def solve(self, r: int, bit: Callable[[], None]) -> None:
         """Do the work of a bit r times: what it leaves, ``keep`` puts in its place."""

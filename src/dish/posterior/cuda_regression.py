@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dish.cuda.compile import launch
-from dish.cuda.graph import Recorded
+from dish.cuda.graph import CudaGraph
 from dish.cuda.tf32 import tf32
 from dish.lazy import Tensor, torch
 
@@ -53,7 +53,7 @@ class FusedSteps:
 
     def take(self) -> tuple[Tensor, Tensor]:
         """All steps; returns W and b."""
-        step, recorded = self.step, Recorded(self.W.device)
+        step, recorded = self.step, CudaGraph(self.W.device)
         with tf32():
             self._take(step.updates % AT_ONCE)
             for _ in range(step.updates // AT_ONCE):

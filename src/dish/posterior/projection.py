@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import threads
-from dish.cuda.graph import Recorded
+from dish.cuda.graph import CudaGraph
 from dish.kernel.features import feature_blocks
 from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, threads_for
@@ -38,7 +38,7 @@ def frame(C: NDArray[np.float64], rng: np.random.RandomState, device: torch.devi
 
 def _signed_on_device(V: Tensor, C: Tensor) -> Tensor:
     """The same alternation, which waits for nothing."""
-    recorded = Recorded(V.device)
+    recorded = CudaGraph(V.device)
 
     def turn() -> None:
         V.copy_(C * polar_factor(V).abs())
@@ -112,7 +112,7 @@ def rotation(
 
 def _rotation_on_device(V: Tensor, R: Tensor, n_iter: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The same on a GPU, which waits for nothing in between."""
-    recorded, trace, traces = Recorded(V.device), V.new_zeros(()), V.new_zeros(n_iter)
+    recorded, trace, traces = CudaGraph(V.device), V.new_zeros(()), V.new_zeros(n_iter)
 
     def turn() -> None:
         VtB = _signs_product(V, R)
@@ -172,7 +172,7 @@ class Turning:
         self.rows = torch.zeros(2, size, dtype=torch.int64, device=V.device)
         self.numbers = V.new_zeros(4)  # both rates, and what the moments are divided by
         self.of_step = V.new_tensor([self._numbers(t) for t in range(1, FRAME_STEPS + 1)])
-        self.recorded = Recorded(V.device)
+        self.recorded = CudaGraph(V.device)
 
     def _numbers(self, t: int) -> list[float]:
         fall = 0.03 ** (t / FRAME_STEPS)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dish import codes
 from dish.cbcd import Columns
 from dish.cuda.compile import can_compile
-from dish.cuda.graph import Recorded
+from dish.cuda.graph import CudaGraph
 from dish.kernel.features import row_blocks
 from dish.kernel.fit_data import Problem
 from dish.kernel.functions import Posterior
@@ -177,7 +177,7 @@ class Steps:
         self.picked = torch.zeros(size, dtype=torch.int64, device=W.device)
         self.rate = torch.zeros((), dtype=W.dtype, device=W.device)
         alone = pool.ranks.world == 1
-        self.recorded = Recorded(W.device if alone else torch.device("cpu"))  # messages cannot be
+        self.recorded = CudaGraph(W.device if alone else torch.device("cpu"))  # messages cannot be
 
     def take(self, picked: Tensor, rate: float) -> None:
         """One step on the rows ``picked`` of this process."""
