@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from sklearn.metrics import average_precision_score
 
 from dish import codes, metrics
@@ -295,3 +296,18 @@ def test_bad_input_is_named():
         metrics.evaluate(q, yq > 0, b, yb)
     with pytest.raises(ValueError, match="radius"):
         metrics.precision_within_radius(q, yq, b, yb, radius=-1)
+
+
+@pytest.mark.parametrize("k", [None, 1, 7, 60])
+@pytest.mark.parametrize("denominator", ["found", "possible"])
+def test_expected_average_precision_of_tensors_equals_that_of_arrays(k, denominator):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 6, (20, 17))
+    relevant = rng.integers(0, rows + 1)
+    relevant[3] = 0
+    expected = metrics.expected_average_precision(metrics.Histograms(rows, relevant), k, denominator)
+    tensors = metrics.Histograms(torch.from_numpy(rows).int(), torch.from_numpy(relevant).int())
+    found = metrics.expected_average_precision(tensors, k, denominator)
+    assert isinstance(found, torch.Tensor)
+    assert isinstance(expected, np.ndarray)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

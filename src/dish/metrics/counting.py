@@ -27,10 +27,13 @@ GROUP = 8  # queries that a tile is kept in cache for
 
 @dataclass
 class Histograms:
-    """Database rows by distance from each query: ``all_`` and ``relevant``, (n_queries, r + 1)."""
+    """Number of database rows at each distance from each query, (n_queries, r + 1): all rows, and the relevant ones.
 
-    all_: NDArray[np.int64]
-    relevant: NDArray[np.int64]
+    ``expected_average_precision`` takes torch tensors too; all other functions need NumPy arrays.
+    """
+
+    all_: Any
+    relevant: Any
 
 
 def histograms(

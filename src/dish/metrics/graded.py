@@ -16,7 +16,7 @@ from dish import threads
 from dish.codes import as_words, popcount
 from dish.metrics.counting import distance
 from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
-from dish.metrics.scores import Floats, harmonic_number, taken
+from dish.metrics.scores import Floats, harmonic_sum, taken
 from dish.numba_lazy import njit
 
 
@@ -68,7 +68,7 @@ def weighted_mean_average_precision(
 
     With a rows before a group of g at one distance, A the grades before it, T and ρ the grades and relevant rows in
     it, a relevant row of grade s at the j-th place sees A + s + (j−1)(T − s)/(g−1) up to itself. Over the rows of
-    the group and the places j ≤ t, with Σ = harmonic(a+t) − harmonic(a):
+    the group and the places j ≤ t, with Σ = Σ_{j ≤ t} 1/(a+j):
 
         1/g · [ (ρA + T) Σ + T(ρ−1)/(g−1) · (t − (a+1) Σ) ] .
     """
@@ -76,7 +76,7 @@ def weighted_mean_average_precision(
     g, rho, T = h.all_.astype(np.float64), h.relevant.astype(np.float64), h.grades
     a, A = np.cumsum(g, 1) - g, np.cumsum(T, 1) - T
     t = np.clip(k - a, 0, g)
-    harmonic = harmonic_number(a + t) - harmonic_number(a)
+    harmonic = harmonic_sum(a, t)
     slope = T * (rho - 1) / np.maximum(g - 1, 1)
     sums = (((rho * A + T) * harmonic + slope * (t - (a + 1) * harmonic)) / np.maximum(g, 1)).sum(1)
     found = (rho / np.maximum(g, 1) * t).sum(1)

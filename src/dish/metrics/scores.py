@@ -16,6 +16,7 @@ from dish import threads
 from dish.checks import check_option
 from dish.codes import as_words
 from dish.errors import InputError
+from dish.lazy import Tensor, torch
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
 from dish.numba_lazy import njit
@@ -70,24 +71,33 @@ def mean_average_precision(
     return float((sums / np.maximum(found if denominator == "found" else np.minimum(relevant, k), 1)).mean())
 
 
-def expected_average_precision(h: Histograms, k: int | None = None, denominator: str = "found") -> Floats:
-    """Average precision of every query, in expectation over the order of rows at equal distance.
+def expected_average_precision(h: Histograms, k: int | None = None, denominator: str = "found") -> Any:
+    """Average precision of every query (n_queries,), in expectation over the order of rows at equal distance.
 
-    With a rows before a group of g at one distance, R of them relevant, and ρ of the g relevant, the j-th of the
-    group is relevant with probability ρ/g, and then R + 1 + (j−1)(ρ−1)/(g−1) relevant rows are expected up to it.
-    Summed over j ≤ t (t = g, or what is left up to k) with Σ 1/(a+j) = harmonic(a+t) − harmonic(a):
+    The histograms may hold NumPy arrays or torch tensors on any device; the result is of the same kind.
+
+    Let a group of g rows at one distance, ρ of them relevant, follow a rows, R of them relevant. The j-th row of the
+    group is relevant with probability ρ/g, and R + 1 + (j−1)(ρ−1)/(g−1) relevant rows are then expected up to and
+    including it. Summed over j ≤ t (t = g, or the places left up to k), with Σ = Σ_{j ≤ t} 1/(a+j):
 
         ρ/g · [ (R + 1) Σ + (ρ−1)/(g−1) · (t − (a+1) Σ) ] .
     """
-    g, rho = h.all_.astype(np.float64), h.relevant.astype(np.float64)
-    a, R = np.cumsum(g, 1) - g, np.cumsum(rho, 1) - rho
-    t = g if k is None else np.clip(k - a, 0, g)
-    harmonic = harmonic_number(a + t) - harmonic_number(a)
-    slope = (rho - 1) / np.maximum(g - 1, 1)
-    share = rho / np.maximum(g, 1)
+    xp: Any = torch if isinstance(h.all_, Tensor) else np
+    g, rho = xp.asarray(h.all_, dtype=xp.float64), xp.asarray(h.relevant, dtype=xp.float64)
+    a, R = g.cumsum(1) - g, rho.cumsum(1) - rho
+    t = g if k is None else xp.minimum((k - a).clip(min=0), g)
+    harmonic = harmonic_sum(a, t)
+    slope = (rho - 1) / (g - 1).clip(min=1)
+    share = rho / g.clip(min=1)
     precisions = (share * ((R + 1) * harmonic + slope * (t - (a + 1) * harmonic))).sum(1)
-    counted = (share * t).sum(1) if denominator == "found" else np.minimum(rho.sum(1), np.inf if k is None else k)
-    return np.asarray(precisions / np.where(counted > 0, counted, 1))
+    counted = (share * t).sum(1) if denominator == "found" else rho.sum(1).clip(max=float("inf") if k is None else k)
+    return precisions / xp.where(counted > 0, counted, 1.0)
+
+
+def harmonic_sum(a: Any, t: Any) -> Any:
+    """Σ_{j ≤ t} 1/(a + j), for NumPy arrays or torch tensors."""
+    digamma_of = torch.digamma if isinstance(a, Tensor) else digamma
+    return digamma_of(a + t + 1) - digamma_of(a + 1)
 
 
 def precision_within_radius(
@@ -168,11 +178,6 @@ def curve(h: Histograms) -> tuple[Floats, Floats]:
     """Precision and recall by radius, summed over queries."""
     found, relevant = np.cumsum(h.all_.sum(0)), np.cumsum(h.relevant.sum(0))
     return relevant / np.maximum(found, 1), relevant / max(int(relevant[-1]), 1)
-
-
-def harmonic_number(n: Floats) -> Floats:
-    """1 + 1/2 + … + 1/n."""
-    return np.asarray(digamma(n + 1) + np.euler_gamma)
 
 
 @njit(nogil=True, cache=True)
