@@ -24,7 +24,7 @@ import numpy as np
 
 import real
 from dish import DISH, DeepDISH, machine, metrics
-from dish.baselines import SDH
+from dish.baselines.sdh import SDH
 from dish.experiments.bench import write_json
 
 PROTOCOLS = ("held out", "trained on", "disjoint", "unseen classes")

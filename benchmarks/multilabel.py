@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dish import DISH, datasets, machine, metrics
-from dish.baselines import LSH
+from dish.baselines.lsh import LSH
 from dish.experiments import bench
 
 BITS, TRIALS, N_QUERIES, CUT = (16, 32, 64, 96), 3, 2000, 5000

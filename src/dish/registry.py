@@ -21,7 +21,7 @@ from dish.kernel.frozen import FrozenHasher
 
 HAS_TORCH = find_spec("torch") is not None
 OURS = {"dish": "DISH", "dish_k": "DISH", "deep_dish": "DeepDISH", "dish_d": "DeepDISH"}
-NAMES = {**OURS, **baselines.NAMES} if HAS_TORCH else {}  # → class
+NAMES = {**OURS, **baselines.CLASS_NAMES} if HAS_TORCH else {}  # → class
 PRESETS: dict[str, dict[str, Any]] = {  # the paper's own algorithms
     "dish_k": {"loss": "ridge", "similar_weight": 2.0},
     "dish_d": {"head": "paper"},
@@ -53,8 +53,10 @@ def find(name: str) -> type:
 
 def _own(kind: str) -> type[Hasher]:
     """One of our own classes; the others need not be loaded for it."""
-    found: type[Hasher] = getattr(dish if kind in dish.__all__ else baselines, kind)
-    return found
+    if kind in dish.__all__:
+        found: type[Hasher] = getattr(dish, kind)
+        return found
+    return baselines.REGISTRY[next(name for name, other in NAMES.items() if other == kind)]
 
 
 def _checked(name: str, found: object) -> type:

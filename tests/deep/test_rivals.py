@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from dish import metrics
-from dish.baselines import CNNH, FTDE, REGISTRY, SFHC
+from dish.baselines import REGISTRY
 from dish.baselines._centres import centres, nearest
 from dish.baselines.adsh import GAMMA, Asymmetric, balanced
-from dish.baselines.cnnh import _newton_column, factorise
+from dish.baselines.cnnh import CNNH, _newton_column, factorise
 from dish.baselines.csq import central_loss
 from dish.baselines.dhn import pair_loss
 from dish.baselines.dtsh import triplet_likelihood
-from dish.baselines.ftde import infer_codes, sample_triplets
+from dish.baselines.ftde import FTDE, infer_codes, sample_triplets
 from dish.baselines.greedyhash import sign
 from dish.baselines.hashnet import weighted_pair_loss
-from dish.baselines.sfhc import triplet_loss
+from dish.baselines.sfhc import SFHC, triplet_loss
 from dish.deep.data import Problem
 from dish.parallel import Ranks
 from dish.similarity import from_labels

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dish
 from dish import DISH, codes, metrics, similarity
-from dish.baselines import LSH
+from dish.baselines.lsh import LSH
 from dish.kernel.defaults import ROUGH
 
 

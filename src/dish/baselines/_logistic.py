@@ -30,6 +30,7 @@ class LogisticHasher(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         kernel: Any = "auto",

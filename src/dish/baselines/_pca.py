@@ -44,7 +44,7 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
     variance, W = variance[::-1], W[:, ::-1]
     p = int((variance > 1e-10 * max(variance[0], 1e-300)).sum())
     if p == 0:
-        raise InputError(f"the rows of X are all alike (n_samples={n}): there is no direction to cut along")
+        raise InputError(f"all rows of X are equal (n_samples={n}): no direction separates them")
     return mean, W[:, :p].copy(), variance[:p]
 
 

@@ -46,7 +46,9 @@ class AGH(AnchorGraphHasher):
 
     _state = (*AnchorGraphHasher._state, "W_", "eigenvalues_", "upper_", "lower_")
 
-    def __init__(self, n_bits: int = 64, n_anchors: int = 300, n_neighbors: int = 3, random_state: Any = 0) -> None:
+    def __init__(
+        self, n_bits: int = 64, *, n_anchors: int = 300, n_neighbors: int = 3, random_state: Any = 0
+    ) -> None:
         self.n_bits = n_bits
         self.n_anchors = n_anchors
         self.n_neighbors = n_neighbors

@@ -45,6 +45,7 @@ class BRE(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         anchors_per_bit: int = 50,

@@ -51,6 +51,7 @@ class COSDISH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         n_draws: int = 10,

@@ -60,6 +60,7 @@ class DGH(AnchorGraphHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 300,
         n_neighbors: int = 3,
         rho: float = 0.1,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import labelled
-from dish.baselines.itq import label_covariances
+from dish.baselines.cca_itq import label_covariances
 from dish.checks import check_integer, check_number
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.functions import Linear
@@ -45,6 +45,7 @@ class FSSH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         mu: float = 1.0,

@@ -39,6 +39,7 @@ class HCSDH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         ridge: float = 1e-6,

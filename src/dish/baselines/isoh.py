@@ -43,7 +43,7 @@ class IsoH(PCAHasher):
 
     _state = (*PCAHasher._state, "objective_", "n_iter_")
 
-    def __init__(self, n_bits: int = 64, n_iter: int = 1000, tol: float = 1e-3, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, n_iter: int = 1000, tol: float = 1e-3, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.n_iter = n_iter
         self.tol = tol

@@ -36,6 +36,7 @@ class KSH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         n_steps: int = 50,

@@ -16,7 +16,7 @@ class LSH(Hasher):
 
     _state = ("W_", "mean_")
 
-    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.random_state = random_state
 

@@ -44,7 +44,7 @@ class MinHash(Hasher):
 
     _state = ("coefficients_",)
 
-    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.random_state = random_state
 

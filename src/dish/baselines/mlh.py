@@ -50,6 +50,7 @@ class MLH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         kernel: str = "linear",

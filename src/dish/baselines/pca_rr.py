@@ -23,7 +23,7 @@ class PCARR(PCAHasher):
         F(x) = W_ᵀ(x − mean_), W_ the principal directions times the rotation.
     """
 
-    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.random_state = random_state
 

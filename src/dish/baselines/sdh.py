@@ -44,6 +44,7 @@ class SDH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         lam: float = 1.0,

@@ -35,7 +35,7 @@ class SH(PCAHasher):
 
     _state = (*PCAHasher._state, "low_", "omega_", "direction_")
 
-    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.random_state = random_state
 

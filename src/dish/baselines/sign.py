@@ -18,7 +18,7 @@ class CentredSign(Hasher):
 
     _state = ("mean_", "features_")
 
-    def __init__(self, n_bits: int = 64, random_state: Any = 0) -> None:
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
         self.n_bits = n_bits
         self.random_state = random_state
 

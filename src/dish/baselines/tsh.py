@@ -69,6 +69,7 @@ class TSH(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         loss: str = "ksh",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from dish.baselines._pairs import labelled
-from dish.baselines.itq import label_covariances
+from dish.baselines.cca_itq import label_covariances
 from dish.checks import check_integer, check_number
 from dish.kernel.features import feature_blocks
 from dish.kernel.functions import Linear
@@ -42,7 +42,13 @@ class WhitenedITQ(KernelHasher):
     kernel, n_anchors, gamma = "linear", 1, 1.0
 
     def __init__(
-        self, n_bits: int = 64, n_iter: int = 50, shrinkage: float = 1.0, device: str = "auto", random_state: Any = 0
+        self,
+        n_bits: int = 64,
+        *,
+        n_iter: int = 50,
+        shrinkage: float = 1.0,
+        device: str = "auto",
+        random_state: Any = 0,
     ) -> None:
         self.n_bits = n_bits
         self.n_iter = n_iter

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from dish import codes, metrics
-from dish.baselines.itq import PCAITQ
+from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError
 from dish.experiments.bench import unit_rows
 from dish.labels import is_missing, is_tags

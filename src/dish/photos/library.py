@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.baselines.itq import PCAITQ
+from dish.baselines.pca_itq import PCAITQ
 from dish.deep.image_features import MOST_PIXELS, file_features
 from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher

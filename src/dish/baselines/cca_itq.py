@@ -1,7 +1,5 @@
-"""ITQ: rotate projections until their signs lose as little as possible.
-
-Gong and Lazebnik, "Iterative quantization: a Procrustean approach to learning binary codes", CVPR 2011; with
-Gordo and Perronnin, PAMI 2013 (CCA-ITQ).
+"""CCA-ITQ: canonical correlations of features and labels, rotated as in ITQ (Gong, Lazebnik, Gordo, Perronnin,
+"Iterative quantization: a Procrustean approach to learning binary codes for large-scale image retrieval", PAMI 2013).
 """
 
 from __future__ import annotations
@@ -11,11 +9,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish.baselines._pairs import labelled
-from dish.baselines._pca import PCAHasher, principal, project
 from dish.checks import check_integer, check_number
 from dish.errors import InputError
 from dish.kernel.features import feature_blocks
@@ -23,48 +19,6 @@ from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.posterior.projection import rotation
 from dish.similarity import Classes, LabelCounts
-
-
-class PCAITQ(PCAHasher):
-    """Principal components, rotated to minimise ‖B − VR‖² over signs B and orthogonal R; ignores y.
-
-    V (n, p) are the projections on the first p = min(n_bits, rank) principal directions. If n_bits exceeds p,
-    R (p, n_bits) has orthonormal rows instead, that is, V is rotated after zero columns are added to it.
-
-    Parameters
-    ----------
-    n_bits : int
-        Code length r.
-    n_iter : int
-        Rounds of B-step and R-step.
-    random_state : int, RandomState or None
-        Of the first R.
-
-    Attributes
-    ----------
-    mean_, W_ : float64 (d,), (d, r)
-        F(x) = W_ᵀ(x − mean_), W_ the principal directions times R.
-    objective_ : float64 (n_iter,)
-        ‖B − VR‖² after every round; it never rises.
-    """
-
-    _state = (*PCAHasher._state, "objective_")
-
-    def __init__(self, n_bits: int = 64, n_iter: int = 50, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.n_iter = n_iter
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d)."""
-        r = self._check_n_bits()
-        check_integer("n_iter", self.n_iter, low=1)
-        X = self._check_X(X, reset=True)
-        self.mean_, W, _ = principal(X, r)
-        V = torch.from_numpy(project(X, self.mean_, W))  # (n, p)
-        R, self.objective_ = rotation(V, r, self.n_iter, check_random_state(self.random_state))
-        self.W_ = W @ R  # (d, r)
-        return self
 
 
 class CCAITQ(KernelHasher):
@@ -100,6 +54,7 @@ class CCAITQ(KernelHasher):
     def __init__(
         self,
         n_bits: int = 64,
+        *,
         n_iter: int = 50,
         ridge: float = 0.1,
         kernel: Any = "linear",
