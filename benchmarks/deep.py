@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from dish.experiments import bench, paper
-from dish.experiments.definition import Run
+from dish.experiments.bench import Run
 
 
 def work(run: Run, folder: Path, jobs: int) -> str:

@@ -31,6 +31,7 @@ import numba
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sklearn.preprocessing import normalize
 
 from dish import DISH, HammingIndex, machine
 from dish.experiments import bench
@@ -55,9 +56,9 @@ COLUMNS = {  # of the table: task → heading
 
 def learned(n_bits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Codes and query codes of DISH on CIFAR-10 by kind."""
-    data = bench.load_data("cifar10")
+    data = bench.load_data("cifar10_gist")
     split = data.split(0, None)
-    X, Xq = (bench.unit_rows(data.rows(rows)) for rows in (split.database, split.query))
+    X, Xq = (normalize(data.rows(rows)) for rows in (split.database, split.query))
     hasher = DISH(n_bits=n_bits, random_state=SEED).fit(X, data.y[split.database])
     rng, noise = np.random.default_rng(SEED), np.float32(JITTER) * X.std(axis=0)
     codes, Q = hasher.transform(X), hasher.transform(Xq)[:N_QUERIES]

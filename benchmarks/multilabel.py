@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sklearn.preprocessing import normalize
 
 from dish import DISH, datasets, machine, metrics
 from dish.baselines.lsh import LSH
@@ -33,7 +34,7 @@ def trial(data: datasets.Dataset, seed: int) -> list[dict[str, object]]:
     """Every method and code length on one random split."""
     order = np.random.default_rng(seed).permutation(len(data))
     query, base = order[:N_QUERIES], order[N_QUERIES:]
-    X, Y = bench.unit_rows(data.rows()), np.asarray(data.y)
+    X, Y = normalize(data.rows()), np.asarray(data.y)
     scores = {"map": metrics.l2_mean_average_precision(X[query], Y[query], X[base], Y[base])}
     scores["map@5000"] = metrics.l2_mean_average_precision(X[query], Y[query], X[base], Y[base], k=CUT)
     found: list[dict[str, object]] = [{"method": "l2 distance", "bits": None, "trial": seed, **scores}]

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
 
 from dish import DISH, machine, metrics, registry
 from dish.experiments import bench
@@ -182,7 +183,7 @@ def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, 
     q, b = parts.queries, parts.base
     sorts_on = str(machine.resolve_device(device))
     if name == "cosine":
-        unit, unit_base = bench.unit_rows(q.X), bench.unit_rows(b.X)
+        unit, unit_base = normalize(q.X), normalize(b.X)
         return {"map": metrics.product_mean_average_precision(unit, q.y, unit_base, b.y, cut, sorts_on)}
     start = time.perf_counter()
     hasher = DISH(random_state=trial, device=device).fit(parts.train.X, parts.train.y)

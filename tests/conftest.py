@@ -28,7 +28,6 @@ LONG = (  # ten seconds or more each, beside a shorter test of the same part: le
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[load]",
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
     "test_flipping_half_of_the_target_bits_teaches_the_bits_nothing",
-    "test_a_fit_after_warming_up_compiles_nothing",
     "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",
     "test_search_equals_brute_force[random-1]",
     "test_search_equals_brute_force[random-33]",

@@ -1,6 +1,4 @@
-"""`dish eval`: a model's codes beside other rankings of the same rows."""
-
-import json
+"""``compare`` scores a model's codes and other rankings of the same rows."""
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ def by_name(lines, queries="all"):
     return {line.ranking: line for line in lines if line.queries == queries}
 
 
-def test_every_ranking_is_what_the_metrics_say(parts):
+def test_scores_equal_those_of_metrics(parts):
     model, (Xq, yq), (X, y) = parts
     lines = by_name(compare(model, (Xq, yq), (X, y)))
     assert list(lines) == ["float cosine", "sign bits", "PCA-ITQ", "classifier", "DISH"]
@@ -38,7 +36,7 @@ def test_every_ranking_is_what_the_metrics_say(parts):
     assert lines["classifier"].map > lines["DISH"].map > lines["PCA-ITQ"].map
 
 
-def test_seen_and_unseen_classes_apart(parts):
+def test_seen_and_unseen_classes_are_scored_separately(parts):
     model, queries, database = parts
     lines = compare(model, queries, database, seen=np.arange(8))
     every, seen, unseen = (by_name(lines, name)["DISH"] for name in ("all", "seen", "unseen"))
@@ -46,39 +44,16 @@ def test_seen_and_unseen_classes_apart(parts):
     mixed = (seen.map * seen.n_queries + unseen.map * unseen.n_queries) / 200
     assert every.map == pytest.approx(mixed)
     assert seen.map > 0.9 > unseen.map
-    with pytest.raises(ValueError, match="only where every row has one label"):
+    with pytest.raises(ValueError, match="seen needs exactly one label per row"):
         compare(model, (queries[0], np.eye(10)[queries[1]]), database, seen=np.arange(8))
 
 
-def test_models_without_probabilities_and_several_labels(parts):
+def test_models_without_probabilities_and_multilabel_rows(parts):
     _, (Xq, yq), (X, y) = parts
     ridge = DISH(n_bits=16, n_anchors=50, loss="ridge").fit(X, y)
     assert by_name(compare(ridge, (Xq, yq), (X, y)))["classifier"].map > 0.8
     Y, Yq = np.eye(10)[y], np.eye(10)[yq]
-    several = by_name(compare(ridge, (Xq, Yq), (X, Y)))
-    assert "classifier" not in several
+    multilabel = by_name(compare(ridge, (Xq, Yq), (X, Y)))
+    assert "classifier" not in multilabel
     own = metrics.mean_average_precision(ridge.transform(Xq), yq, ridge.transform(X), y)
-    assert several["DISH"].map == pytest.approx(own)
-
-
-def test_the_command(parts, cli, tmp_path):
-    model, (Xq, yq), (X, y) = parts
-    model.save(tmp_path / "m.dish")
-    for name, array in {"X": X, "y": y, "Xq": Xq, "yq": yq}.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    pair, queries = ([tmp_path / f"X{q}.npy", tmp_path / f"y{q}.npy"] for q in ("", "q"))
-    command = ["eval", tmp_path / "m.dish", "--db", *pair, "--queries"]
-    code, out, err = cli(*command, *queries, "--seen", tmp_path / "y.npy", "--picture", tmp_path / "e.svg")
-    assert code == 0, err
-    assert "float cosine" in out
-    assert "queries of seen classes: 200" in out
-    assert "</svg>" in (tmp_path / "e.svg").read_text()
-    assert "rows of the database" not in err
-    code, out, err = cli(*command, *pair, "--json")
-    assert "700 of 700 queries are rows of the database, too" in err
-    assert [line["ranking"] for line in json.loads(out)["beside"]][-1] == "DISH"
-    code, out, _ = cli(*command, *queries, "--alone", "--json")
-    assert json.loads(out)["beside"] == []
-    code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
-    assert code == 2
-    assert "a picture is written as .png or .svg" in err
+    assert multilabel["DISH"].map == pytest.approx(own)

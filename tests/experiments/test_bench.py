@@ -3,23 +3,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.preprocessing import normalize
 
 from dish import datasets, metrics, registry
 from dish.experiments import bench, paper
-from dish.experiments.definition import Run
+from dish.experiments.bench import OpenDatasets, Run
 from dish.io.rows import RowSource
 
 
 @pytest.fixture(scope="module")
-def data():
-    return {"digits": datasets.digits()}
+def digits_set():
+    return datasets.digits()
 
 
-def test_a_run_measures_what_it_says(data):
+@pytest.fixture
+def data(digits_set):
+    return OpenDatasets({"digits": digits_set})
+
+
+def test_execute_scores_the_codes_of_the_method(digits_set):
     run = Run("digits", "dish", 16, None, 0, (("n_anchors", 50),))
-    result = bench.execute(run, data["digits"])
-    split = data["digits"].split(0)
-    X, y = bench.unit_rows(data["digits"].rows()), data["digits"].y
+    result = bench.execute(run, digits_set)
+    split = digits_set.split(0)
+    X, y = normalize(digits_set.rows()), digits_set.y
     hasher = bench.make_method(run).fit(X[split.train], y[split.train])
     q, b = hasher.transform(X[split.query]), hasher.transform(X[split.database])
     yq, yb = y[split.query], y[split.database]
@@ -31,11 +37,11 @@ def test_a_run_measures_what_it_says(data):
     assert set(result["precision_at"]) == {"1", "2", "5", "10", "20", "50", "100", "200", "500", "1000"}
 
 
-def test_finished_runs_are_skipped_and_failures_recorded(data, tmp_path, monkeypatch):
+def test_finished_runs_are_skipped_and_failures_are_recorded(data, tmp_path, monkeypatch):
     good = Run("digits", "lsh", 8)
     bad = Run("digits", "lsh", 8, params=(("n_bits_typo", 3),))
     said = []
-    results = bench.run_all([bad, good], tmp_path, opened=data, report=said.append)
+    results = bench.run_all([bad, good], tmp_path, data=data, report=said.append)
     assert not any("reused" in line for line in said)
     assert "n_bits_typo" in results[bad]["failed"]
     assert results[good]["map"] > 0.1
@@ -47,16 +53,16 @@ def test_finished_runs_are_skipped_and_failures_recorded(data, tmp_path, monkeyp
         raise AssertionError("a finished run was run again")
 
     monkeypatch.setattr(bench, "execute", never)
-    assert bench.run_all([good], tmp_path, opened=data, report=said.append) == {good: results[good]}
+    assert bench.run_all([good], tmp_path, data=data, report=said.append) == {good: results[good]}
     assert said[-1] == "1 finished runs reused (--force to run again)"
-    retried = bench.run_all([bad, good], tmp_path, opened=data)
+    retried = bench.run_all([bad, good], tmp_path, data=data)
     assert "a finished run was run again" in retried[bad]["failed"]  # not finished: failed runs are tried again
     assert retried[good] == results[good]
-    again = bench.run_all([good], tmp_path, opened=data, force=True)
+    again = bench.run_all([good], tmp_path, data=data, force=True)
     assert "a finished run was run again" in again[good]["failed"]
 
 
-def test_interrupting_loses_nothing(data, tmp_path, monkeypatch):
+def test_finished_runs_survive_an_interruption(data, tmp_path, monkeypatch):
     runs = [Run("digits", "lsh", 8, trial=t) for t in range(3)]
     real, calls = bench.execute, []
 
@@ -68,10 +74,10 @@ def test_interrupting_loses_nothing(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "execute", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        bench.run_all(runs, tmp_path, opened=data)
+        bench.run_all(runs, tmp_path, data=data)
     assert [run.path(tmp_path).exists() for run in runs] == [True, False, False]
     monkeypatch.setattr(bench, "execute", lambda run, dataset: (calls.append(run), real(run, dataset))[1])
-    bench.run_all(runs, tmp_path, opened=data)
+    bench.run_all(runs, tmp_path, data=data)
     assert calls == [runs[0], runs[1], runs[1], runs[2]]
 
 
@@ -103,7 +109,7 @@ def write_features(folder, separation, seed=0):
 
 
 def test_results_are_filed_by_content_not_by_file_name(tmp_path):
-    """Two files called features.npy: the second used to show the first one's MAP."""
+    """Both files are called features.npy."""
     paths = [write_features(tmp_path / "a", 3.0), write_features(tmp_path / "b", 0.05)]
     runs = [Run(path, "lsh", 16) for path in paths]
     shared = bench.run_all(runs, tmp_path / "runs")
@@ -115,42 +121,41 @@ def test_results_are_filed_by_content_not_by_file_name(tmp_path):
     assert bench.run_all([Run(copy, "lsh", 16)], tmp_path / "runs", report=said.append)
     assert said == ["1 finished runs reused (--force to run again)"]
     np.save(tmp_path / "c" / "features_labels.npy", np.random.default_rng(1).integers(0, 3, 600))
-    assert bench.data_key(copy, {}) != bench.data_key(paths[0], {})
+    assert OpenDatasets().key(copy) != OpenDatasets().key(paths[0])
     assert set(bench.finished(runs, tmp_path / "runs")) == set(runs)
 
 
-def test_every_committed_run_is_found_under_its_key():
+def test_names_of_data_sets_and_their_result_folders():
+    """ "cifar10" are the images, as in ``datasets``; their run files are in the folder cifar10_images."""
     folder = Path(__file__).parents[2] / "benchmarks" / "results" / "runs"
-    files = list(folder.glob("*/*.json"))
-    assert len(files) > 300
-    for file in files:
-        of = json.loads(file.read_text())["definition"]
-        known = {name: of.get(name) for name in ("cut", "n_queries", "n_database")}
-        params = tuple(of["params"].items())
-        run = Run(of["data"], of["method"], of["bits"], of["n_train"], of["trial"], params, **known)
-        assert run.path(folder) == file
+    assert Run("cifar10_gist", "l2", 16).path(folder).parent == folder / "cifar10"
+    assert Run("cifar10", "dish_d", 48).path(folder).parent == folder / "cifar10_images"
+    for name, table in paper.TABLES.items():
+        assert table.data in bench.NAMES
+        methods = [line.method for line in table.lines]
+        assert bench.finished(table.runs(methods, 1), folder), f"no committed run of {name} is found"
 
 
-def test_a_plan_counts_runs_and_tells_the_time_by_finished_ones(data, tmp_path):
+def test_plan_counts_missing_runs_and_estimates_their_time(data, tmp_path):
     done = [Run("digits", "lsh", r) for r in (8, 64)]
-    found = bench.run_all(done, tmp_path, opened=data)
+    found = bench.run_all(done, tmp_path, data=data)
     runs = [*done, Run("digits", "lsh", 48), Run("digits", "lsh", 56), Run("digits", "sh", 8)]
     plan = bench.plan(runs, tmp_path)
     assert (plan.missing, plan.n_reused, plan.n_unknown) == (runs[2:], 2, 1)
     nearest = found[done[1]]
     assert plan.seconds == pytest.approx(2 * (nearest["fit_s"] + nearest["encode_s"] + nearest["score_s"]))
     assert "3 runs to do, 2 finished runs reused" in str(plan)
-    assert "the other 1" in str(plan)
+    assert "no estimate for the other 1" in str(plan)
     assert len(bench.plan(runs, tmp_path, force=True).missing) == 5
 
 
-def test_a_class_of_ones_own_is_benchmarked(data, tmp_path, monkeypatch):
+def test_own_class_is_benchmarked(data, tmp_path, monkeypatch):
     (tmp_path / "my_methods.py").write_text(
         "from dish.baselines.lsh import LSH\nclass MyHasher(LSH): pass\nclass Half:\n    def fit(self, X, y): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     mine, lsh = Run("digits", "my_methods:MyHasher", 16), Run("digits", "lsh", 16)
-    found = bench.run_all([mine, lsh], tmp_path / "runs", opened=data)
+    found = bench.run_all([mine, lsh], tmp_path / "runs", data=data)
     assert found[mine]["map"] == found[lsh]["map"]
     assert mine.path(tmp_path) != lsh.path(tmp_path)
     for name, message in (
@@ -163,24 +168,22 @@ def test_a_class_of_ones_own_is_benchmarked(data, tmp_path, monkeypatch):
             registry.find(name)
 
 
-def test_l2_and_unknown_names(data):
-    assert 0.5 < bench.execute(Run("digits", "l2", 8), data["digits"])["map"] < 0.8
+def test_l2_and_unknown_names(digits_set):
+    assert 0.5 < bench.execute(Run("digits", "l2", 8), digits_set)["map"] < 0.8
     with pytest.raises(ValueError, match="method must be one of dish"):
         bench.make_method(Run("digits", "magic", 8))
     with pytest.raises(ValueError, match="data must be"):
         bench.load_data("nothing-here")
 
 
-def test_the_float_ceiling_is_above_the_codes_of_the_same_posterior(data):
+def test_float_ceiling_is_above_the_codes_of_the_same_model(digits_set):
     params = (("n_anchors", 60),)
-    ceiling, codes = (
-        bench.execute(Run("digits", m, 16, 600, 0, params), data["digits"]) for m in ("ceiling", "dish")
-    )
+    ceiling, codes = (bench.execute(Run("digits", m, 16, 600, 0, params), digits_set) for m in ("ceiling", "dish"))
     assert codes["map"] - 0.005 < ceiling["map"] <= 1
     assert ceiling["fit_s"] > 0
 
 
-def test_floats_beside_runs_are_one_of_each_a_trial_on_the_most_rows():
+def test_float_runs_are_one_per_trial_at_the_largest_training_size():
     runs = [Run("digits", m, r, n, t) for m in ("lsh", "sdh") for r in (8, 16) for n in (100, 500) for t in (0, 1)]
     floats = bench.float_runs(runs)
     assert [(run.method, run.n_train, run.trial) for run in floats] == [
@@ -189,42 +192,43 @@ def test_floats_beside_runs_are_one_of_each_a_trial_on_the_most_rows():
     assert bench.float_runs([*runs, floats[0]]) == []
 
 
-def test_floats_open_no_data_and_rank_no_crowd_unasked(data, tmp_path, monkeypatch):
+def test_float_lines_load_no_data_and_skip_large_data(data, tmp_path, monkeypatch):
     runs = [Run("digits", "lsh", 8, 300)]
-    assert bench.float_lines(runs, tmp_path, opened={}) == {}
-    monkeypatch.setattr(bench, "MOST_FLOATS", 1000)
-    assert bench.float_lines(runs, tmp_path, opened=data) == {}
-    monkeypatch.setattr(bench, "MOST_FLOATS", 2000)
-    found = bench.float_lines(runs, tmp_path, opened=data)
+    assert bench.float_lines(runs, tmp_path, data=OpenDatasets()) == {}
+    monkeypatch.setattr(bench, "MAX_FLOATS", 1000)
+    assert bench.float_lines(runs, tmp_path, data=data) == {}
+    monkeypatch.setattr(bench, "MAX_FLOATS", 2000)
+    found = bench.float_lines(runs, tmp_path, data=data)
     assert [run.method for run in found] == ["l2", "ceiling"]
-    assert bench.float_lines(runs, tmp_path, opened={}) == found  # finished ones need no data
+    assert bench.float_lines(runs, tmp_path, data=OpenDatasets()) == found  # finished ones need no data
 
 
-def test_unit_rows():
-    np.testing.assert_allclose(bench.unit_rows(np.array([[3.0, 4.0], [0, 0]])), [[0.6, 0.8], [0, 0]])
+def test_features_are_scaled_to_unit_length_and_images_are_not():
+    features = datasets.Dataset("f", np.array([[3.0, 4.0], [0, 0]]), np.arange(2))
+    np.testing.assert_allclose(bench.prepared(features, np.arange(2)), [[0.6, 0.8], [0, 0]])
+    pixels = np.full((2, 4, 4, 3), 7, np.uint8)
+    np.testing.assert_array_equal(bench.prepared(datasets.Dataset("i", pixels, np.arange(2)), np.arange(2)), pixels)
 
 
-def test_part_of_the_database(data):
-    whole, part = (bench.execute(Run("digits", "lsh", 16, n_database=n), data["digits"]) for n in (None, 300))
+def test_n_database_uses_a_part_of_the_database(digits_set):
+    whole, part = (bench.execute(Run("digits", "lsh", 16, n_database=n), digits_set) for n in (None, 300))
     assert whole["map"] != part["map"]
     assert Run("digits", "lsh", 16, n_database=300).path(Path("x")).stem.endswith("database300")
 
 
-def test_methods_by_kind_of_data_and_the_papers_training_sizes():
+def test_methods_for_vectors_and_for_images():
     vectors, images = bench.method_names(), bench.method_names(images=True)
     assert {"dish", "ksh", "l2"} <= set(vectors)
     assert {"dish_d", "cnnbh", "ftde"} <= set(images)
     assert not set(vectors) & set(images)
-    assert paper.training_sizes("cifar10", "ksh") == [5000, None]
-    assert paper.training_sizes("cifar10", "minhash") == [None]
 
 
-def test_rows_that_would_fill_the_memory_are_streamed(data, monkeypatch):
+def test_rows_that_would_fill_the_memory_are_streamed(digits_set, monkeypatch):
     run = Run("digits", "dish", 16, None, 0, (("n_anchors", 50),))
-    whole = bench.execute(run, data["digits"])
+    whole = bench.execute(run, digits_set)
     monkeypatch.setattr("dish.machine.free_memory", lambda: 1000)
     monkeypatch.setattr("dish.machine.memory_budget", lambda _: 10**9)
-    split = data["digits"].split(0)
-    assert isinstance(bench.training_rows(run, data["digits"], split.train), RowSource)
-    streamed = bench.execute(run, data["digits"])
+    split = digits_set.split(0)
+    assert isinstance(bench.training_rows(run, digits_set, split.train), RowSource)
+    streamed = bench.execute(run, digits_set)
     assert streamed["map"] == pytest.approx(whole["map"], abs=1e-9)

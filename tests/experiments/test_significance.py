@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dish.experiments import bench, significance, tables
-from dish.experiments.definition import Run
+from dish.experiments.bench import AVERAGE_PRECISIONS, Run
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says():
@@ -27,7 +27,7 @@ def test_methods_are_compared_on_the_same_queries():
     runs = [Run("d", method, 16, None, trial) for method in ("a", "b", "c", "old") for trial in range(2)]
     shift = {"a": 0.0, "b": 0.05, "c": 0.0}
     results = {
-        run: {"map": 0.5, significance.KEY: (base + shift[run.method] + 0.01 * rng.random(200)).tolist()}
+        run: {"map": 0.5, AVERAGE_PRECISIONS: (base + shift[run.method] + 0.01 * rng.random(200)).tolist()}
         for run in runs
         if run.method in shift
     } | {run: {"map": 0.4} for run in runs if run.method == "old"}  # of an earlier version, without them
@@ -55,7 +55,7 @@ def test_runs_keep_what_the_tests_need_and_tables_show_it(tmp_path, cli):
     runs = [Run("digits", method, 16) for method in ("lsh", "pca_itq")]
     found = bench.finished(runs, tmp_path / "runs")
     for result in found.values():
-        assert np.mean(result[significance.KEY]) == pytest.approx(result["map"], abs=1e-4)
+        assert np.mean(result[AVERAGE_PRECISIONS]) == pytest.approx(result["map"], abs=1e-4)
     tables.write_bench(tmp_path / "t.csv", "t", runs, found)
     line = (tmp_path / "t.csv").read_text().splitlines()[1].split(",")
     assert float(line[-2]) < float(line[4]) < float(line[-1])

@@ -67,7 +67,7 @@ def tune(
         table.add_column(name, justify="left" if name == "parameter" else "right")
     for t in found.trials:
         scores = f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}"
-        table.add_row(t.knob, str(t.value), str(t.bytes), *scores)
+        table.add_row(t.parameter, str(t.value), str(t.bytes), *scores)
     console.print(table)
     for note in found.notes:
         print(note)

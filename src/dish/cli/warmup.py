@@ -1,20 +1,138 @@
-"""`dish warmup`: compile everything ahead."""
+"""`dish warmup`: compile all kernels in advance.
+
+Which variants of a kernel are compiled depends on the types it is called with. So this does what users do: it fits,
+scores and searches, on rows of both precisions and on codes of the usual lengths. Each part runs in its own process,
+several at a time.
+"""
 
 from __future__ import annotations
 
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
 from dish.cli.options import example
 
+N = 20_000  # rows: enough for every kernel to be used
 
-@example("dish warmup; NUMBA_CACHE_DIR=/srv/dish-cache dish warmup")
+
+@example("dish warmup", "NUMBA_CACHE_DIR=/srv/dish-cache dish warmup")
 def warmup() -> None:
-    """Compile all kernels ahead, so that the first fit, search and score do not wait for it.
+    """Compile all kernels in advance, so that the first fit, search and score start at once.
 
-    They are kept in the user's cache folder; NUMBA_CACHE_DIR or DISH_CACHE name another one, now and when they are
-    used.
+    Compiled kernels are kept in the user's cache folder. To use another folder, set NUMBA_CACHE_DIR or DISH_CACHE
+    now and whenever dish runs.
     """
-    from dish.experiments import warmup as ahead
     from dish.numba_lazy import cache_folder
 
     print("dish: compiling, once …", flush=True)
-    seconds = ahead.compile_all(lambda line: print(f"  {line}", flush=True))
+    seconds = compile_all(PARTS, lambda line: print(f"  {line}", flush=True))
     print(f"done in {seconds:.1f} s; kept in {cache_folder()}")
+
+
+def compile_all(parts: dict[str, Callable[[], None]], report: Callable[[str], None]) -> float:
+    """Run all parts, one process per core, and return the elapsed seconds."""
+    from dish.machine import usable_cores
+
+    start = time.perf_counter()
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn"), max_tasks_per_child=1) as pool:
+        running = {name: pool.submit(_timed, part) for name, part in parts.items()}
+        for name, result in running.items():
+            try:
+                report(f"{name}: {result.result():.1f} s")
+            except Exception as error:
+                raise RuntimeError(f"compiling the kernels for {name!r} failed: {error!r}") from error
+    return time.perf_counter() - start
+
+
+def _timed(part: Callable[[], None]) -> float:
+    """Run one part with all kernels compiled, even for small data, and return the seconds it took."""
+    from dish import numba_lazy
+
+    numba_lazy.ENOUGH = 0
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    part()
+    return time.perf_counter() - start
+
+
+def _rows() -> tuple[Any, Any, Any]:
+    """X (N, 4) float32, classes y (N,), labels Y (N, 3)."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((N, 4)).astype(np.float32), np.arange(N) % 3
+    return X, y, np.stack([y == 0, y != 1, rng.random(N) < 0.5], 1)
+
+
+def _codes(bits: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).integers(0, 256, (N, bits // 8), np.uint8)
+
+
+def learn(dtype: str, multilabel: bool = False) -> None:
+    """Fit the paper's method."""
+    from dish import DISH
+
+    X, y, Y = _rows()
+    hasher = DISH(n_bits=16, n_anchors=20, loss="ridge", n_iter=1 if multilabel else 2, device="cpu")
+    hasher.fit(X.astype(dtype), Y if multilabel else y)
+
+
+def score() -> None:
+    """Score short codes with both kinds of labels, and long codes."""
+    from dish import metrics
+
+    _, y, Y = _rows()
+    q, db = _codes(64)[:50], _codes(64)[50:]
+    metrics.evaluate(q, y[:50], db, y[50:])
+    metrics.evaluate(q, Y[:50], db, Y[50:])
+    metrics.mean_average_precision(q, y[:50], db, y[50:], ties="stable")
+
+
+def score_long_codes() -> None:
+    """Score codes of 384 bits."""
+    from dish import metrics
+
+    _, y, _ = _rows()
+    codes = _codes(128).repeat(3, 1)
+    metrics.evaluate(codes[:50], y[:50], codes[50:], y[50:])
+
+
+def search(bits: int) -> None:
+    """Search an index with distinct codes, one with many equal codes, and a memory-mapped one."""
+    import numpy as np
+
+    from dish import HammingIndex
+
+    codes = _codes(bits)
+    for B in (codes, codes[np.arange(N) % 500]):
+        index = HammingIndex(bits)
+        index.add(B)
+        for queries in (B[:60], B[:60], B[:1]):  # the second search uses what the first one built
+            index.search(queries, 5)
+            index.radius_search(queries, 2)
+        index.search(np.random.default_rng(0).standard_normal((2, bits)), 5, mode="asymmetric")
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder + "/i")
+        mapped = HammingIndex.load(folder + "/i", mmap=True)
+        mapped.search(B[:60], 5)
+        mapped.search(B[:60], 5)
+        mapped.radius_search(B[:60], 2)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "fit": partial(learn, "float32"),
+    "fit, double precision": partial(learn, "float64"),
+    "fit, multi-label": partial(learn, "float32", multilabel=True),
+    "fit, multi-label, double precision": partial(learn, "float64", multilabel=True),
+    "score": score,
+    "score, long codes": score_long_codes,
+    **{f"search, {bits} bits": partial(search, bits) for bits in (64, 32, 16)},
+}

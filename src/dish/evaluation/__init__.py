@@ -1,1 +1,1 @@
-"""Scores and recommendations for your own data: ``compare`` methods, ``tune`` a model."""
+"""For your own data: ``compare`` a model with other rankings of the same rows, ``tune`` the parameters of DISH."""

@@ -1,4 +1,4 @@
-"""Is it good? A model's codes beside what else could rank the same rows: floats, sign bits, PCA-ITQ, a classifier."""
+"""Compare a model's codes with other rankings of the same rows: floats, sign bits, PCA-ITQ, and a classifier."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
 
 from dish import codes, metrics
 from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError
-from dish.experiments.bench import unit_rows
 from dish.labels import is_missing, is_tags
 from dish.metrics.relevance import Labels, match_labels
 from dish.metrics.scores import ball, expected_average_precision, found_at, recall_at
 from dish.metrics.sorting import l2_distances
 
 AT = (1, 10, 100)
-TRAINED_ON = 10_000  # database rows, at most, that PCA-ITQ and the classifier learn from
+MAX_TRAIN = 10_000  # database rows that PCA-ITQ and the classifier learn from, at most
 Floats = NDArray[np.float64]
 Rows = tuple[Any, Any]  # X and y
 
 
 @dataclass
-class Line:
-    """One way to rank, for some of the queries. Within radius 2: None for rankings that have no radius."""
+class RankingScores:
+    """Mean scores of one ranking for one group of queries. Float rankings have no scores within radius 2."""
 
     ranking: str
     bytes: int  # per row
@@ -42,37 +42,37 @@ class Line:
     recall_within_2: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The scores as JSON values."""
         return asdict(self)
 
 
 @dataclass
 class PerQuery:
-    """Scores of every query, (n_queries,) each."""
+    """Scores of every query. Each array has shape (n_queries,)."""
 
     ap: Floats
     precision: dict[int, Floats]
     recall: dict[int, Floats]
     within: tuple[Floats, Floats] | None  # precision and recall within radius 2
 
-    def line(self, ranking: str, size: int, queries: str, which: NDArray[np.bool_]) -> Line:
-        """Means over some of the queries."""
+    def mean(self, ranking: str, size: int, queries: str, which: NDArray[np.bool_]) -> RankingScores:
+        """Mean scores of the queries in ``which``; ``queries`` is the name of this group."""
         within = (None, None) if self.within is None else tuple(float(values[which].mean()) for values in self.within)
         precision, recall = (
             {k: float(values[which].mean()) for k, values in scores.items()}
             for scores in (self.precision, self.recall)
         )
-        return Line(
+        return RankingScores(
             ranking, size, queries, int(which.sum()), float(self.ap[which].mean()), precision, recall, *within
         )
 
 
-def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> list[Line]:
-    """Lines for every ranking of the database rows: over all queries, and by whether their class was ``seen``.
+def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> list[RankingScores]:
+    """Score every ranking of the database, for all queries and for groups of them.
 
-    ``seen`` holds the labels that the model was trained on; with (n, l) labels or tags queries are not told apart.
-    PCA-ITQ and, where the model has no probabilities of its own, the classifier learn from at most 10,000 of the
-    database rows, those of seen classes.
+    ``seen`` holds the labels of the model's training rows. With it, queries of seen and of unseen classes are also
+    scored separately, which needs exactly one label per row. PCA-ITQ learns from at most 10,000 database rows,
+    of seen classes only. So does the classifier if the model has no class probabilities of its own.
     """
     (Xq, yq), (X, y) = ((np.asarray(rows, np.float32), labels) for rows, labels in (queries, database))
     groups = _groups(yq, seen, len(Xq))
@@ -80,20 +80,20 @@ def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> lis
     labels = match_labels(yq, y, len(Xq), len(X))
     known = np.isin(np.asarray(y), np.asarray(seen)) if "seen" in groups else np.ones(len(X), bool)
     rng = np.random.default_rng(0)
-    learned = np.sort(rng.permutation(np.flatnonzero(known))[:TRAINED_ON])
+    learned = np.sort(rng.permutation(np.flatnonzero(known))[:MAX_TRAIN])
     found = []
     for ranking, size, scores in _rankings(hasher, Xq, X, y, yq, learned, labels, at):
-        found += [scores.line(ranking, size, name, which) for name, which in groups.items()]
+        found += [scores.mean(ranking, size, name, which) for name, which in groups.items()]
     return found
 
 
 def _groups(yq: Any, seen: Any, n: int) -> dict[str, NDArray[np.bool_]]:
-    """Which queries are counted together."""
+    """Name → mask of the queries in that group."""
     every = {"all": np.ones(n, bool)}
     if seen is None:
         return every
     if is_tags(yq) or np.ndim(yq) != 1:
-        raise InputError("seen classes can be told from unseen ones only where every row has one label")
+        raise InputError("seen needs exactly one label per row, but these queries are multi-label")
     seen = np.asarray(seen)
     was_seen = np.isin(np.asarray(yq), seen[~is_missing(seen)])
     return every | {name: which for name, which in (("seen", was_seen), ("unseen", ~was_seen)) if which.any()}
@@ -102,60 +102,60 @@ def _groups(yq: Any, seen: Any, n: int) -> dict[str, NDArray[np.bool_]]:
 def _rankings(
     hasher: Any, Xq: Any, X: Any, y: Any, yq: Any, learned: NDArray[np.intp], labels: Labels, at: tuple[int, ...]
 ) -> Iterator[tuple[str, int, PerQuery]]:
-    """Name, bytes per row and scores of every ranking."""
+    """Yield name, bytes per row and scores of every ranking."""
     d = X.shape[1]
 
     def of_codes(q: NDArray[np.uint8], base: NDArray[np.uint8]) -> PerQuery:
         return score_codes(metrics.histograms(q, yq, base, y), at)
 
-    yield "float cosine", 4 * d, score_floats(unit_rows(Xq), unit_rows(X), labels, at)
+    yield "float cosine", 4 * d, score_floats(normalize(Xq), normalize(X), labels, at)
     mean = X.mean(0)
     yield "sign bits", codes.n_bytes(d), of_codes(codes.pack(Xq - mean), codes.pack(X - mean))
     itq = PCAITQ(n_bits=hasher.n_bits).fit(X[learned])
     yield "PCA-ITQ", codes.n_bytes(hasher.n_bits), of_codes(itq.transform(Xq), itq.transform(X))
-    judged = probabilities(hasher, Xq, X, y, learned)
-    if judged is not None:
-        p_q, p = judged
+    predicted = class_probabilities(hasher, Xq, X, y, learned)
+    if predicted is not None:
+        p_q, p = predicted
         yield "classifier", 4 * p.shape[1], score_floats(p_q, p, labels, at)
     name = type(hasher).__name__
     yield name, codes.n_bytes(hasher.n_bits), of_codes(hasher.transform(Xq), hasher.transform(X))
 
 
-def probabilities(
+def class_probabilities(
     hasher: Any, Xq: Any, X: Any, y: Any, learned: NDArray[np.intp]
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Label probabilities of queries and rows, scaled to length one: as much as codes that know only labels can tell.
+    """Class probabilities of queries and rows, scaled to unit length; None if there are none.
 
-    Those of the posterior hash function, before they become bits; or of a logistic regression on the rows, which is
-    None for several labels per row.
+    Their ranking is an upper bound for codes that only know the labels. They come from the model itself, or from a
+    logistic regression, which needs exactly one label per row.
     """
     if hasattr(hasher, "frame_"):
-        return unit_rows(hasher.label_probabilities(Xq)), unit_rows(hasher.label_probabilities(X))
+        return normalize(hasher.label_probabilities(Xq)), normalize(hasher.label_probabilities(X))
     if is_tags(y) or np.ndim(y) != 1:
         return None
     scale = max(float(X[learned].std()), 1e-12)
     model = LogisticRegression(max_iter=100)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the ranking hardly changes after that many steps
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the ranking hardly changes after 100 steps
         model.fit(X[learned] / scale, np.asarray(y)[learned])
-    return unit_rows(model.predict_proba(Xq / scale)), unit_rows(model.predict_proba(X / scale))
+    return normalize(model.predict_proba(Xq / scale)), normalize(model.predict_proba(X / scale))
 
 
 def score_codes(h: metrics.Histograms, at: tuple[int, ...]) -> PerQuery:
-    """Of Hamming rankings, in expectation over the order of ties."""
+    """Scores of Hamming rankings, in expectation over the order of ties."""
     precision, recall, _ = ball(h, 2)
     found = {k: found_at(h, k) / k for k in at}
     return PerQuery(expected_average_precision(h), found, {k: recall_at(h, k) for k in at}, (precision, recall))
 
 
 def score_floats(Xq: NDArray[Any], X: NDArray[Any], labels: Labels, at: tuple[int, ...]) -> PerQuery:
-    """Of rankings of unit rows by cosine; equal ones in database order."""
+    """Scores of rankings by cosine. X and Xq have rows of unit length; ties keep database order."""
     n = len(Xq)
     ap, precision, recall = np.zeros(n), {k: np.zeros(n) for k in at}, {k: np.zeros(n) for k in at}
     for i, distances in enumerate(l2_distances(Xq, X)):
         hit = labels.relevant(i)[np.argsort(distances, kind="stable")]
-        places = np.flatnonzero(hit) + 1.0
-        ap[i] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else 0.0
+        ranks = np.flatnonzero(hit) + 1.0  # of the relevant rows
+        ap[i] = (np.arange(1, len(ranks) + 1) / ranks).mean() if len(ranks) else 0.0
         for k in at:
-            precision[k][i], recall[k][i] = hit[:k].mean(), hit[:k].sum() / max(1, len(places))
+            precision[k][i], recall[k][i] = hit[:k].mean(), hit[:k].sum() / max(1, len(ranks))
     return PerQuery(ap, precision, recall, None)

@@ -1,4 +1,4 @@
-"""Which parameters suit these rows: fits on some of them, judged by rows that were held out, within a given time."""
+"""Recommend parameters of DISH for given rows: fit on some rows, score on held-out ones, within a time limit."""
 
 from __future__ import annotations
 
@@ -19,56 +19,55 @@ from dish.hasher import as_rows
 from dish.kernel.dish import DISH
 from dish.labels import as_array, is_tags, tag_matrix
 
-DEFAULTS: dict[str, Any] = {"n_bits": 64, "n_anchors": 1000, "similar_weight": "auto", "loss": "auto"}
-KNOBS: dict[str, tuple[Any, ...]] = {
+CANDIDATES: dict[str, tuple[Any, ...]] = {
     "n_bits": (32, 128, 16, 256),
     "n_anchors": (3000, 300),
-    "loss": ("ridge",),
     "similar_weight": (2.0, 10.0),
 }
-LEAST = 20  # rows that can be split
-ENOUGH = 0.01  # MAP that shorter codes may lose
-SLOWER = 1.5  # a fit may take that much longer than its likeness to earlier ones says
+DEFAULTS: dict[str, Any] = {name: DISH().get_params()[name] for name in CANDIDATES}
+MIN_ROWS = 20  # enough for a split
+TOLERANCE = 0.01  # MAP that shorter codes may lose
+SLACK = 1.5  # a fit may take this many times its expected time
 
 
 @dataclass
 class Trial:
-    """One setting and how it did. ``knob`` is the parameter that differs from the defaults."""
+    """One setting and its scores. ``parameter`` is the one that differs from the defaults."""
 
-    knob: str
+    parameter: str
     params: dict[str, Any]
     bytes: int
     map: float
     precision_at_10: float
-    seconds: float  # of the fit
+    seconds: float  # fit time
 
     @property
     def value(self) -> Any:
-        """Of the knob."""
-        return self.params.get(self.knob, "")
+        """The value of ``parameter``."""
+        return self.params.get(self.parameter, "")
 
 
 @dataclass
 class Recommendation:
-    """What suits the rows, and every setting that was tried; ``not_tried`` are those there was no time for."""
+    """The recommended parameters, all settings that were tried, and those for which there was no time."""
 
     params: dict[str, Any]
     trials: list[Trial]
     not_tried: list[tuple[str, Any]]
-    n_rows: int  # that settings were judged on
+    n_rows: int  # rows used, of which n_train for training
     n_train: int
     seconds: float
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The recommendation as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"{'knob':<15}{'value':>8}{'bytes':>7}{'MAP':>8}{'P@10':>8}{'fit, s':>9}"]
+        lines = [f"{'parameter':<15}{'value':>8}{'bytes':>7}{'MAP':>8}{'P@10':>8}{'fit, s':>9}"]
         for t in self.trials:
             lines.append(
-                f"{t.knob:<15}{t.value!s:>8}{t.bytes:>7}{t.map:>8.3f}{t.precision_at_10:>8.3f}{t.seconds:>9.2f}"
+                f"{t.parameter:<15}{t.value!s:>8}{t.bytes:>7}{t.map:>8.3f}{t.precision_at_10:>8.3f}{t.seconds:>9.2f}"
             )
         given = ", ".join(f"{name}={value!r}" for name, value in self.params.items())
         return "\n".join([*lines, *self.notes, f"DISH({given})"])
@@ -79,41 +78,41 @@ def recommend(
     y: Any,
     *,
     seconds: float = 120,
-    knobs: Mapping[str, Sequence[Any]] | None = None,
+    candidates: Mapping[str, Sequence[Any]] | None = None,
     max_rows: int = 20_000,
     random_state: int = 0,
     report: Callable[[str], None] = lambda line: None,
 ) -> Recommendation:
-    """Parameters of ``DISH`` that suit rows with labels, judged by rows that were held out.
+    """Recommend parameters of ``DISH`` for labelled rows. The command is ``dish tune``.
 
-    At most ``max_rows`` rows are drawn. Of them, 60 % are learned from; the others are queries and the database they
-    search, so that neither was seen. One parameter at a time leaves the defaults, then those that helped are tried
-    together. Of code lengths that are nearly as good, the shortest is recommended. ``dish tune`` is the command.
+    A random sample of at most ``max_rows`` rows is split: 60 % for training, the rest for queries and their database.
+    First one parameter at a time differs from the defaults, then all improvements are tried together. Of the code
+    lengths that are nearly as good as the best, the shortest is recommended.
 
     Parameters
     ----------
     X, y : rows (n, d) and labels
-        As ``DISH.fit`` takes them, in memory or memory-mapped.
+        The same as for ``DISH.fit``, in memory or memory-mapped.
     seconds : float
-        Time to spend, about. The defaults are always tried.
-    knobs : dict, optional
-        Parameter → values to try: some of ``n_bits``, ``n_anchors``, ``similar_weight`` and ``loss``.
+        Approximate time limit. The defaults are always tried.
+    candidates : dict, optional
+        Parameter → values to try. The parameters are ``n_bits``, ``n_anchors`` and ``similar_weight``.
     max_rows, random_state : int
-        Rows to draw, at most; seed of the draw and of every fit.
+        Largest sample; seed of the sample and of every fit.
     report : callable
-        Is told what happens, a line at a time: ``report=print``.
+        Gets progress, one line at a time, for example ``print``.
 
     Returns
     -------
     Recommendation
-        ``params`` are those to fit with, ``trials`` what was tried; ``print`` shows both as a table.
+        ``params`` for the fit, and all ``trials``; ``print`` shows both as a table.
 
     Examples
     --------
     >>> import dish
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
-    >>> found = dish.recommend(X[:500], y[:500], knobs={"n_bits": (16, 32)}, seconds=60)
+    >>> found = dish.recommend(X[:500], y[:500], candidates={"n_bits": (16, 32)}, seconds=60)
     >>> hasher = dish.DISH(**found.params)
     """
     check_number("seconds", seconds, low=0, strict=True)
@@ -121,48 +120,48 @@ def recommend(
     X = X if isinstance(X, np.ndarray) else np.asarray(as_rows(X))
     (y,) = tag_matrix(y) if is_tags(y) else (y if sp.issparse(y) else as_array(y),)
     if X.ndim != 2 or X.shape[0] != y.shape[0]:
-        raise InputError(f"X must be rows (n, d) and y have a label for each; got {X.shape} and {y.shape}")
-    if X.shape[0] < LEAST:
-        raise InputError(f"X has {X.shape[0]} rows, too few to hold some out: it needs at least {LEAST}")
+        raise InputError(f"X must be (n, d), and y must have n labels; got {X.shape} and {y.shape}")
+    if X.shape[0] < MIN_ROWS:
+        raise InputError(f"X has {X.shape[0]} rows, too few to hold some out; it needs at least {MIN_ROWS}")
     rng = np.random.default_rng(random_state)
     n = min(X.shape[0], check_integer("max_rows", max_rows, low=100))
     picked = np.sort(rng.permutation(X.shape[0])[:n])
-    judge = Judge(np.asarray(X[picked], np.float32), y[picked], rng, random_state)
-    report(f"{n:,} of {X.shape[0]:,} rows: learning from {judge.n_train:,}, judging by the others")
-    found = _search(judge, KNOBS if knobs is None else knobs, start + seconds, report)
+    held_out = HeldOut(np.asarray(X[picked], np.float32), y[picked], rng, random_state)
+    report(f"{n:,} of {X.shape[0]:,} rows: {held_out.n_train:,} for training, the others for scoring")
+    found = _search(held_out, CANDIDATES if candidates is None else candidates, start + seconds, report)
     found.n_rows, found.seconds = n, time.perf_counter() - start
     found.notes = _notes(found, X.shape[0], seconds)
     return found
 
 
 def _search(
-    judge: Judge, knobs: Mapping[str, Sequence[Any]], deadline: float, report: Callable[[str], None]
+    held_out: HeldOut, candidates: Mapping[str, Sequence[Any]], deadline: float, report: Callable[[str], None]
 ) -> Recommendation:
-    """Try the defaults, one knob at a time, and what helped together; stop before the deadline."""
-    settings = list(_settings(knobs, judge.n_train))
-    report("the first fit, which may have to compile, once per installation")
-    judge.warm_up()
-    trials = [judge.trial("defaults", {})]
+    """Try the defaults, one parameter at a time, and all improvements together; stop before the deadline."""
+    settings = list(_settings(candidates, held_out.n_train))
+    report("first fit: compiles its kernels, once per installation")
+    held_out.warm_up()
+    trials = [held_out.trial("defaults", {})]
     report(f"defaults: MAP {trials[0].map:.3f} in {trials[0].seconds:.1f} s")
     not_tried: list[tuple[str, Any]] = []
-    for knob, value in settings:
-        if time.perf_counter() + SLOWER * _expected(DEFAULTS | {knob: value}, trials) > deadline:
-            not_tried.append((knob, value))
+    for name, value in settings:
+        if time.perf_counter() + SLACK * _expected(DEFAULTS | {name: value}, trials) > deadline:
+            not_tried.append((name, value))
             continue
-        trials.append(judge.trial(knob, {knob: value}))
-        report(f"{knob}={value}: MAP {trials[-1].map:.3f} in {trials[-1].seconds:.1f} s")
+        trials.append(held_out.trial(name, {name: value}))
+        report(f"{name}={value}: MAP {trials[-1].map:.3f} in {trials[-1].seconds:.1f} s")
     together = _helped(trials)
-    if len(together) > 1 and time.perf_counter() + SLOWER * max(t.seconds for t in trials) < deadline:
-        trials.append(judge.trial("together", together))
+    if len(together) > 1 and time.perf_counter() + SLACK * max(t.seconds for t in trials) < deadline:
+        trials.append(held_out.trial("together", together))
         together = together if trials[-1].map == max(t.map for t in trials) else _best_alone(trials)
     elif len(together) > 1:
         together = _best_alone(trials)
     params = {"n_bits": _shortest(trials)} | {k: v for k, v in together.items() if k != "n_bits"}
-    return Recommendation(params, trials, not_tried, 0, judge.n_train, 0.0)
+    return Recommendation(params, trials, not_tried, 0, held_out.n_train, 0.0)
 
 
-class Judge:
-    """Rows to learn from, and held-out queries and database rows to score by."""
+class HeldOut:
+    """Training rows, and held-out queries and database rows to score on."""
 
     def __init__(self, X: NDArray[Any], y: Any, rng: np.random.Generator, seed: int) -> None:
         order = rng.permutation(len(X))
@@ -172,19 +171,18 @@ class Judge:
         self.n_train, self.seed = n_train, seed
 
     def warm_up(self) -> None:
-        """The first fit of a process compiles: no trial's time should include that."""
+        """Compile the kernels, so that no trial's time includes it."""
         X, y = (part[:500] for part in self.train)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             DISH(n_bits=16, n_anchors=50, random_state=self.seed).fit(X, y)
 
-    def trial(self, knob: str, params: dict[str, Any]) -> Trial:
+    def trial(self, parameter: str, params: dict[str, Any]) -> Trial:
         """Fit and score one setting."""
         hasher = DISH(**(DEFAULTS | params), random_state=self.seed)
         start = time.perf_counter()
         with warnings.catch_warnings():
-            for text in ("n_anchors", "ridge"):  # of a part of the rows: the fit of all of them will say
-                warnings.filterwarnings("ignore", message=text)
+            warnings.filterwarnings("ignore", message="n_anchors")  # about the sample, not about all rows
             hasher.fit(*self.train)
         seconds = time.perf_counter() - start
         (Xq, yq), (X, y) = self.queries, self.base
@@ -192,24 +190,24 @@ class Judge:
             hasher.transform(Xq), yq, hasher.transform(X), y, n_bits=hasher.n_bits, at=(min(10, len(X)),)
         )
         (precision,) = scores.precision_at.values()
-        return Trial(knob, DEFAULTS | params, codes.n_bytes(hasher.n_bits), scores.map, precision, seconds)
+        return Trial(parameter, DEFAULTS | params, codes.n_bytes(hasher.n_bits), scores.map, precision, seconds)
 
 
-def _settings(knobs: Mapping[str, Sequence[Any]], n_train: int) -> Iterator[tuple[str, Any]]:
-    """Knobs and values to try, the first value of every knob first; no more anchors than there are rows."""
-    for knob in knobs:
-        if knob not in DEFAULTS:
-            raise InputError(f"knobs must be some of {', '.join(DEFAULTS)}; got {knob!r}")
-    for turn in range(max(map(len, knobs.values()), default=0)):
-        for knob, values in knobs.items():
-            if turn < len(values) and values[turn] != DEFAULTS[knob]:
-                if knob == "n_anchors" and values[turn] > n_train:
+def _settings(candidates: Mapping[str, Sequence[Any]], n_train: int) -> Iterator[tuple[str, Any]]:
+    """Yield parameters and values to try: first values first, and no more anchors than training rows."""
+    for name in candidates:
+        if name not in DEFAULTS:
+            raise InputError(f"candidates must be parameters among {', '.join(DEFAULTS)}; got {name!r}")
+    for turn in range(max(map(len, candidates.values()), default=0)):
+        for name, values in candidates.items():
+            if turn < len(values) and values[turn] != DEFAULTS[name]:
+                if name == "n_anchors" and values[turn] > n_train:
                     continue
-                yield knob, values[turn]
+                yield name, values[turn]
 
 
 def _expected(params: dict[str, Any], trials: list[Trial]) -> float:
-    """Seconds that a setting may take, by those that were tried: the cost grows with anchors and with bits."""
+    """Expected fit time, from earlier trials. It grows with the number of anchors and of bits."""
 
     def cost(setting: dict[str, Any]) -> float:
         return max(1.0, setting["n_anchors"] / 1000) * max(1.0, setting["n_bits"] / 64)
@@ -218,35 +216,35 @@ def _expected(params: dict[str, Any], trials: list[Trial]) -> float:
 
 
 def _helped(trials: list[Trial]) -> dict[str, Any]:
-    """For every knob but the code length, the value that did better than the defaults, if one did."""
+    """The best value of every parameter that beat the defaults, the code length excepted."""
     best: dict[str, Trial] = {}
     for t in trials[1:]:
-        if t.knob != "n_bits" and t.map > max(trials[0].map, best[t.knob].map if t.knob in best else 0.0):
-            best[t.knob] = t
-    return {knob: t.value for knob, t in best.items()}
+        if t.parameter != "n_bits" and t.map > best.get(t.parameter, trials[0]).map:
+            best[t.parameter] = t
+    return {name: t.value for name, t in best.items()}
 
 
 def _best_alone(trials: list[Trial]) -> dict[str, Any]:
-    """The one knob, apart from the code length, that helped most by itself."""
-    best = max((t for t in trials if t.knob not in ("n_bits", "together")), key=lambda t: t.map)
-    return {} if best.knob == "defaults" else {best.knob: best.value}
+    """The one parameter that helped most by itself, the code length excepted."""
+    best = max((t for t in trials if t.parameter not in ("n_bits", "together")), key=lambda t: t.map)
+    return {} if best.parameter == "defaults" else {best.parameter: best.value}
 
 
 def _shortest(trials: list[Trial]) -> int:
-    """The shortest code length that is within ``ENOUGH`` of the best."""
-    by_length = {t.params["n_bits"]: t.map for t in trials if t.knob in ("defaults", "n_bits")}
+    """The shortest code length whose MAP is within ``TOLERANCE`` of the best."""
+    by_length = {t.params["n_bits"]: t.map for t in trials if t.parameter in ("defaults", "n_bits")}
     most = max(by_length.values())
-    return min(r for r, value in by_length.items() if value >= most - ENOUGH)
+    return min(r for r, value in by_length.items() if value >= most - TOLERANCE)
 
 
 def _notes(found: Recommendation, n: int, seconds: float) -> list[str]:
     notes = [
-        f"judged by held-out rows, {found.n_train:,} rows learned from, in {found.seconds:.0f} s; MAP of one split: "
-        "differences below 0.01 mean little"
+        f"scores on held-out rows after training on {found.n_train:,} rows, in {found.seconds:.0f} s; differences "
+        "below 0.01 are within the noise of one split"
     ]
     if found.n_rows < n:
-        notes.append(f"on {found.n_rows:,} of {n:,} rows: with all of them more anchors may pay")
+        notes.append(f"measured on {found.n_rows:,} of {n:,} rows; on all rows, more anchors may help")
     if found.not_tried:
-        missed = ", ".join(f"{knob}={value}" for knob, value in found.not_tried)
-        notes.append(f"not tried, for want of time ({seconds:.0f} s): {missed}")
+        missed = ", ".join(f"{name}={value}" for name, value in found.not_tried)
+        notes.append(f"not tried within {seconds:.0f} s: {missed}")
     return notes

@@ -1,4 +1,5 @@
-"""The paper's experiments: ``definition`` (one run), ``paper`` (its tables as data), ``bench`` (runs → JSON files),
-``reproduce`` (runs what is missing), ``tables``, ``figures`` and ``report`` (what people read), the ``demo``,
-and ``warmup`` (kernels compiled ahead).
+"""The paper's experiments.
+
+``paper`` holds its tables as data, ``bench`` runs methods and stores one JSON file per run, ``reproduce`` does the
+missing runs, and ``tables``, ``figures``, ``significance`` and ``report`` show the results. ``demo`` is `dish demo`.
 """

@@ -1,17 +1,18 @@
-"""Definition → run → one JSON; tables and figures are made from the JSONs (``tables``, ``figures``, ``report``).
+"""Runs of methods on data sets, one JSON file per run.
 
-A finished run is not run again, a failing one is recorded, tried again next time, and does not stop the rest. Every
-file is written whole: interrupting and starting again loses nothing.
+A ``Run`` says what is trained on what, and its file is named after it. Finished runs are skipped; a failed run is
+recorded and tried again next time. ``tables``, ``figures`` and ``report`` show the results of these files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
 
 from dish import datasets, machine, metrics, registry
 from dish.deep.deep_hasher import DeepHasher
 from dish.errors import InputError
-from dish.experiments.definition import FLOATS, Results, Run
-from dish.experiments.significance import KEY
 from dish.io.atomic import write_atomically
 from dish.io.blocks import blocks_of
 from dish.io.columns import Columns
@@ -33,44 +33,101 @@ from dish.io.rows import RowSource
 from dish.io.shards import is_map
 from dish.kernel.dish import DISH
 
-OURS = ("dish", "dish_k", "ceiling")  # they read rows that do not fit in memory
-MOST_FLOATS = 200_000  # rows of a set that real numbers rank unasked: each query sorts all of them
-KEPT_QUERIES = 5000  # of which a run file keeps every average precision, for paired tests
+Results = dict["Run", dict[str, Any]]
+Progress = Callable[[str], None]  # gets progress, one line at a time
+
+FLOATS = {  # rankings by real numbers; they have no code length
+    "l2": "cosine of the floats",  # on rows of unit length, cosine and l2 distance give the same order
+    "ceiling": "float ceiling (product of posteriors)",
+}
+OURS = ("dish", "dish_k", "ceiling")  # methods that read rows from a file, block by block
+MAX_FLOATS = 200_000  # larger data sets are ranked by real numbers only on request: every query sorts all rows
+MAX_KEPT_QUERIES = 5000  # up to this many queries, a run keeps the average precision of each, for paired tests
+AVERAGE_PRECISIONS = "average_precisions"  # their key in a run file
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-RENAMED = {"cifar10": "cifar10_gist", "cifar10_images": "cifar10"}  # the paper's CIFAR-10 is its GIST
-PATHS = ("features", "nuswide", "tinyimagenet")  # they need one
-NAMES = [name for name in {**RENAMED, **datasets.DATASETS} if name not in PATHS]
+NEED_PATH = ("features", "nuswide", "tinyimagenet")  # data sets that cannot be loaded by name alone
+NAMES = [name for name in datasets.DATASETS if name not in NEED_PATH]
+FOLDERS = {"cifar10_gist": "cifar10", "cifar10": "cifar10_images"}  # folders of the committed run files
+
+
+def _ignore(line: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The definition of one run.
+
+    ``data`` is the name of a data set, the path of a features file, or a key of ``OpenDatasets``. ``params`` are
+    parameters of the method that differ from its defaults. ``cut`` computes MAP@cut. ``n_queries`` and
+    ``n_database`` use only some of the rows.
+    """
+
+    data: str
+    method: str
+    bits: int
+    n_train: int | None = None  # None: the whole database
+    trial: int = 0
+    params: tuple[tuple[str, Any], ...] = ()
+    cut: int | None = None
+    n_queries: int | None = None
+    n_database: int | None = None
+
+    def path(self, folder: Path) -> Path:
+        """The file of its result."""
+        method = re.sub(r"[^\w.]", "-", self.method)  # the user's own class is named module:Class
+        parts = [method, f"{self.bits}bits", f"train{self.n_train or 'all'}", f"trial{self.trial}"]
+        parts += [f"{name}={_exact(value)}" for name, value in self.params]
+        parts += [f"cut{self.cut}"] if self.cut else []
+        parts += [f"queries{self.n_queries}"] if self.n_queries else []
+        parts += [f"database{self.n_database}"] if self.n_database else []
+        return folder / FOLDERS.get(self.data, self.data) / ("_".join(parts) + ".json")
+
+    def definition(self) -> dict[str, Any]:
+        """The run as JSON values."""
+        return {**vars(self), "params": dict(self.params)}
+
+
+def _exact(value: Any) -> str:
+    """A parameter value as text. Different floats get different texts: 10.0 is 10, 1.0000001 keeps all digits."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def method_names(images: bool = False) -> list[str]:
-    """What can be benchmarked: the registry and the rankings by real numbers; or the networks, on images."""
+    """Names of all methods for images, or of all methods and float rankings for feature vectors."""
     names = [name for name in registry.NAMES if issubclass(registry.find(name), DeepHasher) == images]
     return names if images else [*names, *FLOATS]
 
 
+# --- many runs --------------------------------------------------------------------------------------------
+
+
 @dataclass
 class Plan:
-    """What ``run_all`` would do: the runs that are missing, how many are reused, and the time to expect."""
+    """What ``run_all`` would do: the missing runs, the number of finished ones, and the expected time."""
 
     missing: list[Run]
     n_reused: int
-    seconds: float  # of the missing runs that a finished run tells about
-    n_unknown: int  # missing runs that none tells about
+    seconds: float  # expected time of the missing runs that are similar to a finished one
+    n_unknown: int  # missing runs without a similar finished one
 
     def __str__(self) -> str:
         known = len(self.missing) - self.n_unknown
         lines = [f"{len(self.missing)} runs to do, {self.n_reused} finished runs reused"]
         if known:
-            lines.append(f"about {_duration(self.seconds)} for {known} of them, judged by finished runs like them")
+            lines.append(f"about {_duration(self.seconds)} for {known} of them, estimated from similar finished runs")
         if self.n_unknown:
-            lines.append(f"no finished run tells how long the other {self.n_unknown} take")
+            lines.append(f"no estimate for the other {self.n_unknown}: no similar run is finished")
         return "\n".join(lines)
 
 
-def plan(runs: Iterable[Run], folder: Path, *, force: bool = False, opened: dict[str, Any] | None = None) -> Plan:
-    """Which runs are missing, and how long they may take by the finished runs most like them."""
-    opened = {} if opened is None else opened
-    keyed = [replace(run, data=data_key(run.data, opened)) for run in runs]
+def plan(runs: Iterable[Run], folder: Path, *, force: bool = False, data: OpenDatasets | None = None) -> Plan:
+    """Find the missing runs, and estimate their time from the most similar finished runs."""
+    data = data or OpenDatasets()
+    keyed = [data.with_key(run) for run in runs]
     missing = [run for run in keyed if force or not _is_finished(run.path(folder))]
     seconds = [_expected_seconds(run, folder) for run in missing]
     known = [s for s in seconds if s is not None]
@@ -82,33 +139,32 @@ def run_all(
     folder: Path,
     *,
     force: bool = False,
-    opened: dict[str, Any] | None = None,
-    report: Callable[[str], None] = lambda line: None,
+    data: OpenDatasets | None = None,
+    report: Progress = _ignore,
 ) -> Results:
-    """Run what is missing; the results of all runs. ``opened`` is a cache of opened datasets by key."""
-    opened = {} if opened is None else opened
-    todo = list(runs)
-    keyed = {run: replace(run, data=data_key(run.data, opened)) for run in todo}
-    missing = [run for run in todo if force or not _is_finished(keyed[run].path(folder))]
-    if len(missing) < len(todo):
-        report(f"{len(todo) - len(missing)} finished runs reused (--force to run again)")
+    """Do the missing runs (``force``: all runs), and return the results of all."""
+    data = data or OpenDatasets()
+    keyed = {run: data.with_key(run) for run in runs}
+    missing = [run for run in keyed.values() if force or not _is_finished(run.path(folder))]
+    if len(missing) < len(keyed):
+        report(f"{len(keyed) - len(missing)} finished runs reused (--force to run again)")
     warm: set[str] = set()
     for i, run in enumerate(missing):
-        data = _open(keyed[run].data, opened, report)
+        opened = data.load(run.data, report)
         if run.method not in warm:
-            _warm_up(run, data)
+            _warm_up(run, opened)
             warm.add(run.method)
         start = time.perf_counter()
-        path = keyed[run].path(folder)
-        write_json(path, _attempt(keyed[run], data))
+        path = run.path(folder)
+        write_json(path, _attempt(run, opened))
         report(f"[{i + 1}/{len(missing)}] {path.parent.name}/{path.stem}: {time.perf_counter() - start:.1f} s")
-    return {run: json.loads(keyed[run].path(folder).read_text()) for run in todo}
+    return {run: json.loads(same.path(folder).read_text()) for run, same in keyed.items()}
 
 
-def finished(runs: Iterable[Run], folder: Path, opened: dict[str, Any] | None = None) -> Results:
-    """The results there are, without running anything."""
-    opened = {} if opened is None else opened
-    paths = {run: replace(run, data=data_key(run.data, opened)).path(folder) for run in runs}
+def finished(runs: Iterable[Run], folder: Path, data: OpenDatasets | None = None) -> Results:
+    """The results that exist. Nothing is run."""
+    data = data or OpenDatasets()
+    paths = {run: data.with_key(run).path(folder) for run in runs}
     return {run: json.loads(path.read_text()) for run, path in paths.items() if path.exists()}
 
 
@@ -117,9 +173,9 @@ def _is_finished(path: Path) -> bool:
 
 
 def _expected_seconds(run: Run, folder: Path) -> float | None:
-    """The time of the finished run of this method on this data that is most like it; None if there is none."""
+    """The time of the most similar finished run of this method on this data; None without one."""
     closest, found = None, None
-    for path in sorted((folder / run.data).glob("*.json")):
+    for path in sorted(run.path(folder).parent.glob("*.json")):
         result = json.loads(path.read_text())
         of = result["definition"]
         if "failed" in result or of["method"] != run.method:
@@ -137,66 +193,90 @@ def _duration(seconds: float) -> str:
 
 
 def _warm_up(run: Run, data: Any) -> None:
-    """A method's first fit compiles its kernels: do that on a few rows, so that no run's time includes it."""
+    """Fit a few rows first: a method's first fit compiles its kernels, and no run's time should include that."""
     if run.method not in FLOATS and data.X.ndim == 2:  # networks compile nothing
         some = data.split(run.trial, None).train[:: max(1, len(data) // 500)]
-        with suppress(Exception), warnings.catch_warnings():  # what is wrong with it, the run itself will say
+        with suppress(Exception), warnings.catch_warnings():  # the run itself will report what is wrong
             warnings.simplefilter("ignore")
             make_method(run).fit(prepared(data, some), data.y[some])
 
 
-def float_lines(
-    runs: list[Run], folder: Path, *, opened: dict[str, Any], report: Callable[[str], None] = lambda line: None
-) -> Results:
-    """Results of the rankings by real numbers that belong beside some runs.
+def float_lines(runs: list[Run], folder: Path, *, data: OpenDatasets, report: Progress = _ignore) -> Results:
+    """Results of the float rankings that belong in the same table as ``runs``.
 
-    Those that are finished; the others are run where the data are open already, are features, and are not so many
-    that sorting them would take longer than the codes did.
+    Finished ones are read. Missing ones are run only on feature vectors that are already loaded, and only up to
+    ``MAX_FLOATS`` rows, because sorting takes longer than hashing.
     """
-    floats, data = float_runs(runs), opened.get(runs[0].data)
-    if data is not None and data.X.ndim == 2 and len(data) <= MOST_FLOATS:
-        return run_all(floats, folder, opened=opened, report=report)
-    return finished(floats, folder, opened)
+    floats, opened = float_runs(runs), data.loaded(runs[0].data)
+    if opened is not None and opened.X.ndim == 2 and len(opened) <= MAX_FLOATS:
+        run_all(plan(floats, folder, data=data).missing, folder, data=data, report=report)
+    return finished(floats, folder, data)
 
 
 def float_runs(runs: list[Run]) -> list[Run]:
-    """One ranking of each kind in every trial, on the most rows; none where any was asked for by name."""
+    """One run of each float ranking per trial, at the largest training size; none if ``runs`` already has any."""
     if any(run.method in FLOATS for run in runs):
         return []
     sizes = [run.n_train for run in runs]
-    most = None if None in sizes else max(size for size in sizes if size is not None)
+    largest = None if None in sizes else max(size for size in sizes if size is not None)
     trials = dict.fromkeys(run.trial for run in runs)
-    return [replace(runs[0], method=name, n_train=most, trial=t, params=()) for name in FLOATS for t in trials]
+    return [replace(runs[0], method=name, n_train=largest, trial=t, params=()) for name in FLOATS for t in trials]
 
 
 # --- data -------------------------------------------------------------------------------------------------
 
 
-def data_key(
-    name: str,
-    opened: dict[str, Any],
-    labels: Path | None = None,
-    split: Path | None = None,
-    columns: Columns | None = None,
-) -> str:
-    """What results of this data are filed under: a registry name, or the stem and the content of one's own features.
+class OpenDatasets:
+    """Data sets by key, each loaded once.
 
-    Features are opened (and kept in ``opened``): two files of one name with other rows or labels have other keys.
-    ``labels`` is a file of labels of features that come without, ``split`` one of what rows are for.
+    The key of a registered data set is its name. The key of the user's own features is the stem of the file and a
+    checksum of its content, so that results of two files with the same name are kept apart.
     """
-    own = labels is not None or split is not None or (columns is not None and columns.named)
-    if name in opened or name in NAMES:
-        if own:
-            raise InputError(f"labels, a split and columns go with a path of one's own features, not with {name}")
-        return name
-    data = datasets.load_features(name, labels, split=split, columns=columns) if own else load_data(name)
-    key = f"{Path(name).stem}-{_checksum(data)}"
-    opened[key] = data
-    return key
+
+    def __init__(self, loaded: Mapping[str, Any] | None = None) -> None:
+        self._loaded = dict(loaded or {})
+        self._keys: dict[str, str] = {}  # path → key
+
+    def key(
+        self,
+        name: str,
+        labels: Path | None = None,
+        split: Path | None = None,
+        columns: Columns | None = None,
+    ) -> str:
+        """The key of a data set. The user's own features are loaded for it.
+
+        ``labels`` is a file of labels, ``split`` a file that assigns a role to every row.
+        """
+        own = labels is not None or split is not None or (columns is not None and columns.named)
+        if name in self._loaded or name in NAMES:
+            if own:
+                raise InputError(f"labels, a split and columns belong to a path of your own features, not to {name}")
+            return name
+        if own or name not in self._keys:
+            data = datasets.load_features(name, labels, split=split, columns=columns) if own else load_data(name)
+            key = f"{Path(name).stem}-{_checksum(data)}"
+            self._keys[name], self._loaded[key] = key, data
+        return self._keys[name]
+
+    def with_key(self, run: Run) -> Run:
+        """The same run with the key as its data."""
+        return replace(run, data=self.key(run.data))
+
+    def loaded(self, key: str) -> Any:
+        """The data set, or None if it is not loaded yet."""
+        return self._loaded.get(key)
+
+    def load(self, key: str, report: Progress = _ignore) -> Any:
+        """The data set, loaded if necessary."""
+        if key not in self._loaded:
+            report(f"loading {key}")
+            self._loaded[key] = load_data(key)
+        return self._loaded[key]
 
 
 def _checksum(data: Any) -> str:
-    """Of types, shapes and values of X and y."""
+    """Checksum of the types, shapes and values of X, y and the roles."""
     digest = hashlib.blake2b(f"{data.X.dtype} {data.X.shape}".encode(), digest_size=6)
     for block in blocks_of(data.X):
         digest.update(np.ascontiguousarray(block).data)
@@ -209,19 +289,12 @@ def _checksum(data: Any) -> str:
     return digest.hexdigest()
 
 
-def _open(key: str, opened: dict[str, Any], report: Callable[[str], None]) -> Any:
-    if key not in opened:
-        report(f"loading {key}")
-        opened[key] = load_data(key)
-    return opened[key]
-
-
 def load_data(name: str) -> Any:
-    """A dataset by registry name ("cifar10" means its GIST, "cifar10_images" the images), or features by path."""
-    if name == "synthetic_imagenet":  # 21 GB: made once, then memory-mapped
+    """A data set by its name in ``datasets.DATASETS``, or the user's own features by path."""
+    if name == "synthetic_imagenet":  # 21 GB: written once, then memory-mapped
         return datasets.synthetic_imagenet(path=datasets.cache_folder() / "synthetic_imagenet.npy")
     if name in NAMES:
-        return datasets.DATASETS[RENAMED.get(name, name)]()
+        return datasets.DATASETS[name]()
     if Path(name).exists():
         return datasets.load_features(name)
     raise InputError(f"data must be a path or one of {', '.join(NAMES)}; got {name!r}")
@@ -231,6 +304,7 @@ def load_data(name: str) -> Any:
 
 
 def _attempt(run: Run, data: Any) -> dict[str, Any]:
+    """The content of a run file: what was measured, or why the run failed."""
     definition = {**run.definition(), "synthetic": bool(data.synthetic)}
     try:
         measured = execute(run, data)
@@ -240,25 +314,25 @@ def _attempt(run: Run, data: Any) -> dict[str, Any]:
 
 
 def execute(run: Run, data: Any) -> dict[str, Any]:
-    """Train, encode and score one definition."""
+    """Train, encode and score one run."""
     split = data.split(run.trial, run.n_train)
     query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
-    labels, database = data.y, split.database
+    database = split.database
     if run.n_database is not None:
         database = np.sort(np.random.default_rng(run.trial).choice(database, run.n_database, replace=False))
-    Xq, yq, yb = prepared(data, query), labels[query], labels[database]
+    Xq, yq, yb = prepared(data, query), data.y[query], data.y[database]
     if run.method == "l2":
         start = time.perf_counter()
         value = metrics.l2_mean_average_precision(Xq, yq, prepared(data, database), yb, k=run.cut)
         return {"map": value, "score_s": time.perf_counter() - start}
 
     hasher = make_method(run)
-    X = training_rows(run, data, split.train)
+    X, y = training_rows(run, data, split.train), data.y[split.train]
     if run.method == "ceiling":
-        return _ceiling(hasher.fit(X, labels[split.train]), Xq, yq, data, database, run.cut)
+        return _ceiling(hasher.fit(X, y), Xq, yq, data, database, run.cut)
     peak = machine.PeakMemory()
     start = time.perf_counter()
-    hasher.fit(X, labels[split.train])
+    hasher.fit(X, y)
     fit_s = time.perf_counter() - start
     memory = peak.bytes()
 
@@ -267,23 +341,28 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
     q, base = np.packbits(F >= 0, axis=1), _by_blocks(hasher.transform, data, database)
     encode_s = time.perf_counter() - start
     start = time.perf_counter()
-    counts = metrics.histograms(q, yq, base, yb, run.bits)
-    score = metrics.report(counts, run.cut, PRECISION_AT)
-    result = {**score.to_dict(), "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
-    for name in ("precision_at", "recall_at"):
-        result[name] = {str(k): value for k, value in result[name].items()}
-    if len(q) <= KEPT_QUERIES:
-        result[KEY] = metrics.expected_average_precision(counts, run.cut).round(5).tolist()
-    if run.method in OURS and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts: longer than all the rest
+    scores = _scores(q, yq, base, yb, run)
+    result = {**scores, "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
+    if run.method in OURS and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts, which takes longest of all
         result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
-        yt = labels[split.train]
-        result["map_learned_codes"] = metrics.mean_average_precision(q, yq, hasher.codes_, yt, k=run.cut)
+        result["map_learned_codes"] = metrics.mean_average_precision(q, yq, hasher.codes_, y, k=run.cut)
     return {**result, "fit_peak_bytes": memory, "stages_s": getattr(hasher, "timings_", {})}
 
 
+def _scores(q: NDArray[np.uint8], yq: Any, base: NDArray[np.uint8], yb: Any, run: Run) -> dict[str, Any]:
+    """All scores of the codes as JSON values; of a few queries, also each one's average precision."""
+    counts = metrics.histograms(q, yq, base, yb, run.bits)
+    scores = metrics.report(counts, run.cut, PRECISION_AT).to_dict()
+    for name in ("precision_at", "recall_at"):
+        scores[name] = {str(k): value for k, value in scores[name].items()}
+    if len(q) <= MAX_KEPT_QUERIES:
+        scores[AVERAGE_PRECISIONS] = metrics.expected_average_precision(counts, run.cut).round(5).tolist()
+    return scores
+
+
 def _ceiling(hasher: DISH, Xq: Any, yq: Any, data: Any, database: NDArray[Any], cut: int | None) -> dict[str, Any]:
-    """MAP of p(x)·p(x′), the chance that two rows share a class as DISH sees it: what its codes can at best keep."""
+    """MAP of p(x)·p(x′), DISH's estimate that two rows share a class: an upper bound for its codes."""
     start = time.perf_counter()
     P = _by_blocks(hasher.label_probabilities, data, database)
     value = metrics.product_mean_average_precision(hasher.label_probabilities(Xq), yq, P, data.y[database], k=cut)
@@ -293,27 +372,27 @@ def _ceiling(hasher: DISH, Xq: Any, yq: Any, data: Any, database: NDArray[Any], 
 def _by_blocks(
     function: Callable[[Any], NDArray[Any]], data: Any, rows: NDArray[Any], block: int = 50_000
 ) -> NDArray[Any]:
-    """What a function of rows gives for some rows of a dataset, a block at a time."""
+    """``function`` of some rows of a data set, computed block by block."""
     parts = (rows[i : i + block] for i in range(0, len(rows), block))
     return np.concatenate([function(prepared(data, part)) for part in parts])
 
 
 def make_method(run: Run) -> Any:
-    """The hasher of a definition; the trial is its seed."""
-    params = registry.PRESETS.get(run.method, {}) | dict(run.params)
+    """The unfitted hasher of a run; the trial is its seed."""
     kind = DISH if run.method == "ceiling" else registry.find(run.method)
+    params = registry.PRESETS.get(run.method, {}) | dict(run.params)
     return kind(n_bits=run.bits, random_state=run.trial, **params)
 
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
-    """Rows to learn from; those that would fill half of the memory are read by the method, if it can."""
+    """The training rows. If they would fill half of the memory and the method can stream, they are streamed."""
     if run.method in OURS and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
         return RowSource(_Selected(data, rows))
     return prepared(data, rows)
 
 
 class _Selected:
-    """Some rows of a dataset, prepared when they are asked for."""
+    """Some rows of a data set, prepared when they are read."""
 
     dtype = np.dtype(np.float32)
 
@@ -329,19 +408,12 @@ class _Selected:
 
 
 def prepared(data: Any, rows: NDArray[Any]) -> NDArray[Any]:
-    """Some rows of a dataset as methods get them: images as they are, features of length one."""
+    """Some rows as methods get them: images unchanged, features scaled to unit length as in the paper."""
     X = data.rows(rows)
-    return X if X.ndim == 4 else unit_rows(X)
-
-
-def unit_rows(X: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows of length one (the paper normalises all features); a row of zeros stays."""
-    X = np.asarray(X, np.float32)
-    norm = np.linalg.norm(X, axis=1, keepdims=True)
-    return np.asarray(X / np.where(norm > 0, norm, 1), np.float32)
+    return X if X.ndim == 4 else normalize(np.asarray(X, np.float32))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a results file, whole or not at all."""
+    """Write a results file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The demonstration: DISH on scikit-learn's handwritten digits, beside l2 distance and LSH."""
+"""`dish demo`: DISH-K and DISH on scikit-learn's handwritten digits, compared with l2 distance and LSH."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BITS = (16, 32, 64)
 
 
 @dataclass
-class Row:
-    """A line of the table: method, bytes per vector, MAP, precision within radius 2 (None: has no radius)."""
+class DemoRow:
+    """A row of the table. Rankings by l2 distance have no precision within radius 2."""
 
     method: str
-    bytes: int
+    bytes: int  # per vector
     map: float
     precision: float | None
 
 
 @dataclass
-class Result:
-    """What the demonstration found: the table, the 64-bit hasher, and some searches."""
+class DemoResult:
+    """The table, the 64-bit model, and one search for every digit."""
 
-    rows: list[Row]
+    rows: list[DemoRow]
     hasher: DISH
     images: NDArray[Any]  # database images (n, 8, 8)
     labels: NDArray[Any]
@@ -46,15 +46,15 @@ class Result:
     distances: NDArray[np.int32]
 
 
-def run(n_queries: int = 300, seed: int = 0) -> Result:
-    """Train and score on the bundled digits (real data: 1,797 images of 8 × 8)."""
+def run(n_queries: int = 300, seed: int = 0) -> DemoResult:
+    """Train and score on scikit-learn's digits: 1,797 real images of 8 × 8 pixels."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(X))
     query, base = order[:n_queries], order[n_queries:]
     rows = [
-        Row(
+        DemoRow(
             "l2 distance",
             4 * X.shape[1],
             metrics.l2_mean_average_precision(X[query], y[query], X[base], y[base]),
@@ -65,10 +65,10 @@ def run(n_queries: int = 300, seed: int = 0) -> Result:
         for hasher in (LSH(n_bits=r, random_state=seed), DISH(n_bits=r, n_anchors=500, random_state=seed)):
             hasher.fit(X[base], y[base])
             report = metrics.evaluate(hasher.transform(X[query]), y[query], hasher.transform(X[base]), y[base])
-            rows.append(Row(f"{type(hasher).__name__} {r} bits", r // 8, report.map, report.precision_within_2))
-    shown = query[np.unique(y[query], return_index=True)[1]]  # one of every digit
+            rows.append(DemoRow(f"{type(hasher).__name__} {r} bits", r // 8, report.map, report.precision_within_2))
+    shown = query[np.unique(y[query], return_index=True)[1]]  # one query of every digit
     distances, neighbours = codes.nearest(hasher.transform(X[shown]), hasher.transform(X[base]), 10)
-    return Result(
+    return DemoResult(
         rows,
         hasher,
         X[base].reshape(-1, 8, 8),
@@ -80,15 +80,15 @@ def run(n_queries: int = 300, seed: int = 0) -> Result:
     )
 
 
-def write_table(result: Result, path: Path) -> None:
-    """The table as JSON, with machine, versions and commit."""
+def write_table(result: DemoResult, path: Path) -> None:
+    """Write the table as JSON, with the machine, versions and commit."""
     rows = [asdict(row) for row in result.rows]
     content = {"what": "scikit-learn digits (real), 300 queries, 1,497 database rows", "seed": 0, "rows": rows}
     bench.write_json(path, content | {"environment": machine.environment()})
 
 
-def write_page(result: Result, path: Path) -> None:
-    """One self-contained HTML page: the table, and every query with its nearest neighbours."""
+def write_page(result: DemoResult, path: Path) -> None:
+    """Write a self-contained HTML page: the table, and every query with its nearest neighbours."""
     searches = []
     for i, image in enumerate(result.query_images):
         hits = "".join(
@@ -121,7 +121,7 @@ def _figure(image: NDArray[Any], caption: str, kind: str, alt: str) -> str:
 
 
 def _png(grey: NDArray[Any]) -> bytes:
-    """A grey image as PNG."""
+    """A greyscale image as PNG."""
     height, width = grey.shape
     lines = b"".join(b"\0" + row.tobytes() for row in grey.astype(np.uint8))
 

@@ -1,4 +1,7 @@
-"""Figures of the paper from run files, as PNG and SVG. matplotlib by its objects: no state of the process changes."""
+"""Figures made from run files, as PNG and SVG.
+
+They use matplotlib's objects, not pyplot, so matplotlib's global state stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dish.errors import InputError
-from dish.evaluation.compare import Line
+from dish.evaluation.compare import RankingScores
 from dish.evaluation.tune import Recommendation
 from dish.experiments import paper
-from dish.experiments.definition import FLOATS, Results, Run
+from dish.experiments.bench import FLOATS, Results, Run
 from dish.experiments.tables import title, values
 from dish.io.atomic import write_atomically
 
@@ -31,7 +34,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5,
 
 
 def panels(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side, and their axes."""
+    """A figure with rows × columns panels, and their axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -45,17 +48,17 @@ def panels(columns: int, heading: str, height: float = 3.6, rows: int = 1) -> tu
 
 
 def styles(colours: Sequence[str], width: float) -> Iterator[dict[str, Any]]:
-    """Ways to draw a line: colour and dashes tell them apart, and markers once more where there are few points."""
+    """Line styles. All differ in colour or dashes; markers help further where there are few points."""
     both = itertools.product(_DASHES, colours)
     for (dashes, colour), marker in zip(both, itertools.cycle("osv^DPX"), strict=False):
         yield {"color": colour, "linestyle": dashes, "marker": marker, "linewidth": width}
 
 
-def method_figure(table: paper.Table, results: Results, trials: int, data: str | None = None) -> Figure:
-    """MAP and precision within radius 2 against bits, precision–recall, and precision@k, for every method there is.
+def method_figure(table: paper.PaperTable, results: Results, trials: int, data: str | None = None) -> Figure:
+    """MAP and precision within radius 2 against bits, precision–recall, and precision@k, of every method with runs.
 
-    Where a table has several training sizes only the largest is drawn (and methods that have no other); DISH is
-    drawn thick, rivals thin, told apart by colour, dashes and marker; rankings by real numbers are level lines.
+    Each method is drawn at its largest training size. Our methods have thick lines, rivals thin ones. Float rankings
+    are horizontal lines.
     """
     figure, axes = panels(4, title(table, results), height=5.4)
     largest = {line.label for line in table.lines if line.n_train is None}
@@ -66,12 +69,12 @@ def method_figure(table: paper.Table, results: Results, trials: int, data: str |
         label = f"{line.label} ({line.n_train:,})" if line.n_train and largest else line.label
         runs = {r: [table.run(line, r, t, data) for t in range(trials)] for r in line.bits or table.bits}
         if line.method in FLOATS:
-            _draw_level(axes[0], label, values(results, next(iter(runs.values())), "map"), line.method)
+            _draw_horizontal(axes[0], label, values(results, next(iter(runs.values())), "map"), line.method)
         else:
             dish = line.label.startswith("DISH")
             _draw_method(axes, label, runs, results, table.time_bits, next(ours if dish else rivals))
-    heads = (("bits", "MAP"), ("bits", "precision within radius 2"), ("recall", "precision"), ("places", "precision"))
-    for axis, (x, y) in zip(axes, heads, strict=True):
+    labels = (("bits", "MAP"), ("bits", "precision within radius 2"), ("recall", "precision"), ("k", "precision@k"))
+    for axis, (x, y) in zip(axes, labels, strict=True):
         axis.set(xlabel=x, ylabel=y)
     for axis in axes[:2]:
         axis.set(xticks=table.bits)
@@ -82,8 +85,8 @@ def method_figure(table: paper.Table, results: Results, trials: int, data: str |
     return figure
 
 
-def _draw_level(axis: Axes, label: str, found: list[float], method: str) -> None:
-    """A ranking without a code length."""
+def _draw_horizontal(axis: Axes, label: str, found: list[float], method: str) -> None:
+    """Draw a float ranking, which has no code length."""
     if found:
         dashes = dict(zip(FLOATS, (":", (0, (6, 2))), strict=True))
         axis.axhline(float(np.mean(found)), color="black", linewidth=1.6, linestyle=dashes[method], label=label)
@@ -97,7 +100,7 @@ def _draw_method(
     bits: int,
     style: dict[str, Any],
 ) -> None:
-    """One method's lines, as far as it has runs; the curves are those of one code length."""
+    """Draw the finished runs of one method. Both curves are for the code length ``bits``."""
     for axis, key in zip(axes, ("map", "precision_within_2"), strict=False):
         means = [np.mean(values(results, of, key) or [np.nan]) for of in runs.values()]
         if np.isfinite(means).any():
@@ -113,7 +116,7 @@ def _draw_method(
 
 
 def sensitivity_figure(results: Results, trials: int) -> Figure:
-    """MAP and precision within radius 2 against ν, and against iterations from both starts."""
+    """MAP and precision within radius 2 against ν, and against the iterations from both starts."""
     figure, (left, middle, right) = panels(3, "DISH-K on CIFAR-10, 5,000 training rows, 64 bits")
 
     def mean(key: str, **params: object) -> float:
@@ -122,7 +125,7 @@ def sensitivity_figure(results: Results, trials: int) -> Figure:
 
     for key, name in (("map", "MAP"), ("precision_within_2", "precision within radius 2")):
         left.plot(paper.NUS, [mean(key, nu=nu) for nu in paper.NUS], "o-", label=name)
-    left.set(xlabel="ν", xscale="log", title="weight of the loss")
+    left.set(xlabel="ν", xscale="log", title="weight ν of the loss")
     left.legend()
     for axis, key, name in ((middle, "map", "MAP"), (right, "precision_within_2", "precision within radius 2")):
         for start in paper.STARTS:
@@ -133,10 +136,10 @@ def sensitivity_figure(results: Results, trials: int) -> Figure:
     return figure
 
 
-def comparison_figure(lines: Sequence[Line]) -> Figure:
-    """MAP against bytes per row, and precision by places, of the rankings of ``compare``; a row per kind of query."""
+def comparison_figure(lines: Sequence[RankingScores]) -> Figure:
+    """MAP against bytes per row, and precision@k, of all rankings of ``compare``; one row per query group."""
     groups = list(dict.fromkeys(line.queries for line in lines))
-    figure, axes = panels(2, "the same rows, ranked by …", 3.4 * len(groups), len(groups))
+    figure, axes = panels(2, "rankings of the same rows", 3.4 * len(groups), len(groups))
     for queries, size, top in zip(groups, axes[::2], axes[1::2], strict=True):
         part = [line for line in lines if line.queries == queries]
         for colour, line in zip(itertools.cycle(COLOURS), part, strict=False):
@@ -147,27 +150,26 @@ def comparison_figure(lines: Sequence[Line]) -> Figure:
             top.plot(places, found, "o-", label=line.ranking, linewidth=2.6 if ours else 1.4, **style)
         which = "all queries" if queries == "all" else f"queries of {queries} classes"
         size.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05), title=which)
-        top.set(xlabel="places", ylabel="precision", xscale="log", ylim=(0, 1.05), title=which)
+        top.set(xlabel="k", ylabel="precision@k", xscale="log", ylim=(0, 1.05), title=which)
         top.legend(fontsize="small")
     return figure
 
 
 def tuning_figure(found: Recommendation) -> Figure:
-    """MAP and precision@10 against every knob that was turned, the defaults among its values; fit times below."""
+    """MAP and precision@10 against every parameter that was varied, with fit times below."""
     first = found.trials[0]
-    knobs = [knob for knob in first.params if any(t.knob == knob for t in found.trials)]
-    figure, axes = panels(max(1, len(knobs)), f"DISH on {found.n_rows:,} rows, judged by held-out ones", 6.0, 2)
-    for knob, top, below in zip(knobs, axes, axes[len(knobs) :], strict=False):
-        trials = [t for t in found.trials if t.knob in (knob, "defaults")]
-        trials.sort(key=lambda t: (isinstance(t.params[knob], str), t.params[knob]))
-        values = [str(t.params[knob]) for t in trials]
+    varied = [name for name in first.params if any(t.parameter == name for t in found.trials)]
+    figure, axes = panels(max(1, len(varied)), f"DISH on {found.n_rows:,} rows, scored on held-out rows", 6.0, 2)
+    for name, top, below in zip(varied, axes, axes[len(varied) :], strict=False):
+        trials = [t for t in found.trials if t.parameter in (name, "defaults")]
+        trials.sort(key=lambda t: (isinstance(t.params[name], str), t.params[name]))
+        values = [str(t.params[name]) for t in trials]
         top.plot(values, [t.map for t in trials], "o-", color="#c1121f", label="MAP")
         top.plot(values, [t.precision_at_10 for t in trials], "s--", color=COLOURS[0], label="precision@10")
         scores = [score for t in trials for score in (t.map, t.precision_at_10)]
-        top.set(
-            title=knob, ylabel="held-out rows", ylim=(min(scores) - 0.05, max(scores) + 0.08)
-        )  # a hundredth is to look like one
-        top.axvline(str(first.params[knob]), color="#9c9c9c", linewidth=1, linestyle=":", label="default")  # type: ignore[arg-type]
+        # The margins keep small differences from looking large.
+        top.set(title=name, ylabel="held-out rows", ylim=(min(scores) - 0.05, max(scores) + 0.08))
+        top.axvline(str(first.params[name]), color="#9c9c9c", linewidth=1, linestyle=":", label="default")  # type: ignore[arg-type]
         below.bar(values, [t.seconds for t in trials], color=COLOURS[5])
         below.set(ylabel="fit, s")
     axes[0].legend(fontsize="small")
@@ -175,16 +177,16 @@ def tuning_figure(found: Recommendation) -> Figure:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """One file, .png or .svg."""
+    """Write a figure to a .png or .svg file."""
     if path.suffix not in (".png", ".svg"):
-        raise InputError(f"a picture is written as .png or .svg, not as {path.name!r}")
+        raise InputError(f"a picture file must end in .png or .svg; got {path.name!r}")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:], dpi=150)
     write_atomically(path, buffer.getvalue())
 
 
 def save(figure: Figure, output: Path, name: str) -> str:
-    """Write PNG and SVG files; the SVG as an HTML figure for the page."""
+    """Write a figure as PNG and SVG, and return the SVG as an HTML figure."""
     content = {}
     for kind in ("png", "svg"):
         buffer = io.BytesIO()

@@ -1,19 +1,19 @@
-"""The paper's tables as data: what it reports, and the runs that answer it.
+"""The paper's tables as data: the numbers it reports, and the runs that reproduce them.
 
-Figures are those of Zhang, Li, Guo and Zhang, "Scalable Discrete Supervised Hash Learning with Asymmetric Matrix
-Factorization": MAP by code length, and training time where it gives one.
+The numbers are those of Zhang, Li, Guo and Zhang, "Scalable Discrete Supervised Hash Learning with Asymmetric Matrix
+Factorization": MAP by code length, and training time in seconds where the paper gives one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dish.experiments.definition import FLOATS, Run
+from dish.experiments.bench import FLOATS, Run
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: a method at a training size, and what the paper reports for it (None: not in the paper)."""
+    """A row of a table: a method, its training size, and the paper's numbers (None: not in the paper)."""
 
     label: str
     method: str
@@ -21,12 +21,12 @@ class Line:
     map: tuple[float | None, ...] = ()
     seconds: float | None = None
     params: tuple[tuple[str, object], ...] = ()
-    bits: tuple[int, ...] | None = None  # fewer code lengths than the table
+    bits: tuple[int, ...] | None = None  # None: all code lengths of the table
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of the paper: its data, code lengths, and lines."""
+class PaperTable:
+    """A table of the paper: its data set, code lengths and lines."""
 
     title: str
     data: str
@@ -37,10 +37,10 @@ class Table:
     n_queries: int | None = None
     n_database: int | None = None
     note: str = ""
-    deep: bool = False  # networks: hours without a GPU
+    deep: bool = False  # trains networks, which takes hours without a GPU
 
     def runs(self, methods: list[str], trials: int, data: str | None = None) -> list[Run]:
-        """The definitions behind it, for the methods the library has."""
+        """All runs of the table, for those methods that exist here."""
         return [
             self.run(line, r, trial, data)
             for line in self.lines
@@ -50,26 +50,26 @@ class Table:
         ]
 
     def run(self, line: Line, bits: int, trial: int, data: str | None = None) -> Run:
-        """One cell's definition; a ranking by real numbers has the same one at all code lengths."""
+        """The run of one cell. A float ranking has the same run at all code lengths."""
         if line.method in FLOATS and line.bits:
             bits = line.bits[0]
-        some = self.n_queries, self.n_database
-        return Run(data or self.data, line.method, bits, line.n_train, trial, line.params, self.cut, *some)
+        sizes = self.n_queries, self.n_database
+        return Run(data or self.data, line.method, bits, line.n_train, trial, line.params, self.cut, *sizes)
 
 
-BALANCED = (("similar_weight", 10.0),)  # similar pairs count 9
-WHITENED = (("n_steps", 20), ("whiten", True))  # KSH's objective by better steps than its authors'
+BALANCED = (("similar_weight", 10.0),)  # the paper's setting for 1,000 classes
+WHITENED = (("n_steps", 20), ("whiten", True))  # KSH's objective, minimised by better steps than its authors'
 
 
 def _floats(n_train: int | None, bits: int) -> tuple[Line, ...]:
-    """Rankings by real numbers, kept as runs of one code length."""
+    """Lines of the float rankings, whose runs are stored under one code length."""
     return tuple(Line(name[0].upper() + name[1:], method, n_train, bits=(bits,)) for method, name in FLOATS.items())
 
 
-TABLES = {
-    "table1": Table(
+TABLES: dict[str, PaperTable] = {
+    "table1": PaperTable(
         "Table 1. CIFAR-10, 512-d GIST: MAP and training time",
-        "cifar10",
+        "cifar10_gist",
         (16, 32, 64, 96),
         64,
         (
@@ -88,7 +88,6 @@ TABLES = {
             Line("SDH", "sdh", 5000, (0.341, 0.374, 0.397, 0.404), 8.6),
             Line("DISH", "dish", 5000),
             Line("DISH-K", "dish_k", 5000, (0.380, 0.407, 0.420, 0.424), 22.2),
-            Line("DISH-K, polished", "dish_k", 5000, params=(("polish", 10),)),
             Line("CCA-ITQ", "cca_itq", None, (0.301, 0.323, 0.328, 0.334), 25.4),
             Line("LFH", "lfh", None),
             Line("COSDISH", "cosdish", None),
@@ -99,14 +98,13 @@ TABLES = {
             Line("DISH", "dish", None),
             Line("DISH, 4,000 anchors", "dish", None, params=(("n_anchors", 4000),), bits=(64,)),
             Line("DISH-K", "dish_k", None, (0.446, 0.474, 0.486, 0.491), 83.1),
-            Line("DISH-K, polished", "dish_k", None, params=(("polish", 60),)),
             Line("DISH-K, 4,000 anchors", "dish_k", None, params=(("n_anchors", 4000),), bits=(64,)),
         ),
-        note="1,000 queries, 59,000 database rows, codes of both by the learned hash function. Whitened and polished "
-        "are our additions to KSH and DISH, not in the paper. Our GIST is not the "
-        "authors': its constants were chosen by DISH's MAP on a quarter of the images, so compare differences too.",
+        note="1,000 queries, 59,000 database rows, all encoded by the learned hash function. The whitened steps "
+        "of KSH are our addition. Our GIST differs from the authors': its constants were chosen by the MAP of DISH "
+        "on a quarter of the images, so compare differences between methods as well.",
     ),
-    "table2": Table(
+    "table2": PaperTable(
         "Table 2. NUS-WIDE, 500-d bag of words: MAP@5000 and training time",
         "synthetic_nuswide",
         (16, 32, 64, 96),
@@ -123,10 +121,10 @@ TABLES = {
             Line("LSH", "lsh", None),
         ),
         cut=5000,
-        note="On the synthetic stand-in unless --data names a folder of the real NUS-WIDE: its MAP cannot be "
-        "compared with the paper's, its training times can.",
+        note="Measured on the synthetic stand-in unless --data names a folder with the real NUS-WIDE. Its MAP cannot "
+        "be compared with the paper's; its training times can.",
     ),
-    "table7": Table(
+    "table7": PaperTable(
         "Table 7. ImageNet, 4096-d features: MAP and training time",
         "synthetic_imagenet",
         (32, 64, 128, 256),
@@ -145,13 +143,14 @@ TABLES = {
         ),
         n_queries=1000,
         n_database=100_000,
-        note="On the synthetic stand-in unless --data names real features (l2 MAP of the paper's: 0.306). 1,000 of "
-        "the queries and 100,000 of the database rows. Kernel methods have 1,000 anchors unless said otherwise.",
+        note="Measured on the synthetic stand-in unless --data names real features (the paper's have an l2 MAP of "
+        "0.306), with 1,000 of the queries and 100,000 of the database rows. Kernel methods have 1,000 anchors "
+        "unless noted.",
     ),
 }
 
 DEEP_BITS = (12, 24, 32, 48)
-TUNED = {  # nets that start from ImageNet
+TUNED = {  # networks that start from ImageNet weights
     net: (("batch_size", 128 if net == "efficientnet_lite0" else 64), *params, ("net", net), ("weights", "imagenet"))
     for net, params in {
         "alexnet": (("epochs", 20), ("lr", 0.02)),
@@ -159,11 +158,11 @@ TUNED = {  # nets that start from ImageNet
         "efficientnet_lite0": (("epochs", 8), ("lr", 0.3)),
     }.items()
 }
-RIVAL = (("epochs", 240),)  # as many passes in all as DISH-D makes in its four rounds of 60
+RIVAL = (("epochs", 240),)  # as many epochs as DISH-D's four rounds of 60
 
-TABLES["table4"] = Table(
+TABLES["table4"] = PaperTable(
     "Table 4. CIFAR-10 images, deep methods, 5,000 training images: MAP and training time",
-    "cifar10_images",
+    "cifar10",
     DEEP_BITS,
     48,
     (
@@ -177,23 +176,23 @@ TABLES["table4"] = Table(
         Line("DISH-D, VGG-16", "dish_d", 5000, (None, None, None, 0.857), params=TUNED["vgg16"], bits=(48,)),
         Line("DISH-D, EfficientNet-Lite0", "dish_d", 5000, params=TUNED["efficientnet_lite0"], bits=(48,)),
     ),
-    note="1,000 queries, 59,000 database images. 6conv has batch norm and starts from random weights; AlexNet and "
-    "VGG-16 start from ImageNet convolutions with fresh fully connected layers. Runs shared a GPU: times are upper "
+    note="1,000 queries, 59,000 database images. 6conv has batch norm and starts from random weights. AlexNet and "
+    "VGG-16 start from ImageNet convolutions, with new fully connected layers. Runs shared a GPU, so times are upper "
     "bounds.",
     deep=True,
 )
-TABLES["table6"] = Table(
+TABLES["table6"] = PaperTable(
     "Table 6. Training time on CIFAR-10, VGG-16",
-    "cifar10_images",
+    "cifar10",
     (48,),
     48,
     (Line("DISH-D, VGG-16", "dish_d", 5000, (0.857,), 4 * 3600, params=TUNED["vgg16"]),),
-    note="The paper's hours are of a GeForce GTX TITAN X (SFHC 174 h, FTDE 15 h, DISH-D 4 h).",
+    note="The paper used a GeForce GTX TITAN X (SFHC 174 h, FTDE 15 h, DISH-D 4 h).",
     deep=True,
 )
-TABLES["table8"] = Table(
-    "Table 8. DisturbBinaryCodes: the share α of flipped bits, 6conv",
-    "cifar10_images",
+TABLES["table8"] = PaperTable(
+    "Table 8. DisturbBinaryCodes: the fraction α of flipped bits, 6conv",
+    "cifar10",
     (64,),
     64,
     tuple(
@@ -205,25 +204,25 @@ TABLES["table8"] = Table(
 
 
 def training_sizes(data: str, method: str) -> list[int | None]:
-    """Training rows of a method in the paper's table of that data; the whole database where it has none."""
+    """Training sizes of a method in the paper's tables of this data set; the whole database if it is not in any."""
     lines = [line for table in TABLES.values() if table.data == data for line in table.lines if line.method == method]
     return list(dict.fromkeys(line.n_train for line in lines)) or [None]
 
 
-SENSITIVITY_DATA, SENSITIVITY_TRAIN, SENSITIVITY_BITS = "cifar10", 5000, 64
+SENSITIVITY_DATA, SENSITIVITY_TRAIN, SENSITIVITY_BITS = "cifar10_gist", 5000, 64
 NUS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 ITERATIONS = (0, 1, 2, 3, 4, 5)
 STARTS = ("spectral", "random")
 
 
 def sensitivity_run(trial: int, **params: object) -> Run:
-    """A run of the paper's section on parameters: 5,000 training rows, 64 bits."""
+    """A run of the paper's parameter study: 5,000 training rows, 64 bits."""
     chosen = tuple(sorted(params.items()))
     return Run(SENSITIVITY_DATA, "dish_k", SENSITIVITY_BITS, SENSITIVITY_TRAIN, trial, chosen)
 
 
 def sensitivity_runs(trials: int) -> list[Run]:
-    """Every ν, and every start with every number of iterations."""
+    """All values of ν, and all pairs of a start and a number of iterations."""
     return [
         run
         for trial in range(trials)

@@ -1,21 +1,21 @@
-"""One self-contained HTML page of tables and figures."""
+"""A self-contained HTML page of tables and figures."""
 
 from __future__ import annotations
 
 import html
 
 from dish.experiments import tables
-from dish.experiments.definition import Results
-from dish.experiments.paper import Table
+from dish.experiments.bench import Results
+from dish.experiments.paper import PaperTable
 
 
 def page(parts: list[str], results: Results) -> str:
-    """The page around tables and figures, with the machines behind the numbers at its end."""
+    """The page with these tables and figures. It ends with the machines that produced the numbers."""
     return _PAGE.format(body="\n".join(parts), environment=_environments(results))
 
 
-def html_table(table: Table, results: Results, trials: int, data: str | None, figure: str = "") -> str:
-    """A table with what it shows, its notes, and its figure above it; data that is synthetic is marked."""
+def html_table(table: PaperTable, results: Results, trials: int, data: str | None, figure: str = "") -> str:
+    """A table with its main finding, figure and notes. Synthetic data are marked."""
 
     def row(cells: list[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
@@ -24,12 +24,12 @@ def html_table(table: Table, results: Results, trials: int, data: str | None, fi
         row(cells, "td").replace("<tr>", '<tr class="ours">' if cells[0].startswith("DISH") else "<tr>")
         for cells in tables.table_rows(table, results, trials, data)
     )
-    notes = "".join(f"<li>{html.escape(text)}</li>" for text in tables.extras(table, results, trials, data))
+    notes = "".join(f"<li>{html.escape(text)}</li>" for text in tables.further_scores(table, results, trials, data))
     heading = tables.title(table, results)
     mark = " <mark>synthetic data</mark>" if heading != table.title else ""
     return (
         f"<section><h2>{html.escape(heading)}{mark}</h2>"
-        f"<p>{html.escape(tables.reading(table, results, trials, data))}</p>{figure}"
+        f"<p>{html.escape(tables.finding(table, results, trials, data))}</p>{figure}"
         f"<div class='scroll'><table><thead>{row(tables.header(table), 'th')}</thead>"
         f"<tbody>{body}</tbody></table></div>"
         f"<p class='note'>{html.escape(tables.legend(table, trials))}</p><ul class='note'>{notes}</ul></section>"
@@ -37,7 +37,7 @@ def html_table(table: Table, results: Results, trials: int, data: str | None, fi
 
 
 def _environments(results: Results) -> str:
-    """The machines and commits behind the numbers."""
+    """The machines and commits that produced the numbers."""
     lines = {
         f"{e['cpu']}, {e['cores']} cores, Python {e['python']}, torch {e['versions']['torch']}, commit {e['commit']}"
         for e in (result["environment"] for result in results.values())
@@ -65,6 +65,6 @@ footer {{ margin-top: 3rem; font-size: .8rem; opacity: .75; }}
 </style></head><body>
 <h1>DISH: the paper's tables and figures, measured again</h1>
 {body}
-<footer><details><summary>Machines and commits behind the numbers</summary>{environment}</details></footer>
+<footer><details><summary>Machines and commits that produced the numbers</summary>{environment}</details></footer>
 </body></html>
 """

@@ -1,18 +1,17 @@
-"""The paper's tables and figures: run what is missing, then write Markdown, LaTeX, CSV, PNG, SVG and a page."""
+"""`dish reproduce`: do the missing runs of the paper's tables and figures, then write them to files and a page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dish.errors import InputError
 from dish.experiments import bench, figures, paper, report, tables
-from dish.experiments.definition import Results, Run
+from dish.experiments.bench import OpenDatasets, Progress, Results, Run
 from dish.io.atomic import write_atomically
 
 WHAT = (*paper.TABLES, "figures", "sensitivity", "all")
@@ -20,12 +19,12 @@ WHAT = (*paper.TABLES, "figures", "sensitivity", "all")
 
 @dataclass
 class _Job:
-    """What was asked for, and what it takes: the tables, those drawn as figures, and the runs to do."""
+    """What to reproduce, and the tables, figures and runs that belong to it."""
 
     what: str
     trials: int
     data: str | None
-    opened: dict[str, Any] = field(default_factory=dict)  # datasets, by key
+    opened: OpenDatasets = field(default_factory=OpenDatasets)
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
@@ -39,15 +38,15 @@ class _Job:
         return paper.TABLES[name].runs(methods, self.trials, self.data)
 
     def runs(self) -> list[Run]:
-        """All that would have to be finished (without the networks where there is no GPU)."""
+        """All runs to do. Without a GPU, networks are not trained."""
         found = [run for name in self.tables if not _needs_gpu(name) for run in self.runs_of(name)]
         return found + (paper.sensitivity_runs(self.trials) if self.draws_sensitivity else [])
 
 
 def plan(what: str, folder: Path, *, trials: int = 5, data: str | None = None) -> bench.Plan:
-    """How many runs ``reproduce`` would do, and how long they may take."""
+    """The runs that ``reproduce`` would do, and their expected time."""
     job = _Job(what, trials, data)
-    return bench.plan(job.runs(), folder, opened=job.opened)
+    return bench.plan(job.runs(), folder, data=job.opened)
 
 
 def reproduce(
@@ -57,36 +56,53 @@ def reproduce(
     *,
     trials: int = 5,
     data: str | None = None,
-    say: Callable[[str], None] = print,
+    progress: Progress = print,
+    show: Callable[[str], None] = print,
 ) -> Path:
-    """Do the missing runs of a table or figure, write it to ``output``; the path of the HTML page."""
+    """Do the missing runs, write tables and figures to ``output``, and return the path of the HTML page.
+
+    ``progress`` gets status lines; ``show`` gets the finished tables as Markdown.
+    """
     job = _Job(what, trials, data)
-    results = bench.run_all(job.runs(), folder, opened=job.opened, report=say)
+    results = bench.run_all(job.runs(), folder, data=job.opened, report=progress)
     for name in job.tables:
         if _needs_gpu(name):
-            say(f"{name}: no GPU here, so only finished runs are shown (benchmarks/deep.py makes the others)")
+            progress(f"{name}: no GPU here, so only finished runs are shown (benchmarks/deep.py does the others)")
             results |= bench.finished(job.runs_of(name), folder, job.opened)
-    drawn = []  # figures of methods come from finished runs: a table's own command makes them
+    drawn = []  # figures of methods need finished runs; the table's own command does those
     for name, table in paper.TABLES.items() if job.draws_methods else ():
         finished = bench.finished(job.runs_of(name), folder, job.opened)
         results |= finished
         drawn += [name] if finished and len(table.bits) > 1 else []
         if not finished:
-            say(f"no runs of {name} yet: dish reproduce {name} makes them")
-    return _write(job, drawn, results, output, say)
+            progress(f"{name} has no finished runs: do them with dish reproduce {name}")
+    _write_tables(job, results, output, show)
+    return _write_page(job, drawn, results, output)
 
 
 def failures(what: str, folder: Path, *, trials: int = 5, data: str | None = None) -> dict[Path, str]:
-    """Of the runs that ``reproduce`` needs, those that failed: their files, and why."""
+    """The files of those runs of ``reproduce`` that failed, with the reason."""
     job = _Job(what, trials, data)
-    keyed = [replace(run, data=bench.data_key(run.data, job.opened)) for run in job.runs()]
+    keyed = [job.opened.with_key(run) for run in job.runs()]
     found = bench.finished(keyed, folder, job.opened)
     return {run.path(folder): result["failed"] for run, result in found.items() if "failed" in result}
 
 
-def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Callable[[str], None]) -> Path:
-    """Every table with its figure, as files and as one page."""
+def _write_tables(job: _Job, results: Results, output: Path, show: Callable[[str], None]) -> None:
+    """Write every table as Markdown, LaTeX and CSV, and show the Markdown."""
     output.mkdir(parents=True, exist_ok=True)
+    for name in job.tables:
+        table = paper.TABLES[name]
+        text = tables.markdown(table, results, job.trials, job.data)
+        latex = tables.latex(table, results, job.trials, job.data)
+        csv = tables.comma_separated(table, results, job.trials, job.data)
+        for ending, content in (("md", text), ("tex", latex), ("csv", csv)):
+            write_atomically(output / f"{name}.{ending}", content.encode())
+        show(text)
+
+
+def _write_page(job: _Job, drawn: list[str], results: Results, output: Path) -> Path:
+    """Write all figures, and one page with all tables and figures."""
     parts: list[str] = []
     for name, table in paper.TABLES.items():
         figure = ""
@@ -94,7 +110,6 @@ def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Cal
             curves = figures.method_figure(table, results, job.trials, job.data)
             figure = figures.save(curves, output, f"{name}_curves")
         if name in job.tables:
-            _write_table(name, job, results, output, say)
             parts.append(report.html_table(table, results, job.trials, job.data, figure))
         elif figure:
             parts.append(figure)
@@ -106,19 +121,11 @@ def _write(job: _Job, drawn: list[str], results: Results, output: Path, say: Cal
 
 
 def _has_curves(name: str, job: _Job, results: Results) -> bool:
-    """Whether a table's runs can be drawn, and there is something to draw them with."""
+    """Whether the runs of a table have curves, and matplotlib is there to draw them."""
     table = paper.TABLES[name]
     at = [run for run in job.runs_of(name) if run.bits == table.time_bits]
     drawable = len(table.bits) > 1 and any("curve_recall" in results.get(run, {}) for run in at)
     return drawable and find_spec("matplotlib") is not None
-
-
-def _write_table(name: str, job: _Job, results: Results, output: Path, say: Callable[[str], None]) -> None:
-    for ending, form in (("md", tables.markdown), ("tex", tables.latex), ("csv", tables.comma_separated)):
-        text = form(paper.TABLES[name], results, job.trials, job.data)
-        write_atomically(output / f"{name}.{ending}", text.encode())
-        if ending == "md":
-            say(text)
 
 
 def _needs_gpu(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Is a difference more than chance? Intervals of the MAP, and paired tests of methods on the same queries."""
+"""Confidence intervals of the MAP, and paired tests of methods on the same queries."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dish.experiments.definition import Results, Run
+from dish.experiments.bench import AVERAGE_PRECISIONS, Results, Run
 
 LEVEL = 0.95
-KEY = "average_precisions"  # of every query, in run files
 LEGEND = (
-    "MAP with 95 % intervals over queries; differences from the first method by a paired t-test over the same "
-    "queries, p by Holm for the methods of one code length. One model per trial: chance in training is not in them"
+    "MAP with 95 % confidence intervals over queries; differences from the first method by a paired t-test over the "
+    "same queries, with Holm's correction for the methods of one code length. There is one model per trial, so the "
+    "variance of training is not included"
 )
 
 Floats = NDArray[np.float64]
 
 
 def of_queries(runs: list[Run], results: Results) -> Floats | None:
-    """Average precisions of the queries of all trials, in the order of the trials; None if a run has none."""
+    """The average precision of every query, trial after trial; None if a run does not have them."""
     ordered = sorted(runs, key=lambda run: run.trial)
-    if not ordered or any(KEY not in results.get(run, {}) for run in ordered):
+    if not ordered or any(AVERAGE_PRECISIONS not in results.get(run, {}) for run in ordered):
         return None
-    return np.concatenate([np.asarray(results[run][KEY], np.float64) for run in ordered])
+    return np.concatenate([np.asarray(results[run][AVERAGE_PRECISIONS], np.float64) for run in ordered])
 
 
 def interval(values: Floats) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % interval by Student's t."""
+    """The mean and its 95 % confidence interval by Student's t: (mean, low, high)."""
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return mean, float("nan"), float("nan")
@@ -36,12 +36,12 @@ def interval(values: Floats) -> tuple[float, float, float]:
 
 
 def paired_p(a: Floats, b: Floats) -> float:
-    """p of the paired t-test, two-sided; 1 where nothing differs."""
+    """The two-sided p-value of the paired t-test; 1 if the values are equal."""
     return 1.0 if np.array_equal(a, b) else float(stats.ttest_rel(a, b).pvalue)
 
 
 def holm(p: list[float]) -> list[float]:
-    """p values of several tests, raised so that one false alarm among all of them is as rare as in one."""
+    """p-values with Holm's correction for multiple tests."""
     raised, highest = [0.0] * len(p), 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         highest = max(highest, min(1.0, (len(p) - rank) * p[i]))
@@ -50,7 +50,7 @@ def holm(p: list[float]) -> list[float]:
 
 
 def grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: every method at every code length, its interval, and how it differs from the first."""
+    """Column names and rows: each method's MAP with its interval, and its difference from the first method."""
     rows = []
     for r in dict.fromkeys(run.bits for run in runs):
         of = {

@@ -1,4 +1,4 @@
-"""A table of the paper from run files, its figures beside ours: Markdown and LaTeX to read, CSV to compute with."""
+"""Tables made from run files, as Markdown, LaTeX and CSV: the paper's tables, and those of `dish bench`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from dish.errors import InputError
 from dish.experiments import significance
-from dish.experiments.definition import FLOATS, Results, Run
-from dish.experiments.paper import Table
+from dish.experiments.bench import FLOATS, Results, Run
+from dish.experiments.paper import PaperTable
 from dish.io.atomic import write_atomically
 
 FORMS = (".md", ".tex", ".csv")
 
 
 def values(results: Results, runs: list[Run], key: str) -> list[float]:
-    """One number from each run that has it."""
+    """The value of ``key`` in every run that has it."""
     return [results[run][key] for run in runs if run in results and key in results[run]]
 
 
@@ -31,8 +31,8 @@ def cell(found: list[float], digits: int = 3) -> str:
     return f"{mean} ± {np.std(found):.{digits}f}" if len(found) > 1 else mean
 
 
-def table_rows(table: Table, results: Results, trials: int, data: str | None) -> list[list[str]]:
-    """Cells of a table: method, training rows, ours and the paper's MAP at every length, both times."""
+def table_rows(table: PaperTable, results: Results, trials: int, data: str | None) -> list[list[str]]:
+    """Cells of a table: method, training rows, our MAP (the paper's in brackets) at every length, and fit times."""
     rows = []
     for line in table.lines:
         wanted = line.bits or table.bits
@@ -49,14 +49,14 @@ def table_rows(table: Table, results: Results, trials: int, data: str | None) ->
     return rows
 
 
-def title(table: Table, results: Results) -> str:
-    """The paper's title, and the stand-in's name where the numbers are of one."""
+def title(table: PaperTable, results: Results) -> str:
+    """The title of the table. It names the data set if that is a synthetic stand-in."""
     synthetic = any(run.data == table.data and r["definition"]["synthetic"] for run, r in results.items())
     return f"{table.title} [on {table.data}, a synthetic stand-in]" if synthetic else table.title
 
 
-def reading(table: Table, results: Results, trials: int, data: str | None = None) -> str:
-    """What a table shows at the code length of its time column: the best of ours and of the others."""
+def finding(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
+    """One sentence on the best of our methods and the best rival, at the code length of the time column."""
     r = table.time_bits
     found = []
     for line in table.lines:
@@ -72,8 +72,8 @@ def reading(table: Table, results: Results, trials: int, data: str | None = None
     for whose, group in (("DISH", ours), ("the other methods", rivals)):
         if group:
             _, name, score, paper = max(group, key=lambda one: one[2])
-            beside = "" if paper is None else f" (the paper: {paper:.3f})"
-            said.append(f"best of {whose} is {name} with a MAP of {score:.3f}{beside}")
+            reported = "" if paper is None else f" (the paper: {paper:.3f})"
+            said.append(f"best of {whose} is {name} with a MAP of {score:.3f}{reported}")
     if not said:
         return ""
     text = f"At {r} bits the " + ", and the ".join(said) + "."
@@ -82,28 +82,28 @@ def reading(table: Table, results: Results, trials: int, data: str | None = None
     return text
 
 
-def header(table: Table) -> list[str]:
+def header(table: PaperTable) -> list[str]:
     """Column names."""
     return ["method", "training rows", *(f"{r} bits" for r in table.bits), f"fit, s ({table.time_bits} bits)"]
 
 
-def markdown(table: Table, results: Results, trials: int, data: str | None = None) -> str:
-    """A table with the paper's figures in brackets beside ours."""
+def markdown(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
+    """A table as Markdown, with the paper's numbers in brackets."""
     grid = markdown_grid(header(table), table_rows(table, results, trials, data))
     lines = [f"**{title(table, results)}**", "", grid, legend(table, trials)]
-    lines += [f"- {text}" for text in extras(table, results, trials, data)]
+    lines += [f"- {text}" for text in further_scores(table, results, trials, data)]
     return "\n".join(lines) + "\n"
 
 
-def latex(table: Table, results: Results, trials: int, data: str | None = None) -> str:
-    """The same as a LaTeX table (packages: booktabs)."""
+def latex(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
+    """A table as LaTeX; needs the package booktabs."""
     grid = latex_grid(header(table), table_rows(table, results, trials, data))
     caption = _latex(f"{title(table, results)}. {legend(table, trials)}")
     return f"\\begin{{table}}\n\\caption{{{caption}}}\n{grid}\\end{{table}}\n"
 
 
-def comma_separated(table: Table, results: Results, trials: int, data: str | None = None) -> str:
-    """One line per method, training size and code length: means, standard deviations, and the paper's MAP."""
+def comma_separated(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
+    """A table as CSV: one line per method, training size and code length."""
     names = ["method", "training_rows", "bits", "trials", "map", "map_std", "paper_map", "fit_s", "fit_s_std"]
     lines: list[list[object]] = []
     for line in table.lines:
@@ -118,7 +118,7 @@ def comma_separated(table: Table, results: Results, trials: int, data: str | Non
 
 
 def _spread(found: list[float]) -> tuple[float | None, float | None]:
-    """Mean and standard deviation; of one value none."""
+    """Mean and standard deviation. One value has no deviation."""
     mean = float(np.mean(found)) if found else None
     return mean, float(np.std(found)) if len(found) > 1 else None
 
@@ -127,7 +127,7 @@ def _spread(found: list[float]) -> tuple[float | None, float | None]:
 
 
 def bench_grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: one row per method and training size, its MAP at every code length, its time."""
+    """Column names and rows: one row per method and training size, with its MAP at every code length and its time."""
     lengths = list(dict.fromkeys(run.bits for run in runs))
     rows = []
     for method, n_train in dict.fromkeys((run.method, run.n_train) for run in runs):
@@ -170,7 +170,7 @@ def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> No
         text = f"**{title}**\n\n{markdown_grid(*bench_grid(runs, results))}"
         text += f"\n{significance.LEGEND}:\n\n{markdown_grid(names, tested)}" if tested else ""
     else:
-        raise InputError(f"a table is written as {', '.join(FORMS)}, not as {path.name!r}")
+        raise InputError(f"a table file must end in {', '.join(FORMS)}; got {path.name!r}")
     write_atomically(path, text.encode())
 
 
@@ -184,7 +184,7 @@ def markdown_grid(names: list[str], rows: list[list[str]]) -> str:
 
 
 def latex_grid(names: list[str], rows: list[list[str]]) -> str:
-    """Rows of cells as a LaTeX tabular with the rules of booktabs."""
+    """Rows of cells as a LaTeX tabular; needs the package booktabs."""
     body = ["\\toprule", _latex_line(names), "\\midrule", *map(_latex_line, rows), "\\bottomrule"]
     columns = "l" + "r" * (len(names) - 1)
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"]) + "\n"
@@ -208,8 +208,8 @@ def _latex(text: str) -> str:
     return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], text)
 
 
-def extras(table: Table, results: Results, trials: int, data: str | None) -> list[str]:
-    """What the runs also measured: learned codes as the database, real-valued queries."""
+def further_scores(table: PaperTable, results: Results, trials: int, data: str | None) -> list[str]:
+    """Further scores of DISH-K: with learned codes as the database, and with real-valued queries."""
     said = []
     for line in table.lines:
         if line.method != "dish_k":
@@ -228,7 +228,7 @@ def extras(table: Table, results: Results, trials: int, data: str | None) -> lis
     return said
 
 
-def legend(table: Table, trials: int) -> str:
-    """What the cells say."""
+def legend(table: PaperTable, trials: int) -> str:
+    """The caption of a table."""
     spread = f"Mean ± standard deviation of up to {trials} trials" if trials > 1 else "One trial"
-    return f"{spread}; in brackets the paper's figure; – not run. {table.note}"
+    return f"{spread}; the paper's number in brackets; – not run. {table.note}"

@@ -37,7 +37,7 @@ def test_a_dry_run_runs_nothing(cli, tmp_path):
     code, out, _ = cli(*arguments, "--dry-run")
     assert code == 0
     assert "4 runs to do, 0 finished runs reused" in out
-    assert "no finished run tells how long the other 4 take" in out
+    assert "no estimate for the other 4" in out
     assert not (tmp_path / "runs").exists()
     code, out, _ = cli("reproduce", "sensitivity", "--trials", "5", "--results", tmp_path / "runs", "--dry-run")
     assert (code, "95 runs to do" in out) == (0, True)
@@ -83,12 +83,12 @@ def test_a_method_that_fails_is_said_and_the_others_run(cli, tmp_path, monkeypat
 
 def test_a_table_with_a_run_that_failed_is_written_and_said(cli, tmp_path, monkeypatch):
     lines = (paper.Line("LSH", "lsh", None, (0.5,)), paper.Line("Broken", "lsh", None, (0.5,), params=(("typo", 1),)))
-    table = paper.Table("Table 1. digits: MAP", "digits", (8,), 8, lines)
+    table = paper.PaperTable("Table 1. digits: MAP", "digits", (8,), 8, lines)
     monkeypatch.setattr(paper, "TABLES", {"table1": table})
     arguments = ("reproduce", "table1", "--trials", "1", "-o", tmp_path / "out", "--results", tmp_path / "runs")
     code, out, _ = cli(*arguments)
     assert code == 1
     assert "typo" in out.split("failed: ")[1]
     assert "LSH" in (tmp_path / "out" / "table1.md").read_text()
-    monkeypatch.setattr(paper, "TABLES", {"table1": paper.Table(table.title, "digits", (8,), 8, lines[:1])})
+    monkeypatch.setattr(paper, "TABLES", {"table1": paper.PaperTable(table.title, "digits", (8,), 8, lines[:1])})
     assert cli(*arguments)[0] == 0
