@@ -6,8 +6,6 @@ import pytest
 from dish import numba_lazy
 from helpers.cli import run
 
-numba_lazy.ENOUGH = 0  # small data go through the kernels here; test_compiled.py has what NumPy does in their place
-
 LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
     "test_a_parent_that_is_killed_leaves_nobody_behind",
     "test_what_a_worker_cannot_serve_is_one_clear_line",
@@ -29,8 +27,6 @@ LONG = (  # ten seconds or more each, beside a shorter test of the same part: le
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
     "test_flipping_half_of_the_target_bits_teaches_the_bits_nothing",
     "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",
-    "test_search_equals_brute_force[random-1]",
-    "test_search_equals_brute_force[random-33]",
 )
 
 
@@ -39,6 +35,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {item.name, item.name.split("[")[0]} & set(LONG):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def kernels(request, monkeypatch):
+    """Run a test twice: with compiled kernels, and with the NumPy code that replaces them for small data."""
+    monkeypatch.setattr(numba_lazy, "pays", lambda kernel, work: request.param == "compiled")
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,25 @@ def test_zero_is_bit_one():
 
 
 @pytest.mark.parametrize("r", [3, 16, 64, 70, 130])
-def test_hamming_equals_counting(r):
+def test_hamming_equals_counting(r, kernels):
     A, B = RNG.random((5, r)) < 0.5, RNG.random((6, r)) < 0.5
     expected = (A[:, None] != B[None]).sum(2)
     np.testing.assert_array_equal(codes.hamming(np.packbits(A, axis=1), np.packbits(B, axis=1)), expected)
+
+
+@pytest.mark.parametrize("r", [1, 8, 13, 32, 33, 64, 70, 200])
+def test_words_hold_the_packed_codes(r):
+    packed = codes.pack(RNG.standard_normal((9, r)))
+    words = codes.to_words(packed, r)
+    assert (words.dtype, words.shape[1]) == codes.word_layout(r)
+    assert words.nbytes <= 2 * packed.nbytes
+    np.testing.assert_array_equal(codes.from_words(words, r), packed)
+    np.testing.assert_array_equal(codes.distances(words, words), codes.hamming(packed, packed))
+
+
+def test_words_reject_bits_beyond_the_code():
+    with pytest.raises(ValueError, match="queries have bits set beyond the first 5"):
+        codes.to_words(np.full((1, 1), 0b00000100, np.uint8), 5, "queries")
 
 
 @pytest.mark.parametrize("r", [4, 64])

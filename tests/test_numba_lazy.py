@@ -9,11 +9,8 @@ import numba
 import numpy as np
 import pytest
 
-from dish import codes, numba_lazy
+from dish import numba_lazy
 from dish.codes import popcount
-from dish.index import merge, scan, words
-from dish.metrics import counting
-from dish.metrics.relevance import match_labels
 from dish.numba_lazy import njit, pays
 
 EVERYTHING = """
@@ -113,36 +110,6 @@ def test_kernels_are_kept_in_the_cache_folder_and_the_first_compilation_is_told(
     assert before == numba.config.CACHE_DIR
     assert list((tmp_path / "kernels").rglob("*.nbi"))
     assert capsys.readouterr().err.count("dish: compiling, once") == 1
-
-
-def random_codes(n, n_bits, seed):
-    some = np.random.default_rng(seed).integers(0, 2, (n, n_bits)).astype(float) - 0.5
-    some[:, n_bits // 2 :] = 0.5  # many at equal distances
-    return codes.pack(some)
-
-
-@pytest.mark.parametrize("n_bits", [7, 16, 30, 64, 130])
-def test_what_numpy_does_in_place_of_a_kernel_is_the_same(n_bits):
-    Q, B = (words.to_words(random_codes(n, n_bits, n), n_bits, "codes") for n in (9, 80))
-    for k in (1, 11, 80):
-        for found, expected in zip(merge.nearest_of_few(Q, B, k), scan.nearest(Q, B, k), strict=True):
-            np.testing.assert_array_equal(found, expected, strict=True)
-    for radius in (0, 2, n_bits):
-        for found, expected in zip(merge.within_few(Q, B, radius), scan.within(Q, B, radius), strict=True):
-            np.testing.assert_array_equal(found, expected, strict=True)
-    A, C = (codes.as_words(random_codes(n, n_bits, n)) for n in (9, 80))
-    np.testing.assert_array_equal(codes.distances(A, C), codes._hamming(A, C))
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_counts_without_a_kernel_are_the_same(several):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, (89, 5)) if several else rng.integers(0, 4, 89)
-    Q, B = (codes.as_words(random_codes(n, 20, n)) for n in (9, 80))
-    labels = match_labels(y[:9], y[9:], 9, 80)
-    np.testing.assert_array_equal(
-        counting._count_few(Q, B, labels, 24), counting._count_in_blocks(Q, B, labels, 24), strict=True
-    )
 
 
 def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):

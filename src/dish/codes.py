@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import threads
+from dish import numba_lazy, threads
 from dish.errors import InputError
 from dish.lazy import numba
-from dish.numba_lazy import intrinsic, njit, pays
+from dish.numba_lazy import intrinsic, njit
 
 Bytes = NDArray[np.uint8]
 
@@ -78,6 +78,32 @@ def as_words(codes: Bytes) -> NDArray[np.uint64]:
     return padded.view(np.uint64)
 
 
+def word_layout(n_bits: int) -> tuple[type[np.unsignedinteger[Any]], int]:
+    """Return the word type and the number of words that hold one code, in at most twice its bytes."""
+    width = n_bytes(n_bits)
+    for word, size in ((np.uint8, 1), (np.uint16, 2), (np.uint32, 4)):
+        if width <= size:
+            return word, 1
+    return np.uint64, -(-width // 8)
+
+
+def to_words(codes: ArrayLike, n_bits: int, name: str = "codes") -> NDArray[Any]:
+    """Packed codes (n, bytes) → words (n, w) of the type that ``word_layout`` gives, padded with zeros."""
+    given = check_codes(codes, n_bits, name)
+    unused = -n_bits % 8
+    if unused and (given[:, -1] & ((1 << unused) - 1)).any():
+        raise InputError(f"{name} have bits set beyond the first {n_bits}")
+    word, n_words = word_layout(n_bits)
+    words = np.zeros((len(given), n_words), word)
+    words.view(np.uint8)[:, : given.shape[1]] = given
+    return words
+
+
+def from_words(words: NDArray[Any], n_bits: int) -> Bytes:
+    """Words (n, w) → packed codes (n, bytes); the inverse of ``to_words``."""
+    return np.ascontiguousarray(words.view(np.uint8)[:, : n_bytes(n_bits)])
+
+
 def distances(A: NDArray[Any], B: NDArray[Any]) -> NDArray[np.int64]:
     """Hamming distances (p, q) of codes as words, by NumPy: for a few pairs, for which nothing need be compiled."""
     D = np.zeros((len(A), len(B)), np.int64)
@@ -90,7 +116,7 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     """All Hamming distances between packed codes ``a`` (p rows) and ``b`` (q rows), shape (p, q)."""
     A, B = _same_width(a, b)
     words = as_words(A), as_words(B)
-    if not pays(_hamming, len(A) * len(B)):
+    if not numba_lazy.pays(_hamming, len(A) * len(B)):
         return distances(*words).astype(np.int32)
     return np.concatenate(threads.over_rows(_hamming, words[:1], words[1]))
 

@@ -1,4 +1,4 @@
-"""What an item carries beside its code: an id, and perhaps a label. The index and the stores read both alike."""
+"""Validation of ids and labels, shared by the index and the stores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from dish.errors import InputError
 from dish.labels import is_missing
 
-Ids = NDArray[Any]  # int64, or objects that are all str
+Ids = NDArray[Any]  # int64, or dtype object with str elements
 
 
 def as_ids(ids: Any, n: int | None = None) -> Ids:
-    """Ids as int64, or as an array of str objects."""
+    """Validate a list of ids (n of them, if n is given) and return an array of int64 or of str objects."""
     if isinstance(ids, str | bytes) or (np.ndim(ids) == 0 and not hasattr(ids, "__iter__")):
         raise InputError(f"ids must be a list of ids, got {ids!r}")
     given = ids if isinstance(ids, np.ndarray) else object_array(list(ids))
@@ -26,42 +26,41 @@ def as_ids(ids: Any, n: int | None = None) -> Ids:
         return np.empty(0, np.int64)
     if given.dtype.kind == "U" or (given.dtype == object and all(isinstance(one, str) for one in given)):
         return object_array(given.tolist())
-    whole = given.dtype.kind in "iu" or (
+    integers = given.dtype.kind in "iu" or (
         given.dtype == object
         and all(isinstance(one, int | np.integer) and not isinstance(one, bool | np.bool_) for one in given)
     )
-    if not whole:
-        raise InputError(f"ids must be whole numbers or strings, all of one kind; got {given[0]!r} among them")
+    if not integers:
+        raise InputError(f"ids must be all integers or all strings, got {_names(set(map(type, given.tolist())))}")
     try:
         if given.dtype == np.uint64 and given.max() > np.iinfo(np.int64).max:
             raise OverflowError
         return given.astype(np.int64)
     except OverflowError:
-        raise InputError("ids must fit into 64 bits with a sign") from None
+        raise InputError("ids must fit into 64-bit signed integers") from None
 
 
 def as_labels(labels: Any, n: int) -> list[Any] | None:
-    """Labels as plain values, one per row, each of the type it came in; None (also for NaN, NaT): no label."""
+    """Validate n labels and return them as plain values of their own types; None, NaN and NaT become None."""
     if labels is None:
         return None
     given = object_array(list(labels)) if isinstance(labels, list | tuple) else np.asarray(labels)
     if given.ndim != 1 or len(given) != n:
-        raise InputError(f"labels must be one per row, {n:,} of them; got shape {given.shape}")
+        raise InputError(f"labels must hold one label per row, {n:,} in all; got shape {given.shape}")
     missing = is_missing(given)
     values: list[Any] = given.tolist()
     if given.dtype == object:
         values = [value.item() if isinstance(value, np.generic) else value for value in values]
     if missing.any():
         values = [None if gap else value for value, gap in zip(values, missing.tolist(), strict=True)]
-    odd = set(map(type, values)) - {str, int, float, bool, type(None)}
-    if odd:
-        names = ", ".join(sorted(kind.__name__ for kind in odd))
-        raise InputError(f"labels must be numbers or strings (None: no label); got {names} among them")
+    unsupported = set(map(type, values)) - {str, int, float, bool, type(None)}
+    if unsupported:
+        raise InputError(f"labels must be numbers or strings (None: no label), got {_names(unsupported)}")
     return values
 
 
 def label_array(values: list[Any]) -> NDArray[Any]:
-    """Labels as an array of their own type if it holds them unchanged, else as an array of objects."""
+    """Return labels as an array of their own type if it can hold them unchanged, else of dtype object."""
     if len(set(map(type, values))) == 1 and values[0] is not None:
         typed = np.array(values)
         if typed.tolist() == values:
@@ -70,7 +69,11 @@ def label_array(values: list[Any]) -> NDArray[Any]:
 
 
 def object_array(values: list[Any]) -> NDArray[Any]:
-    """A list as an array of objects (n,), whatever the objects are."""
+    """Return a list as an array (n,) of dtype object, whatever its elements are."""
     array = np.empty(len(values), object)
     array[:] = values
     return array
+
+
+def _names(types: set[type]) -> str:
+    return ", ".join(sorted(one.__name__ for one in types))

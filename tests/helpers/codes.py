@@ -1,4 +1,4 @@
-"""Codes of several kinds, and what a search over them must find."""
+"""Codes of several kinds, and the results that a search over them must return."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from dish import HammingIndex, codes
 KINDS = ("random", "clustered", "duplicates", "one code")
 
 
-def make(kind, n, n_bits, seed=0):
+def make_codes(kind, n, n_bits, seed=0):
     rng = np.random.default_rng(seed)
     H = rng.standard_normal((n, n_bits))
     if kind == "clustered":
@@ -19,39 +19,54 @@ def make(kind, n, n_bits, seed=0):
     return codes.pack(H)
 
 
-def queries_of(B, n, n_bits, seed=1):
-    """Half of them rows with a few bits turned, half random."""
+def make_queries(B, n, n_bits, seed=1):
+    """Return queries of which half are rows of B with a few bits flipped, and half are random."""
     rng = np.random.default_rng(seed)
     near = codes.unpack(B[rng.integers(0, len(B), n // 2)], n_bits)
     near = near * np.where(rng.random(near.shape) < 2 / n_bits, -1, 1)
-    return np.concatenate([codes.pack(near), make("random", n - n // 2, n_bits, seed)])
+    return np.concatenate([codes.pack(near), make_codes("random", n - n // 2, n_bits, seed)])
+
+
+def all_distances(Q, B):
+    """Return the Hamming distances (n_queries, n) without the library's own functions."""
+    return np.bitwise_count(Q[:, None] ^ B).sum(axis=2, dtype=np.int32)
 
 
 def brute_nearest(Q, B, k):
-    """All distances, stable sort: equal distances in the order of rows."""
-    D = codes.hamming(Q, B)
+    """Return the k nearest rows from a stable sort of all distances: ties come in row order."""
+    D = all_distances(Q, B)
     order = np.argsort(D, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(D, order, 1), order
 
 
+def brute_within(Q, B, radius):
+    """Return (lims, distances, rows) of all rows within the radius, by distance, then by row."""
+    W = all_distances(Q, B)
+    rows = [np.argsort(w, kind="stable")[: (w <= radius).sum()] for w in W]
+    lims = np.cumsum([0, *map(len, rows)])
+    none = np.empty(0, np.int64)
+    return lims, np.concatenate([none, *(w[r] for w, r in zip(W, rows, strict=True))]), np.concatenate([none, *rows])
+
+
 def assert_radius(found, Q, B, radius, ids=None):
-    lims, D, N = found
-    W = codes.hamming(Q, B)
-    assert lims[0] == 0
-    assert lims[-1] == len(D) == len(N)
-    for i in range(len(Q)):
-        rows = np.flatnonzero(W[i] <= radius)
-        rows = rows[np.argsort(W[i][rows], kind="stable")]
-        np.testing.assert_array_equal(D[lims[i] : lims[i + 1]], W[i][rows])
-        np.testing.assert_array_equal(N[lims[i] : lims[i + 1]], rows if ids is None else ids[rows])
+    lims, D, rows = brute_within(Q, B, radius)
+    np.testing.assert_array_equal(found[0], lims)
+    np.testing.assert_array_equal(found[1], D)
+    np.testing.assert_array_equal(found[2], rows if ids is None else ids[rows])
 
 
-def view_of(ix):
-    return ix.snapshot().generation.views.newest
+def assert_same(found, wanted):
+    """Check that two tuples of arrays are equal, including their types."""
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
 
 
-def settled(B, n_bits, n_queries=200):
-    """An index that has been searched enough to have grouped its rows and listed them by bits."""
+def accelerator_of(ix):
+    return ix.snapshot().generation.accelerators.newest
+
+
+def searched_index(B, n_bits, n_queries=200):
+    """Return an index that has been searched often enough to have grouped its rows and listed them by bits."""
     ix = HammingIndex(n_bits)
     ix.add(B)
     ix.search(B[:n_queries], 1)

@@ -1,4 +1,4 @@
-"""Files of a HammingIndex, damaged and mapped ones too; the approximate mode."""
+"""Files of a HammingIndex: damaged, foreign, memory-mapped, and interrupted while being written."""
 
 import subprocess
 import sys
@@ -7,24 +7,22 @@ import time
 import numpy as np
 import pytest
 
-from dish import HammingIndex, codes
+from dish import HammingIndex
 from dish.errors import ModelFileError
-from dish.index import accelerators
+from dish.index import files
 from dish.io import modelfile
-from helpers.codes import assert_radius, brute_nearest, make, queries_of, view_of
-
-# --- files ------------------------------------------------------------------------------------------------
+from helpers.codes import make_codes
 
 
 @pytest.fixture
 def saved(tmp_path):
     ix = HammingIndex(40)
-    ix.add(make("clustered", 700, 40), ids=[f"é{i}" for i in range(700)], labels=np.arange(700) % 5)
+    ix.add(make_codes("clustered", 700, 40), ids=[f"é{i}" for i in range(700)], labels=np.arange(700) % 5)
     ix.save(tmp_path / "ix.dish")
     return tmp_path / "ix.dish"
 
 
-def test_every_cut_and_every_flipped_byte_is_noticed(saved):
+def test_truncated_and_corrupted_files_are_rejected(saved):
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)
     for length in [0, 1, 8, 50, *rng.integers(60, len(whole), 20)]:
@@ -41,17 +39,16 @@ def test_every_cut_and_every_flipped_byte_is_noticed(saved):
                 HammingIndex.load(saved, mmap=mmap, verify=True)
 
 
-def test_a_mapped_index_is_not_verified_unless_asked(saved):
+def test_a_mapped_file_is_verified_only_on_request(saved):
     broken = bytearray(saved.read_bytes())
-    broken[-2000] ^= 1  # among the codes or ids
+    broken[-2000] ^= 1  # in the codes or ids
     saved.write_bytes(broken)
     assert len(HammingIndex.load(saved, mmap=True)) == 700
     with pytest.raises(ModelFileError, match="checksum"):
         HammingIndex.load(saved)
 
 
-@pytest.mark.slow
-def test_foreign_files(tmp_path, blobs):
+def test_other_files_are_rejected(tmp_path, blobs):
     from dish import DISH, load
 
     X, y = blobs
@@ -71,13 +68,13 @@ def test_foreign_files(tmp_path, blobs):
         load(tmp_path / "ix.dish")
 
 
-def test_a_mapped_index_reads_its_codes_from_the_file(saved):
+def test_a_mapped_index_reads_codes_from_the_file_until_it_is_written_to(saved):
     ix = HammingIndex.load(saved, mmap=True)
     assert isinstance(ix.snapshot().codes, np.memmap)
-    B = make("clustered", 700, 40)
+    B = make_codes("clustered", 700, 40)
     np.testing.assert_array_equal(ix.get([f"é{i}" for i in range(700)]), B)
     ix.add(B[:1], ["new"])
-    ix.save(saved)  # over the file it came from
+    ix.save(saved)  # over its own file
     assert HammingIndex.load(saved).search(B[:1], 700)[1][0, -1] != "new"
     assert "new" in HammingIndex.load(saved)
 
@@ -85,6 +82,7 @@ def test_a_mapped_index_reads_its_codes_from_the_file(saved):
 WRITER = """
 import sys, numpy as np
 from dish import HammingIndex
+from dish.errors import ModelFileError
 ix = HammingIndex(64)
 ix.add(np.zeros((1_000_000, 8), np.uint8))
 print("ready", flush=True)
@@ -94,11 +92,11 @@ for i in range(10**6):
 
 
 @pytest.mark.slow
-def test_kill_during_save_leaves_a_whole_file(tmp_path):
+def test_a_killed_save_leaves_the_previous_file(tmp_path):
     path = tmp_path / "ix.dish"
     HammingIndex(64).save(path)
     left = set()
-    for attempt in range(40):  # until one is killed in the middle
+    for attempt in range(40):  # until one is killed while writing
         if left and attempt > 3:
             break
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
@@ -108,42 +106,37 @@ def test_kill_during_save_leaves_a_whole_file(tmp_path):
         writer.wait()
         assert len(HammingIndex.load(path)) in (0, 1_000_000)
         left.update(tmp_path.glob(".*.tmp"))
-    assert left  # a save was cut off in the middle
+    assert left  # a save was interrupted
     HammingIndex(64).save(path)
-    assert list(tmp_path.iterdir()) == [path]  # and what it left is gone with the next
+    assert list(tmp_path.iterdir()) == [path]  # the next save removes its temporary file
 
 
-# --- approximate mode -------------------------------------------------------------------------------------
+def arrays(**changes):
+    ix = HammingIndex(16)
+    ix.add(make_codes("random", 3, 16), ids=[4, 2, 9], labels=["a", None, "b"])
+    return {**files.to_arrays(ix.snapshot()), **changes}
 
 
-def test_approximate_mode():
-    B = make("clustered", 8000, 64)
-    Q = queries_of(B, 100, 64)
-    ix = HammingIndex(64, mode="approximate", n_lists=40, n_probe=3)
-    ix.add(B[:7000])
-    ix.search(Q, 10)  # fills the lists
-    assert view_of(ix).n == 7000
-    ix.add(B[7000:])
-    recall = ix.measure_recall(Q, 10)
-    D, N = ix.search(Q, 10)
-    exact = brute_nearest(Q, B, 10)[0]
-    assert recall == pytest.approx((exact[:, -1:] >= D).mean())
-    assert 0.4 < recall < 1
-    assert (np.take_along_axis(codes.hamming(Q, B), N, 1) == D).all()
-    D, N = ix.search(Q, 3000)  # more than three lists hold: nothing is padded
-    assert (N >= 0).all()
-    assert D.shape == (100, 3000)
-    assert_radius(ix.radius_search(Q, 5), Q, B, 5)  # stays exact
-    all_lists = HammingIndex(64, mode="approximate", n_lists=40, n_probe=40)
-    all_lists.add(B)
-    all_lists.search(Q, 10)
-    assert view_of(all_lists) is not None
-    assert all_lists.measure_recall(Q, 10) == 1
-    np.testing.assert_array_equal(all_lists.search(Q, 10)[0], exact)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"codes": np.zeros((3, 1), np.uint8)}, "cannot be uint8"),
+        ({"codes": np.zeros((2, 1), np.uint16)}, r"shape \(2, 1\)"),
+        ({"ids": np.arange(4)}, "different number of ids"),
+        ({"ids": np.arange(3.0)}, "wrong type"),
+        ({"labels": np.zeros(2, np.int32)}, "different number of ids or labels"),
+        ({"labels": np.zeros(3, np.int64)}, "wrong type"),
+        ({"labels": np.array([0, 2, 1], np.int32)}, "not in its list of labels"),
+        ({"labels": np.array([0, -2, 1], np.int32)}, "not in its list of labels"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_rejected(changes, message):
+    with pytest.raises(ValueError, match=message):
+        files.from_arrays(arrays(**changes), 3, 16, None)
 
 
-def test_the_approximate_mode_says_what_it_needs(monkeypatch):
-    monkeypatch.setattr(accelerators.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'dish-hash\[faiss\]'"):
-        HammingIndex(64, mode="approximate")
-    HammingIndex(64)
+def test_arrays_survive_a_round_trip():
+    rows = files.from_arrays(arrays(), 3, 16, None)
+    assert rows.ids.tolist() == [4, 2, 9]
+    assert rows.labels_of([9, 2, 4]).tolist() == ["b", None, "a"]
+    np.testing.assert_array_equal(rows.get([4, 2, 9]), make_codes("random", 3, 16))

@@ -1,12 +1,7 @@
-"""One answer, one moment: what a search sees while others write, and copies that share nothing."""
+"""Snapshots: what a search sees while others write."""
 
-import copy
-import gc
-import pickle
 import threading
-import weakref
 
-import joblib
 import numpy as np
 import pytest
 
@@ -20,21 +15,21 @@ def random_codes(n, n_bits=64, seed=0):
 
 
 def mixed_ids(n, seed=0):
-    """0, then the others in any order, then n − 1: what looks like 0 … n − 1 from both ends."""
+    """Return 0, then 1 … n − 2 shuffled, then n − 1: ids that look like 0 … n − 1 from both ends."""
     return np.concatenate([[0], np.random.default_rng(seed).permutation(np.arange(1, n - 1)), [n - 1]])
 
 
-def test_a_search_under_way_keeps_the_ids_it_began_with(monkeypatch):
+def test_a_running_search_keeps_the_ids_it_began_with(monkeypatch):
     B, ids = random_codes(500), mixed_ids(500)
     ix = HammingIndex(64)
     ix.add(B, ids)
     kernel = scan.nearest
 
-    def written_meanwhile(*args):
-        ix.remove(ids[1:-1])  # what is left has other row numbers, and ids that ascend
+    def remove_and_search(*args):
+        ix.remove(ids[1:-1])  # the remaining rows are renumbered, and their ids ascend
         return kernel(*args)
 
-    monkeypatch.setattr(scan, "nearest", written_meanwhile)
+    monkeypatch.setattr(scan, "nearest", remove_and_search)
     D, N = ix.search(B[:50], 1)
     np.testing.assert_array_equal(N[:, 0], ids[:50])
     assert (D == 0).all()
@@ -42,7 +37,7 @@ def test_a_search_under_way_keeps_the_ids_it_began_with(monkeypatch):
 
 
 @pytest.mark.parametrize("strings", [False, True])
-def test_a_snapshot_stays_as_it_is(strings):
+def test_writes_do_not_change_a_snapshot(strings, kernels):
     def named(ids):
         return [f"id {i}" for i in ids] if strings else list(ids)
 
@@ -52,8 +47,8 @@ def test_a_snapshot_stays_as_it_is(strings):
     before = ix.snapshot()
     ix.upsert(random_codes(40, seed=1), named(ids[:40]), labels=["new"] * 40)
     middle = ix.snapshot()
-    ix.remove(named(ids[30:200]))  # many: the rows are compacted
-    ix.add(random_codes(3000, seed=2), named(range(300, 3300)))  # and every array moves
+    ix.remove(named(ids[30:200]))  # enough to compact the rows
+    ix.add(random_codes(3000, seed=2), named(range(300, 3300)))  # every array is reallocated
 
     np.testing.assert_array_equal(before.get(named(ids)), B)
     assert before.labels_of(named(ids)).tolist() == [f"old {i}" for i in ids]
@@ -68,7 +63,7 @@ def test_a_snapshot_stays_as_it_is(strings):
     assert N.tolist() == named(ids[:5])
 
 
-def test_an_id_that_is_removed_and_added_again_is_found_in_every_snapshot():
+def test_every_snapshot_finds_its_own_row_of_an_id_that_was_replaced():
     B = random_codes(6)
     ix = HammingIndex(64)
     ix.add(B[:3], [5, 3, 4])
@@ -82,8 +77,8 @@ def test_an_id_that_is_removed_and_added_again_is_found_in_every_snapshot():
     assert found == [B[1].tolist(), None, B[3].tolist(), None, B[4].tolist(), None, B[5].tolist()]
 
 
-def test_hits_labels_and_codes_of_a_snapshot_fit_each_other_while_others_write():
-    """Each code says its own label: its first byte."""
+def test_hits_labels_and_codes_of_a_snapshot_are_consistent_while_others_write():
+    """The label of a code is its first byte."""
     rng = np.random.default_rng(0)
     ids = mixed_ids(2000)
     ix = HammingIndex(64)
@@ -122,7 +117,7 @@ def test_hits_labels_and_codes_of_a_snapshot_fit_each_other_while_others_write()
     assert not failures, failures[0]
 
 
-def test_sampled_ids_are_there_and_differ():
+def test_sampled_ids_are_distinct_and_not_deleted():
     ix = HammingIndex(64)
     assert len(ix.snapshot().sample_ids(5, np.random.default_rng(0))) == 0
     ix.add(random_codes(100))
@@ -133,7 +128,7 @@ def test_sampled_ids_are_there_and_differ():
     assert len(ix.snapshot().sample_ids(1000, np.random.default_rng(0))) == 50
 
 
-def test_a_write_that_fails_half_way_changes_nothing(monkeypatch):
+def test_an_interrupted_write_changes_nothing(monkeypatch):
     B, ids = random_codes(60), mixed_ids(50)
     ix = HammingIndex(64)
     ix.add(B[:50], ids)
@@ -151,49 +146,3 @@ def test_a_write_that_fails_half_way_changes_nothing(monkeypatch):
     ix.add(B[50:], np.arange(200, 210)[::-1])
     np.testing.assert_array_equal(ix.get(ix.ids), B)
     assert 105 not in ix
-
-
-# --- copies -----------------------------------------------------------------------------------------------
-
-
-def dumped(ix, tmp_path):
-    joblib.dump(ix, tmp_path / "ix.joblib")
-    return joblib.load(tmp_path / "ix.joblib")
-
-
-@pytest.mark.parametrize("kind", ["copy", "deepcopy", "pickle", "joblib"])
-def test_a_copy_is_equal_and_then_goes_its_own_way(kind, tmp_path):
-    ways = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda ix: pickle.loads(pickle.dumps(ix))}
-    ways["joblib"] = lambda ix: dumped(ix, tmp_path)
-    B = random_codes(30)
-    ix = HammingIndex(64, model="0123456789abcdef")
-    ix.add(B[:9], mixed_ids(10)[:9], labels=np.arange(9.0))
-    ix.add(B[9:10], [9], labels=[9.0])  # from the second time on there is room behind the rows
-    if kind != "copy":
-        ix.remove([5])
-    twin = ways[kind](ix)
-    assert (twin.n_bits, twin.mode, twin.model) == (64, "exact", "0123456789abcdef")
-    assert twin.ids.tolist() == ix.ids.tolist()
-    assert twin.labels_of(twin.ids).tolist() == ix.labels_of(ix.ids).tolist()
-    twin.add(B[10:11], [77])
-    ix.add(B[20:21], [88])  # the same place in memory, if they shared any
-    assert 77 not in ix
-    assert 88 not in twin
-    np.testing.assert_array_equal(twin.get([77]), B[10:11])
-    np.testing.assert_array_equal(ix.get([88]), B[20:21])
-    twin.add(B[11:12])
-    assert 78 in twin  # running numbers go on where they were
-
-
-def test_an_index_is_freed_when_it_is_dropped():
-    """Not at some later collection of cycles: it may be gigabytes."""
-    ix = HammingIndex(64)
-    ix.add(random_codes(5000))
-    ix.search(random_codes(100), 1)
-    codes_of = weakref.ref(ix.snapshot())
-    gc.disable()
-    try:
-        del ix
-        assert codes_of() is None
-    finally:
-        gc.enable()

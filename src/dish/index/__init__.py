@@ -1,7 +1,7 @@
-"""Exact search over packed codes: ``HammingIndex``.
+"""Exact search over packed codes: ``HammingIndex``, which publishes an immutable ``Snapshot`` after every write.
 
-``hamming`` writes and publishes ``snapshot``s, which answer. ``views`` make them fast (``grouping``, ``multiindex``)
-where ``scan`` would go through all rows; ``ids``, ``vocabulary`` and ``words`` hold what a row is.
+A snapshot searches by ``scan`` or, faster, by ``accelerators``: ``grouping`` of equal codes, ``multiindex`` hashing.
+``merge`` combines partial results; ``ids``, ``hashtable`` and ``label_table`` hold ids and labels; ``files`` saves.
 """
 
 from dish.index.hamming import HammingIndex

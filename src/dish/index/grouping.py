@@ -1,4 +1,4 @@
-"""Groups of equal codes, and answers in groups expanded to rows."""
+"""Group rows with equal codes, and expand search results from groups to rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dish.numba_lazy import njit
 
 @njit(nogil=True, cache=True)
 def group(slots: Any, B: Any, most: int) -> Any:
-    """Rows of B by equal code: (first row of each group, group of each row); nothing beyond ``most`` groups.
+    """Group the rows of B by code; return the first row of each group and the group of each row.
 
-    Groups are numbered in the order in which their codes first appear.
+    Groups are numbered by first appearance. With more than ``most`` groups, both arrays are empty.
     """
     first = np.empty(most, np.int32)
     member_of = np.empty(len(B), np.int32)
@@ -37,7 +37,7 @@ def group(slots: Any, B: Any, most: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def list_members(member_of: Any, u: int) -> Any:
-    """(starts, members): the rows of group g are members[starts[g]:starts[g + 1]], ascending."""
+    """Return (starts, members): the rows of group g are members[starts[g] : starts[g + 1]], ascending."""
     starts = np.zeros(u + 1, np.int32)
     for g in member_of:
         starts[g + 1] += 1
@@ -53,7 +53,7 @@ def list_members(member_of: Any, u: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
-    """Groups by key (n_queries, ≥ k groups or all of them) → the k first rows by key, then by row."""
+    """Return the k best rows by key, then by row, from the best groups; G has at least k groups, or all of them."""
     keys = np.empty((len(D), k), D.dtype)
     rows = np.empty((len(D), k), np.int64)
     marks = np.empty(0, np.uint64)
@@ -64,7 +64,7 @@ def expand(D: Any, G: Any, starts: Any, members: Any, k: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def count_rows(found: Any, G: Any, starts: Any) -> Any:
-    """Rows per query of the groups within the radius, as ``scan.within`` has them."""
+    """Return the number of rows in the groups that ``scan.within`` found for each query."""
     n_rows = np.zeros(len(found), np.int64)
     c = 0
     for i in range(len(found)):
@@ -76,7 +76,7 @@ def count_rows(found: Any, G: Any, starts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def expand_all(found: Any, D: Any, G: Any, n_rows: Any, starts: Any, members: Any, keys: Any, rows: Any) -> None:
-    """Groups within the radius → the first ``n_rows`` of each query in the same form, into ``keys`` and ``rows``."""
+    """Write the first n_rows[i] rows of the groups found for query i to ``keys`` and ``rows``, query after query."""
     marks = np.empty(0, np.uint64)
     c, p = 0, np.int64(0)
     for i in range(len(found)):
@@ -88,7 +88,7 @@ def expand_all(found: Any, D: Any, G: Any, n_rows: Any, starts: Any, members: An
 
 @njit(nogil=True, cache=True)
 def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, marks: Any) -> Any:
-    """Fill keys and rows from groups in ascending order of key; rows of equal key ascend."""
+    """Fill keys and rows from groups sorted by key; rows with equal keys ascend. ``marks`` is a reusable bitmap."""
     place, i = 0, 0
     while place < len(rows):
         j, total = i, 0
@@ -115,7 +115,7 @@ def _expand(d: Any, g: Any, starts: Any, members: Any, keys: Any, rows: Any, mar
 
 @njit(nogil=True, cache=True)
 def _sorted_members(g: Any, starts: Any, members: Any, total: int) -> Any:
-    """All members of some groups, ascending."""
+    """Return all members of the groups, ascending, by sorting."""
     rows = np.empty(total, np.int64)
     c = 0
     for x in g:
@@ -128,9 +128,9 @@ def _sorted_members(g: Any, starts: Any, members: Any, total: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any) -> None:
-    """The first members of some groups, ascending, by one bit per row; with many rows this costs less than sorting.
+    """Write the first members of the groups, ascending, by a bitmap over all rows: cheaper than sorting many rows.
 
-    All marks are zero before and after.
+    ``marks`` is all zero before and after.
     """
     one = np.uint64(1)
     for x in g:
@@ -141,7 +141,7 @@ def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any)
         word = marks[w]
         marks[w] = 0
         n, u = np.int64(popcount(word)), 0
-        if c + 4 <= len(rows):  # four places, needed or not: what is not is written over by the next word
+        if c + 4 <= len(rows):  # always write four: the next word overwrites the surplus
             for u in range(4):
                 rows[c + u] = 64 * w + np.int64(popcount((word & (~word + one)) - one))
                 word &= word - one
@@ -155,8 +155,8 @@ def _members_by_bitmap(g: Any, starts: Any, members: Any, marks: Any, rows: Any)
 
 @njit(nogil=True, cache=True)
 def _first_merged(g: Any, starts: Any, members: Any, k: int) -> Any:
-    """The first k members of some groups, ascending: a heap of the k lowest rows so far."""
-    heap = [np.int64(-members[starts[g[0]]])]  # negated: the highest of them on top
+    """Return the first k members of the groups, ascending, by a heap of the k lowest rows so far."""
+    heap = [np.int64(-members[starts[g[0]]])]  # negated, so that the highest row is on top
     heap.pop()
     for x in g:
         for s in range(starts[x], starts[x + 1]):
@@ -166,7 +166,7 @@ def _first_merged(g: Any, starts: Any, members: Any, k: int) -> Any:
             elif row < -heap[0]:
                 heapq.heapreplace(heap, -row)
             else:
-                break  # members ascend: the rest are higher still
+                break  # members ascend: all later ones are higher
     rows = -np.array(heap)
     rows.sort()
     return rows

@@ -1,4 +1,4 @@
-"""HammingIndex: exact search over packed codes, with ids, labels, filters and files."""
+"""HammingIndex: search over packed codes, with ids, labels, filters and files."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
+from dish.codes import to_words, word_layout
 from dish.errors import InputError, ModelFileError
 from dish.ids_and_labels import Ids, as_ids, as_labels
-from dish.index.accelerators import Groups, Lists, require_faiss
+from dish.index.accelerators import GroupedCodes, InvertedLists, require_faiss
 from dish.index.files import from_arrays, to_arrays
-from dish.index.snapshot import MakeView, Snapshot
-from dish.index.words import to_words, words_of
+from dish.index.snapshot import MakeAccelerator, Snapshot
 from dish.io import modelfile
 
 MOST_ROWS = 2**31 - 1
 
 
 class HammingIndex:
-    """Packed codes with ids: nearest codes, codes within a radius, filters, removal, files.
+    """Search packed codes: the k nearest, or all within a radius.
 
-    Exact unless ``mode="approximate"``. Of rows at equal distance the one inserted first comes first; an upserted
-    row counts as newly inserted. Threads may search while others write: a search sees the index as it was when it
-    began, and nothing waits for it. Where several answers belong together (hits, their labels, their codes), ask
-    one ``snapshot()`` for all of them. Copies, pickles and joblib dumps are independent of the original.
+    Exact unless ``mode="approximate"``. Rows at equal distance come in insertion order; an upserted row counts as
+    newly inserted. Threads may search while others write: a search sees the index as it was when the search began,
+    and writers do not wait for it. Take results that must be consistent (hits, their labels, their codes) from one
+    ``snapshot()``. Copies, pickles and joblib dumps are independent of the original.
 
-    Learned codes repeat: rows with equal codes are grouped, the distinct codes are searched, and the groups
-    found are expanded to rows. Grouping happens by itself, in a search, once scanning the rows that are not
-    grouped yet has cost as much as grouping does; adding never pays for it.
+    Learned codes repeat. Rows with equal codes are therefore grouped, the distinct codes are searched, and the groups
+    found are expanded to rows. A search groups the rows once scanning them has cost as much as grouping does; ``add``
+    never groups.
 
     Parameters
     ----------
     n_bits : int, default=64
         Code length; need not be a multiple of 8.
     mode : "exact" or "approximate", default="exact"
-        "approximate" looks only into the ``n_probe`` lists nearest to a query (faiss IndexBinaryIVF, ``pip install
-        'dish-hash[faiss]'``): for tens of millions of rows. ``measure_recall`` says what it misses.
-        ``radius_search`` stays exact.
+        "approximate" searches only the ``n_probe`` inverted lists nearest to a query (faiss IndexBinaryIVF, ``pip
+        install 'dish-hash[faiss]'``). It is meant for tens of millions of rows. ``measure_recall`` measures the
+        loss. ``radius_search`` is exact in both modes.
     n_lists : int or None, default=None
-        Lists of the approximate mode; None: four times the square root of the rows.
+        Number of lists in the approximate mode; None: four times the square root of the number of rows.
     n_probe : int or None, default=None
-        Lists looked into; None: a sixteenth of them.
+        Number of lists searched per query; None: a sixteenth of them.
     model : str or None, default=None
-        ``fingerprint_`` of the hasher that made the codes, kept in the file. ``check_model`` refuses another hasher's
-        codes; None: unknown, nothing is checked.
+        ``fingerprint_`` of the hasher that made the codes; saved with the index. ``check_model`` then rejects codes
+        of other hashers. None: unknown, not checked.
 
     Attributes
     ----------
     ids : int64 or object (n,)
-        The ids, in the order of insertion.
+        The ids in insertion order.
 
     Notes
     -----
-    Beside faiss's IndexBinaryFlat: codes have the same layout (``np.packbits``), but ``n_bits`` counts bits and need
-    not be a multiple of 8, ``radius`` means ≤ (``range_search`` means <), answers with fewer than k rows are shorter
-    (not padded with −1), and there is nothing to train.
+    Differences from faiss's IndexBinaryFlat: ``n_bits`` need not be a multiple of 8; ``radius`` is inclusive
+    (``range_search`` is exclusive); results with fewer than k rows are shorter instead of padded with −1. The codes
+    have the same layout (``np.packbits``).
 
     Examples
     --------
@@ -91,23 +91,24 @@ class HammingIndex:
         self.model = modelfile.check_fingerprint("model", model)
         if self.mode == "approximate":
             require_faiss()
-        self._lock = threading.RLock()  # held by writers; readers take the snapshot as it is
+        self._lock = threading.RLock()  # held by writers; readers use the current snapshot
         self._next_id = 0
-        word, n_words = words_of(self.n_bits)
-        self._make_view: MakeView = (  # not a method: a snapshot must not keep its index alive
-            partial(Groups.of, n_bits=self.n_bits)
+        word, n_words = word_layout(self.n_bits)
+        self._make_accelerator: MakeAccelerator = (  # not a method: a snapshot must not keep its index alive
+            partial(GroupedCodes.of, n_bits=self.n_bits)
             if self.mode == "exact"
-            else partial(Lists.of, n_lists=self.n_lists, n_probe=self.n_probe)
+            else partial(InvertedLists.of, n_lists=self.n_lists, n_probe=self.n_probe)
         )
-        self._now = Snapshot.of(self.n_bits, self._make_view, np.empty((0, n_words), word), np.empty(0, np.int64))
+        no_codes, no_ids = np.empty((0, n_words), word), np.empty(0, np.int64)
+        self._now = Snapshot.of(self.n_bits, self._make_accelerator, no_codes, no_ids)
 
     # --- content ---
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now, for answers that belong together: it stays as it is whatever is written later.
+        """Return the current state of the index; later writes do not change it.
 
-        It has ``search``, ``radius_search``, ``radius_count``, ``get``, ``labels_of``, ``ids``, ``sample_ids``,
-        ``len`` and ``in``.
+        A snapshot has ``search``, ``radius_search``, ``radius_count``, ``get``, ``labels_of``, ``ids``,
+        ``sample_ids``, ``len`` and ``in``.
         """
         return self._now
 
@@ -122,61 +123,61 @@ class HammingIndex:
 
     @property
     def ids(self) -> Ids:
-        """The ids, in the order of insertion."""
+        """The ids in insertion order."""
         return np.array(self._now.ids)
 
     def get(self, ids: ArrayLike) -> NDArray[np.uint8]:
-        """The codes of some ids, uint8 (n, ceil(n_bits / 8))."""
+        """Return the codes of some ids, uint8 (n, ceil(n_bits / 8))."""
         return self._now.get(ids)
 
     def labels_of(self, ids: ArrayLike) -> NDArray[Any]:
-        """The labels of some ids; None for a row without one (the array is then one of objects)."""
+        """Return the labels of some ids; None for a row without a label (the array then has dtype object)."""
         return self._now.labels_of(ids)
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes held: codes, what speeds up the search, ids with their look-up, labels."""
+        """Return the bytes held by codes, search accelerators, ids with their lookup, and labels."""
         return self._now.nbytes()
 
     def check_model(self, fingerprint: str | None, what: str = "the model") -> None:
-        """Refuse the codes of another model than this index's: ModelMismatchError names both (``what``: whose codes).
+        """Raise ModelMismatchError if the codes come from another model; ``what`` names their source in the message.
 
-        Nothing is checked, and a line of the log says so, where either is unknown.
+        If either model is unknown, nothing is checked and a line is logged.
         """
         modelfile.check_same_model(self.model, fingerprint, "the index", what)
 
     # --- writing ---
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None, labels: ArrayLike | None = None) -> None:
-        """Append packed codes. An id that is there already is an error, and then nothing is added.
+        """Append packed codes. If an id is already in the index, raise InputError and add nothing.
 
-        ``ids``: whole numbers or strings, one kind per index; None: running numbers. ``labels``: one number or string
-        per row, each kept as it is; None, NaN or NaT for a row without a label.
+        ``ids`` are integers or strings, one kind per index; None: consecutive integers. ``labels`` are numbers or
+        strings, one per row, and keep their type; None, NaN or NaT: no label.
         """
-        words, values = self._rows_given(codes, labels)
+        words, values = self._check_rows(codes, labels)
         with self._lock:
             given = self._new_ids(ids, len(words))
             there = self._now.rows_of(given) >= 0
             if there.any():
-                raise InputError(f"id {given[there].tolist()[0]!r} is in the index already; upsert replaces it")
+                raise InputError(f"id {given[there].tolist()[0]!r} is already in the index; upsert replaces it")
             self._append(self._now, words, given, values)
 
     def upsert(self, codes: ArrayLike, ids: ArrayLike, labels: ArrayLike | None = None) -> None:
-        """Add codes, replacing those of ids that are there (with their labels)."""
-        words, values = self._rows_given(codes, labels)
+        """Append packed codes, replacing rows with the same ids (and their labels)."""
+        words, values = self._check_rows(codes, labels)
         with self._lock:
             given = self._new_ids(ids, len(words))
             there = self._now.rows_of(given)
             self._append(self._now.without(there[there >= 0]), words, given, values)
 
     def remove(self, ids: ArrayLike) -> int:
-        """Remove rows by id; ids that are not there are ignored. The number of rows removed."""
+        """Remove rows by id, ignoring unknown ids; return the number of rows removed."""
         with self._lock:
             found = self._now.rows_of(as_ids(ids))
             found = np.unique(found[found >= 0])
             self._publish(self._now.without(found))
             return len(found)
 
-    def _rows_given(self, codes: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], list[Any] | None]:
+    def _check_rows(self, codes: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], list[Any] | None]:
         words = to_words(codes, self.n_bits, "codes")
         return words, as_labels(labels, len(words))
 
@@ -185,38 +186,38 @@ class HammingIndex:
             raise InputError(f"an index holds at most {MOST_ROWS:,} rows")
         if not len(words):
             return
-        if not rows.n and rows.ids_.dtype != ids.dtype:  # an empty index takes either kind of ids
-            rows = Snapshot.of(self.n_bits, self._make_view, rows.codes, np.empty(0, ids.dtype))
+        if not rows.n and rows.ids_.dtype != ids.dtype:  # an empty index accepts either kind of id
+            rows = Snapshot.of(self.n_bits, self._make_accelerator, rows.codes, np.empty(0, ids.dtype))
         try:
             extended = rows.extended(words, ids, labels)
         except BaseException:
-            self._now = self._now.compacted()  # what was shared may hold half of the new rows
+            self._now = self._now.compacted()  # a new generation: the shared one may hold some of the new rows
             raise
         if ids.dtype == np.int64:
             self._next_id = max(self._next_id, int(ids.max()) + 1)
         self._publish(extended)
 
     def _publish(self, rows: Snapshot) -> None:
-        """Make these rows the content; compact once deleted rows exceed √n."""
+        """Make a snapshot the current one; compact it once more than √n rows are deleted."""
         many = len(rows.deleted) > 64 and len(rows.deleted) ** 2 > rows.n
         self._now = rows.compacted() if many or (rows.n and not len(rows)) else rows
 
     def _new_ids(self, ids: ArrayLike | None, n: int) -> Ids:
-        """The ids of n rows to come: of the index's kind, none twice."""
+        """Validate the ids of n new rows: of the index's kind, without duplicates."""
         strings = self._now.ids_.dtype == object
         if ids is None:
             if strings and self._now.n:
-                raise InputError("ids must be given: this index has strings as ids")
+                raise InputError("ids must be given: the ids of this index are strings")
             return np.arange(self._next_id, self._next_id + n)
         given = as_ids(ids, n)
         if n and self._now.n and (given.dtype == object) != strings:
-            kinds = ("strings", "whole numbers")
-            raise InputError(f"ids must be {kinds[not strings]} as those of the index are, got {kinds[strings]}")
+            kinds = ("strings", "integers")
+            raise InputError(f"ids must be {kinds[not strings]} like the ids in the index, got {kinds[strings]}")
         if len(given) > 1 and not (given[1:] > given[:-1]).all():
             ordered = np.sort(given)
-            twice = ordered[1:][ordered[1:] == ordered[:-1]]
-            if len(twice):
-                raise InputError(f"id {twice.tolist()[0]!r} is given twice")
+            repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+            if len(repeated):
+                raise InputError(f"ids must be distinct, but {repeated.tolist()[0]!r} occurs twice")
         return given
 
     # --- searching ---
@@ -226,55 +227,55 @@ class HammingIndex:
         queries: ArrayLike,
         k: int = 10,
         ids: ArrayLike | None = None,
-        mode: str = "hamming",
+        method: str = "hamming",
         shortlist: int | None = None,
     ) -> tuple[NDArray[Any], Ids]:
-        """The k best rows of every query: (D, I), both (n_queries, min(k, rows)).
+        """Return the k best rows of every query as (D, I).
 
         Parameters
         ----------
         queries : uint8 (n_queries, ceil(n_bits / 8)) or float (n_queries, n_bits)
-            Packed codes; for the asymmetric modes real outputs.
+            Packed codes for "hamming"; a hasher's real outputs (``decision_function``) for the other methods.
         k : int, default=10
-            How many. An index with fewer rows returns all of them: there is no padding.
+            Number of rows per query. If the index has fewer rows, all are returned, without padding.
         ids : ids or None, default=None
-            Search among these only. Ids that are not in the index are ignored.
-        mode : "hamming", "asymmetric" or "rerank", default="hamming"
-            "hamming": D int32, the distances, ascending. "asymmetric": D float32, inner products of the real
-            outputs of a hasher (``decision_function``) with the stored ±1 codes, descending; exact. "rerank":
-            the same order, but only among the ``shortlist`` rows nearest by the signs of the outputs.
+            Search only among these ids. Unknown ids are ignored.
+        method : "hamming", "asymmetric" or "rerank", default="hamming"
+            "hamming": by Hamming distance, ascending; D is int32. "asymmetric": by the inner product of the outputs
+            and the stored ±1 codes, descending; D is float32. "rerank": by the same inner product, but only among the
+            ``shortlist`` rows that are nearest to the signs of the outputs.
         shortlist : int or None, default=None
-            None: ten times k, at least 100.
+            Candidates per query for "rerank"; None: 10 k, at least 100.
 
         Returns
         -------
-        D, I : (n_queries, min(k, rows)) each
-            Distances or products, and ids.
+        D, I : arrays (n_queries, min(k, rows))
+            Distances or inner products, and ids.
         """
-        return self._now.search(queries, k, ids, mode, shortlist)
+        return self._now.search(queries, k, ids, method, shortlist)
 
     def radius_search(
         self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
-        """All rows at distance ≤ ``radius``: (lims, D, I), those of query i at lims[i]:lims[i + 1].
+        """Return all rows at distance ≤ ``radius`` as (lims, D, I); query i has the entries lims[i] : lims[i + 1].
 
-        Exact in every mode. Ordered by distance, then by insertion. ``limit``: at most so many per query, the first
-        of them; where many rows share a code that saves most of the work. ``radius_count`` says how many there are.
+        Exact in both modes; sorted by distance, then by insertion order. ``limit`` keeps only the first rows of each
+        query, which saves most of the work if many rows share a code. ``ids`` restricts the search to these ids.
         """
         return self._now.radius_search(queries, radius, ids, limit)
 
     def radius_count(self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None) -> NDArray[np.int64]:
-        """How many rows are at distance ≤ ``radius`` of every query, without listing them."""
+        """Return the number of rows at distance ≤ ``radius`` for every query, without listing them."""
         return self._now.radius_count(queries, radius, ids)
 
     def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
-        """The share of the k nearest that ``search`` finds, against an exact scan; ties count as found."""
+        """Return the share of the k nearest rows that ``search`` finds, compared with a scan; ties count as found."""
         return self._now.measure_recall(queries, k)
 
     # --- files and copies ---
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to one file, atomically, with a checksum and without pickle."""
+        """Write the index to one file: atomic, with a checksum, without pickle."""
         state = self.__getstate__()
         arrays = state.pop("arrays")
         modelfile.save(path, "HammingIndex", state, arrays)
@@ -283,9 +284,8 @@ class HammingIndex:
     def load(cls, path: str | os.PathLike[str], mmap: bool = False, verify: bool | None = None) -> Self:
         """Read an index written by ``save``.
 
-        With ``mmap`` the codes and ids stay in the file and are read as the search touches them; the first write
-        brings them into memory. The checksum is verified unless the file is mapped: verifying reads all of it.
-        ``verify`` overrides this.
+        ``mmap=True`` leaves codes and ids in the file until a search reads them; the first write copies them into
+        memory. ``verify`` says whether to verify the checksum, which reads the whole file; None: unless ``mmap``.
         """
         kind, content, arrays = modelfile.read(path, mmap=mmap, verify=not mmap if verify is None else verify)
         if kind != "HammingIndex":
@@ -294,11 +294,11 @@ class HammingIndex:
         try:
             index.__setstate__({**content, "arrays": arrays})
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{path} is no index of this version of dish: {error}") from None
+            raise ModelFileError(f"{path} is not a valid index file: {error}") from None
         return index
 
     def __getstate__(self) -> dict[str, Any]:
-        """What makes up the index: for files, and for copies, which share memory until one of them is written to."""
+        """Return the state for files and copies; a copy shares memory with the original until one of them changes."""
         with self._lock:
             rows, next_id, model = self._now, self._next_id, self.model
         arrays = {name: np.asarray(a).view(np.ndarray) for name, a in to_arrays(rows).items()}
@@ -309,5 +309,5 @@ class HammingIndex:
     def __setstate__(self, state: dict[str, Any]) -> None:
         fitted = state["fitted"]
         self.__init__(**state["init"], model=fitted.get("model"))  # type: ignore[misc]
-        self._now = from_arrays(state["arrays"], int(fitted["rows"]), self.n_bits, self._make_view)
+        self._now = from_arrays(state["arrays"], int(fitted["rows"]), self.n_bits, self._make_accelerator)
         self._next_id = int(fitted["next_id"])

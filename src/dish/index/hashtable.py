@@ -1,4 +1,7 @@
-"""A hash table of rows by key: ``slots`` holds rows of ``keys`` (n, w), −1 where free."""
+"""A hash table from keys to rows, as compiled functions.
+
+``slots`` holds row indices, −1 where free; ``keys`` (n, w) holds the key of every row. Collisions probe linearly.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,17 @@ from numpy.typing import NDArray
 from dish.numba_lazy import njit
 
 
+def empty_slots(n: int) -> NDArray[np.int32]:
+    """Return a table for n keys that is at most half full; its size is a power of two."""
+    return np.full(1 << max(4, (2 * n - 1).bit_length()), -1, np.int32)
+
+
 @njit(nogil=True, cache=True)
 def slot_of(slots: Any, keys: Any, key: Any) -> Any:
-    """Where a key is, or would go."""
+    """Return the slot that holds ``key``, or the free slot where it belongs."""
     h = np.uint64(0)
     for w in range(len(key)):
-        h ^= np.uint64(key[w])  # MurmurHash3's mixing: every bit of a key counts, also where only high ones differ
+        h ^= np.uint64(key[w])  # the final mix of MurmurHash3: every bit of the key affects the slot
         h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
         h ^= h >> np.uint64(33)
@@ -33,7 +41,7 @@ def slot_of(slots: Any, keys: Any, key: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def put(slots: Any, keys: Any, start: int, stop: int) -> Any:
-    """Enter rows start … stop − 1; a row replaces an earlier one with its key. Those replaced, −1 where none was."""
+    """Insert rows start … stop − 1; return the earlier row with the same key that each one replaces, or −1."""
     earlier = np.empty(stop - start, np.int32)
     for i in range(start, stop):
         s = slot_of(slots, keys, keys[i])
@@ -44,13 +52,8 @@ def put(slots: Any, keys: Any, start: int, stop: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def find(slots: Any, keys: Any, wanted: Any) -> Any:
-    """The rows of some keys; −1 for a key that is not there."""
+    """Return the row of each wanted key, −1 if it is absent."""
     rows = np.empty(len(wanted), np.int64)
     for i in range(len(wanted)):
         rows[i] = slots[slot_of(slots, keys, wanted[i])]
     return rows
-
-
-def empty_slots(n: int) -> NDArray[np.int32]:
-    """A table for n keys, at most half full."""
-    return np.full(1 << max(4, (2 * n - 1).bit_length()), -1, np.int32)

@@ -1,4 +1,4 @@
-"""Rows by id: the look-ups that the snapshots of a generation share, and string ids as one text."""
+"""Find rows by id, for all snapshots of a generation; and string ids as one text for files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dish.index import hashtable
 
 
 class IntegerLookup:
-    """Rows of integer ids, by a hash table.
+    """Rows by integer id, in a hash table.
 
-    It only grows, and is read for any snapshot of its generation: a row that a later one replaced is still found.
+    It only grows and serves every snapshot of its generation: an older snapshot still finds the row that a later
+    one replaced.
     """
 
     def __init__(self) -> None:
@@ -26,11 +27,11 @@ class IntegerLookup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table."""
+        """Size of the table in bytes."""
         return 0 if self._slots is None else self._slots.nbytes
 
     def add(self, ids: Ids, start: int, stop: int) -> None:
-        """Enter rows start … stop − 1; a table that is too small is made again from all rows."""
+        """Insert rows start … stop − 1; a table that is too small is rebuilt from all rows."""
         with self._lock:
             if self._slots is None or 2 * stop > len(self._slots):
                 self._slots, start = hashtable.empty_slots(stop + stop // 4), 0
@@ -40,16 +41,16 @@ class IntegerLookup:
             self._ids = ids
 
     def find(self, ids: Ids, n: int) -> NDArray[np.int64]:
-        """Rows of ids among the first n rows; −1 for ids that are not there."""
+        """Return the row of each id among the first n rows, −1 if it is absent."""
         if self._slots is None:
             return np.full(len(ids), -1)
         with self._lock:
             found = hashtable.find(self._slots, self._ids[:, None], ids[:, None])
-            return _before(found, n, self._replaced)
+            return _rows_before(n, found, self._replaced)
 
 
 class StringLookup:
-    """Rows of string ids, by a dictionary; shared in the same way."""
+    """Rows by string id, in a dictionary; shared by snapshots like ``IntegerLookup``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,12 +59,12 @@ class StringLookup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the dictionary, its keys among them."""
+        """Size of the dictionary and its keys in bytes."""
         with self._lock:
             return sys.getsizeof(self._rows) + sum(map(sys.getsizeof, self._rows)) + 32 * len(self._rows)
 
     def add(self, ids: Ids, start: int, stop: int) -> None:
-        """Enter rows start … stop − 1."""
+        """Insert rows start … stop − 1."""
         with self._lock:
             for row, one in enumerate(ids[start:stop], start):
                 earlier = self._rows.get(one)
@@ -72,14 +73,14 @@ class StringLookup:
                 self._rows[one] = row
 
     def find(self, ids: Ids, n: int) -> NDArray[np.int64]:
-        """Rows of ids among the first n rows; −1 for ids that are not there."""
+        """Return the row of each id among the first n rows, −1 if it is absent."""
         with self._lock:
             found = np.fromiter((self._rows.get(one, -1) for one in ids), np.int64, len(ids))
-            return _before(found, n, self._replaced)
+            return _rows_before(n, found, self._replaced)
 
 
-def _before(found: NDArray[np.int64], n: int, replaced: dict[int, int]) -> NDArray[np.int64]:
-    """Each row, or the last one before row n that had the same id."""
+def _rows_before(n: int, found: NDArray[np.int64], replaced: dict[int, int]) -> NDArray[np.int64]:
+    """Replace each row ≥ n by the last row before n that had the same id, −1 if there is none."""
     for i in np.flatnonzero(found >= n).tolist():
         row = int(found[i])
         while row >= n:
@@ -89,13 +90,13 @@ def _before(found: NDArray[np.int64], n: int, replaced: dict[int, int]) -> NDArr
 
 
 def to_text(ids: Ids) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Strings as one text and where each ends in it."""
+    """Return string ids as one UTF-8 text and the end of each id in it."""
     parts = [one.encode("utf-8", "surrogatepass") for one in ids]
     return np.frombuffer(b"".join(parts), np.uint8), np.cumsum([len(p) for p in parts], dtype=np.int64)
 
 
 def from_text(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> Ids:
-    """The strings of such a text."""
+    """Return the string ids of such a text."""
     whole, start = bytes(text), 0
     ids = np.empty(len(ends), object)
     for i, end in enumerate(ends.tolist()):

@@ -1,4 +1,4 @@
-"""Answers of the kernels: over all queries, merged over stretches of rows, without deleted rows."""
+"""Run scans over all queries, and merge results that cover parts of the queries or parts of the rows."""
 
 from __future__ import annotations
 
@@ -8,63 +8,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import threads
-from dish.codes import distances
+from dish import numba_lazy, threads
 from dish.index import scan
-from dish.numba_lazy import pays
 
-Kernel = Callable[..., Any]  # (queries, codes, k) → keys and rows, ascending by key, then by row
-ROWS = 1 << 18  # per thread at least, where threads share the rows of one query: it must pay to wake one
+Scan = Callable[..., Any]  # ``scan.nearest`` or ``scan.best_scores``: (Q, B, k) → keys and rows
+ROWS = 1 << 18  # least rows per thread when threads split the rows: fewer do not repay waking a thread
 
 
-def run(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
-    """A kernel over all queries."""
-    if kernel is scan.nearest and not pays(kernel, len(Q) * len(B)):
-        return nearest_of_few(Q, B, k)
+def k_best(kernel: Scan, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
+    """Return the k best rows of B for all queries."""
+    if kernel is scan.nearest and not numba_lazy.pays(kernel, len(Q) * len(B)):
+        return scan.nearest_numpy(Q, B, k)
     if kernel is scan.nearest and 0 < 2 * len(Q) <= threads.size(len(B) // ROWS):
-        return _over_rows(kernel, Q, B, k)
-    return stacked(scan.in_threads(kernel, Q, B, k, k=k) if k else [], len(Q), k)
+        return _split_rows(kernel, Q, B, k)
+    return stack(scan.over_queries(kernel, Q, B, k, k=k) if k else [], len(Q), k)
 
 
-def _over_rows(kernel: Kernel, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
-    """A kernel with few queries: the threads share the rows."""
+def _split_rows(kernel: Scan, Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
+    """Return the k best rows when there are fewer queries than threads: each thread scans a part of the rows."""
     size = -(-len(B) // threads.size(len(B) // ROWS))
     starts = range(0, len(B), size)
-    parts = scan.share_out(lambda i: kernel(Q, B[i : i + size], min(k, len(B[i : i + size]))), starts)
+    parts = scan.map_threads(lambda i: kernel(Q, B[i : i + size], min(k, len(B[i : i + size]))), starts)
     return merge([(D, R + i) for i, (D, R) in zip(starts, parts, strict=True)], len(Q), k)
 
 
-def run_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
-    """``scan.within`` over all queries."""
-    if not pays(scan.within, len(Q) * len(B)):
-        return within_few(Q, B, radius)
-    return joined(scan.in_threads(scan.within, Q, B, radius))
+def all_within(Q: NDArray[Any], B: NDArray[Any], radius: int) -> scan.InRadius:
+    """Return all rows of B within the radius of all queries."""
+    if not numba_lazy.pays(scan.within, len(Q) * len(B)):
+        return scan.within_numpy(Q, B, radius)
+    return concatenate(scan.over_queries(scan.within, Q, B, radius))
 
 
-def nearest_of_few(Q: NDArray[Any], B: NDArray[Any], k: int) -> scan.Found:
-    """``scan.nearest`` by NumPy."""
-    n, D, R = len(B), np.empty((len(Q), k), np.int32), np.empty((len(Q), k), np.int64)
-    for i in range(len(Q) if k else 0):
-        keys = distances(Q[i : i + 1], B)[0] * n + np.arange(n)  # by distance, then by row
-        D[i], R[i] = np.divmod(np.sort(np.partition(keys, k - 1)[:k]), n)
-    return D, R
-
-
-def within_few(Q: NDArray[Any], B: NDArray[Any], radius: int) -> Any:
-    """``scan.within`` by NumPy."""
-    found, parts = np.zeros(len(Q), np.int64), [(np.empty(0, np.int32), np.empty(0, np.int64))]
-    for i in range(len(Q)):
-        d = distances(Q[i : i + 1], B)[0]
-        rows = np.flatnonzero(d <= radius)
-        rows = rows[np.argsort(d[rows], kind="stable")]
-        found[i] = len(rows)
-        parts.append((d[rows].astype(np.int32), rows))
-    D, R = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return found, D, R
-
-
-def stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:
-    """Answers to one part of the queries after another, as one."""
+def stack(parts: list[scan.Found], n: int, k: int) -> scan.Found:
+    """Join the k best rows of consecutive parts of n queries."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -72,29 +48,31 @@ def stacked(parts: list[scan.Found], n: int, k: int) -> scan.Found:
     return np.concatenate([D for D, _ in parts]), np.concatenate([R for _, R in parts])
 
 
-def joined(parts: list[Any]) -> Any:
-    """The same of radius searches."""
+def concatenate(parts: list[Any]) -> scan.InRadius:
+    """Join the radius results of consecutive parts of the queries."""
     if len(parts) == 1:
-        return parts[0]
+        joined: scan.InRadius = parts[0]
+        return joined
     empty = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
-    return tuple(np.concatenate(arrays) for arrays in zip(empty, *parts, strict=True))
+    found, D, R = (np.concatenate(arrays) for arrays in zip(empty, *parts, strict=True))
+    return found, D, R
 
 
 def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
-    """Answers over one stretch of rows after another → the first k by key; a stable sort keeps rows in order."""
+    """Merge the best rows of consecutive parts of the rows into the k best; ties stay in row order."""
     if len(parts) < 2:
-        return parts[0] if parts else stacked([], n, 0)
+        return parts[0] if parts else stack([], n, 0)
     D, R = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
     order = np.argsort(D, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(D, order, 1), np.take_along_axis(R, order, 1)
 
 
-def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64], limit: int | None) -> Any:
-    """(how many, distances, rows) over stretches of rows → (lims, distances, rows) of the first ``limit`` of a query.
+def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64], limit: int | None) -> scan.InRadius:
+    """Merge the radius results of n queries over parts of the rows into (lims, distances, rows).
 
-    Deleted rows are left out.
+    Deleted rows are dropped, and each query keeps at most ``limit`` hits, the nearest first.
     """
-    found, D, R = joined(parts)
+    found, D, R = concatenate(parts)
     if len(parts) > 1 or len(deleted):
         query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
         alive = ~np.isin(R, deleted)
@@ -110,8 +88,8 @@ def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64], limit: in
     return lims, D, R
 
 
-def without(deleted: NDArray[np.int64], D: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
-    """The first k of each line that are not deleted; each line has that many."""
+def drop_deleted(deleted: NDArray[np.int64], D: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
+    """Return the first k rows of each query that are not deleted; every query must have that many."""
     if not len(deleted):
         return D, R
     alive = ~np.isin(R, deleted)
@@ -120,11 +98,11 @@ def without(deleted: NDArray[np.int64], D: NDArray[Any], R: NDArray[np.int64], k
 
 
 def rerank(F: NDArray[np.float64], codes: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
-    """The k best by inner product of each line of candidates."""
+    """Return the k rows with the largest inner products F_i·h among the candidates R[i] of each query."""
     k = min(k, R.shape[1])
-    R = np.sort(R, axis=1)  # equal scores in the order of rows
+    R = np.sort(R, axis=1)  # equal scores then come in row order
     parts = []
     for i in range(len(F) if k else 0):
         D, r = scan.best_scores(F[i : i + 1], codes[R[i]], k)
         parts.append((D, R[i][r]))
-    return stacked(parts, len(F), k)
+    return stack(parts, len(F), k)

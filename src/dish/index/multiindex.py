@@ -1,7 +1,8 @@
-"""Multi-index hashing: rows listed by a few bits of each of m words.
+"""Multi-index hashing (Norouzi et al., 2012): find codes within a radius through buckets of some of their bits.
 
-Of two codes at distance ≤ R, one of m words differs in at most R // m bits, and so do its lowest t bits: all rows
-within R lie in the buckets of those t bits that are that near.
+If two codes of m words differ in at most R bits, then at least one word differs in at most R // m bits, and so do its
+lowest t bits. Rows are listed by the lowest t bits of each word. A radius search looks only into the buckets whose
+bits differ from the query's in at most R // m places, and checks the distance of every row it finds there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from dish.numba_lazy import njit
 
 @njit(nogil=True, cache=True)
 def list_by_bits(B: Any, m: int, t: int) -> Any:
-    """(starts (m, 2^t + 1), order (m, n)): the rows whose word j ends in the bits x are order[j, starts[j, x]:…]."""
+    """List the rows by the lowest t bits of words 0 … m − 1: starts (m, 2^t + 1), order (m, n).
+
+    Bucket x of word j holds the rows order[j, starts[j, x] : starts[j, x + 1]].
+    """
     low = np.uint64((1 << t) - 1)
     starts = np.zeros((m, (1 << t) + 1), np.int32)
     order = np.empty((m, len(B)), np.int32)
@@ -38,7 +42,7 @@ def list_by_bits(B: Any, m: int, t: int) -> Any:
 
 
 def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
-    """All t-bit patterns of at most so many ones; None if there are more than ``most``."""
+    """Return all t-bit patterns with at most ``flips`` ones; None if there are more than ``most``."""
     if sum(comb(t, i) for i in range(flips + 1)) > most:
         return None
     ones = [sum(1 << b for b in bits) for i in range(flips + 1) for bits in combinations(range(t), i)]
@@ -47,7 +51,7 @@ def near_patterns(t: int, flips: int, most: int) -> NDArray[np.int64] | None:
 
 @njit(nogil=True, cache=True)
 def count_by_bits(Q: Any, starts: Any, patterns: Any) -> Any:
-    """Rows in the buckets of each query."""
+    """Return the number of rows in the buckets of each query."""
     low = np.uint64(starts.shape[1] - 2)
     count = np.zeros(len(Q), np.int64)
     for i in range(len(Q)):
@@ -60,7 +64,7 @@ def count_by_bits(Q: Any, starts: Any, patterns: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int) -> Any:
-    """As ``within``, looking into the buckets only."""
+    """Return what ``scan.within`` returns, looking only into the buckets."""
     low = np.uint64(starts.shape[1] - 2)
     found = np.zeros(len(Q), np.int64)
     d, rows = np.empty(1024, np.int32), np.empty(1024, np.int64)
@@ -86,7 +90,7 @@ def within_by_bits(Q: Any, B: Any, radius: int, starts: Any, order: Any, pattern
 def _pick_by_bits(
     q: Any, B: Any, radius: int, starts: Any, order: Any, patterns: Any, flips: int, d: Any, rows: Any, c: int
 ) -> int:
-    """Append the rows of one query's buckets that are within the radius, each once."""
+    """Append the rows in one query's buckets that are within the radius, each once; return the new count."""
     low = np.uint64(starts.shape[1] - 2)
     for j in range(len(starts)):
         for x in patterns:
@@ -97,7 +101,7 @@ def _pick_by_bits(
                 for w in range(B.shape[1]):
                     distance += popcount(B[row, w] ^ q[w])
                 if distance <= radius:
-                    again = False  # seen through an earlier word
+                    again = False  # whether a bucket of an earlier word held it
                     for e in range(j):
                         again |= popcount((B[row, e] ^ q[e]) & low) <= flips
                     if not again:

@@ -1,7 +1,8 @@
-"""Scans over packed codes, with answers in a stated order.
+"""Exhaustive scans over codes: the k nearest, all within a radius, the k largest inner products.
 
-Codes are words here, (n, w) unsigned integers. Every kernel runs on one thread and without Python's lock;
-``in_threads`` shares the queries out. Of equal keys (distances, negated scores) the lower row comes first.
+Codes are words (n, w), see ``codes.to_words``. Results are sorted by key (distance or negated score), then by row.
+The compiled kernels run on one thread and release the GIL; ``over_queries`` splits the queries between threads.
+``nearest_numpy`` and ``within_numpy`` return the same results as the kernels without compiling anything.
 """
 
 from __future__ import annotations
@@ -13,28 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import threads
-from dish.codes import byte_table, popcount
+from dish.codes import byte_table, distances, popcount
 from dish.numba_lazy import njit
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]  # keys and rows, both (n_queries, k)
+InRadius = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # hits per query; distances and rows
 
-BLOCK = 512  # codes whose distances are taken at a time: they stay in the first-level cache
-QUERIES = 128  # per task
-
-
-def in_threads(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int = 1) -> list[Any]:
-    """``kernel(some of Q, *args)`` for all of Q, on as many threads as numba may use; results in order.
-
-    With a large k, fewer queries at a time: each needs room for some k candidates.
-    """
-    size = max(1, min(QUERIES, 2**22 // k, -(-len(Q) // threads.size(len(Q)))))
-    return share_out(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
+BLOCK = 512  # codes per block: their distances fit into the first-level cache
+QUERIES = 128  # queries per task
 
 
-def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-    """``work`` on every part, on as many threads as numba may use; results in order."""
+def over_queries(kernel: Callable[..., Any], Q: NDArray[Any], *args: Any, k: int = 1) -> list[Any]:
+    """Return ``kernel(part of Q, *args)`` for consecutive parts of Q, computed in threads."""
+    candidates = 2**22 // k  # a query needs memory for about k candidates
+    size = max(1, min(QUERIES, candidates, -(-len(Q) // threads.size(len(Q)))))
+    return map_threads(lambda part: kernel(part, *args), [Q[i : i + size] for i in range(0, len(Q), size)])
+
+
+def map_threads(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """Return ``[work(part) for part in parts]``, computed in threads."""
     results: list[Any] = [None] * len(parts)
-    rest = iter(range(len(parts)))  # every thread takes the next part when it is done with one
+    rest = iter(range(len(parts)))  # shared: a thread that is done takes the next part
 
     def take(_: int) -> None:
         for i in rest:
@@ -46,7 +46,7 @@ def share_out(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
 
 @njit(nogil=True, cache=True)
 def _columns(B: Any, C: Any) -> Any:
-    """B (m, w) transposed into the first m columns of C: words of different codes side by side."""
+    """Transpose B (m, w) into the first m columns of C, so that one word of consecutive codes is contiguous."""
     for w in range(B.shape[1]):
         for t in range(len(B)):
             C[w, t] = B[t, w]
@@ -54,10 +54,11 @@ def _columns(B: Any, C: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _some_below(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, bound: int) -> bool:
-    """Whether one of n codes (one after another in ``words``; also as columns of C) is nearer to Q[i] than ``bound``.
+    """Return whether any of n codes may be nearer to Q[i] than ``bound``.
 
-    Distance − bound wraps around to a number whose first bit is set where it is negative, and those bits are
-    gathered by OR: loops of vector instructions without a comparison. Codes of three words and more: "maybe".
+    The codes are given twice: row after row in ``words`` and as columns of C. The test is exact for codes of one and
+    two words; longer codes always return True. A negative distance − bound wraps around to a number whose top bit is
+    set. The OR of these numbers needs no comparison, so the loops vectorise.
     """
     signs, b = np.uint64(0), np.uint64(bound)
     q, p = np.uint64(Q[i, 0]), np.uint64(Q[i, Q.shape[1] - 1])
@@ -77,7 +78,7 @@ def _some_below(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, bou
 
 @njit(nogil=True, cache=True)
 def _distances(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, out: Any) -> Any:
-    """out[t] = Hamming distance of Q[i] and the t-th of n codes; the smallest of them."""
+    """Write the Hamming distance between Q[i] and code t to out[t] for all n codes; return the smallest."""
     if Q.shape[1] == 1:
         q = Q[i, 0]
         for t in range(len(words)):
@@ -96,7 +97,7 @@ def _distances(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, out:
         for t in range(n):
             d = np.uint64(0)
             for w in range(Q.shape[1]):
-                d += popcount(words[np.uint64(t * Q.shape[1] + w)] ^ Q[i, w])  # (unsigned: never from the end)
+                d += popcount(words[np.uint64(t * Q.shape[1] + w)] ^ Q[i, w])  # unsigned: no negative indexing
             out[t] = d
     low = out[0]
     for t in range(n):
@@ -106,24 +107,25 @@ def _distances(Q: Any, i: int, words: Any, C: Any, n: int, by_column: bool, out:
 
 @njit(nogil=True, cache=True)
 def nearest(Q: Any, B: Any, k: int) -> Any:
-    """The k nearest of B for every query: distances int32 and rows int64, both (n_queries, k).
+    """Return the k nearest codes of B for every query: distances int32 and rows int64, both (n_queries, k).
 
-    Candidates nearer than the k-th so far are appended in the order of rows and cut back to the k best when
-    there are twice as many: constant work per candidate, whatever k is. Once k codes equal a query, it is done.
+    Codes nearer than the k-th nearest so far become candidates, in row order. When there are more than 2k candidates
+    they are cut back to the k nearest, so the work per candidate does not depend on k. The scan of a query ends when
+    k codes equal it.
     """
     n_bits = 8 * B.itemsize * B.shape[1]
     full = 2 * k + 32
     d = np.empty((len(Q), full + BLOCK), np.int32)
     rows = np.empty((len(Q), full + BLOCK), np.int64)
     count = np.zeros(len(Q), np.int64)
-    bound = np.full(len(Q), n_bits + 1, np.int64)  # the distance of the k-th so far: a later row at it comes after
-    at = np.zeros((len(Q), n_bits + 1), np.int64)  # candidates at each distance
-    below = np.zeros(len(Q), np.int64)  # candidates nearer than the bound
+    bound = np.full(len(Q), n_bits + 1, np.int64)  # distance of the k-th candidate; later rows must be nearer
+    at = np.zeros((len(Q), n_bits + 1), np.int64)  # number of candidates at each distance
+    below = np.zeros(len(Q), np.int64)  # number of candidates nearer than the bound
     out = np.empty(BLOCK, np.uint16)
     C = np.empty((B.shape[1], BLOCK), B.dtype)
     by_column = len(Q) > 3 and B.shape[1] > 1
     flat, w = B.ravel(), B.shape[1]
-    for j in range(0, len(B), BLOCK):  # blocks outside, queries inside: a block is read from memory once
+    for j in range(0, len(B), BLOCK):  # queries in the inner loop: each block is read from memory once
         n = min(BLOCK, len(B) - j)
         words = flat[w * j : w * (j + n)]
         if by_column:
@@ -142,9 +144,18 @@ def nearest(Q: Any, B: Any, k: int) -> Any:
     return d[:, :k].copy(), rows[:, :k].copy()
 
 
+def nearest_numpy(Q: NDArray[Any], B: NDArray[Any], k: int) -> Found:
+    """Return what ``nearest`` returns."""
+    n, D, R = len(B), np.empty((len(Q), k), np.int32), np.empty((len(Q), k), np.int64)
+    for i in range(len(Q) if k else 0):
+        keys = distances(Q[i : i + 1], B)[0] * n + np.arange(n)  # sorts by distance, then by row
+        D[i], R[i] = np.divmod(np.sort(np.partition(keys, k - 1)[:k]), n)
+    return D, R
+
+
 @njit(nogil=True, cache=True)
 def _pick_nearer(out: Any, j: int, k: int, d: Any, rows: Any, c: int, at: Any, bound: Any, below: Any, i: int) -> int:
-    """Append what is nearer than query i's bound, and lower the bound while k candidates are nearer than it."""
+    """Append the codes nearer than query i's bound; lower the bound while k candidates are nearer than it."""
     b, n_below = bound[i], below[i]
     for t in range(len(out)):
         if out[t] < b:
@@ -162,9 +173,9 @@ def _pick_nearer(out: Any, j: int, k: int, d: Any, rows: Any, c: int, at: Any, b
 
 @njit(nogil=True, cache=True)
 def keep_nearest(d: Any, rows: Any, n: int, k: int, n_bits: int) -> None:
-    """Counting sort of the first n candidates by distance, stable; the first k places are written."""
+    """Sort the first n candidates by distance (stable counting sort) and write the first k places."""
     old_d, old_rows = d[:n].copy(), rows[:n].copy()
-    slot = np.zeros(n_bits + 2, np.int64)  # slot[x]: where the next candidate at distance x goes
+    slot = np.zeros(n_bits + 2, np.int64)  # slot[x]: place of the next candidate at distance x
     for t in range(n):
         slot[old_d[t] + 1] += 1
     for x in range(n_bits + 1):
@@ -179,7 +190,7 @@ def keep_nearest(d: Any, rows: Any, n: int, k: int, n_bits: int) -> None:
 
 @njit(nogil=True, cache=True)
 def best_scores(F: Any, B: Any, k: int) -> Any:
-    """The k largest F_i·h over the codes h of B, as (−score float64, rows int64), both (n_queries, k)."""
+    """Return the k largest F_i·h over the ±1 codes h of B: −score float64 and rows int64, both (n_queries, k)."""
     B = B.view(np.uint8)  # (n, bytes)
     full = 2 * k + 32
     D = np.empty((len(F), k))
@@ -214,7 +225,7 @@ def _keep_best(d: Any, rows: Any, n: int, k: int) -> None:
 
 @njit(nogil=True, cache=True)
 def within(Q: Any, B: Any, radius: int) -> Any:
-    """Every row of B within the radius: how many per query, distances, rows; ordered by distance, then by row."""
+    """Return all rows of B within the radius: hits per query, then distances and rows of the hits, query by query."""
     query, d, rows = np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32), np.empty(2 * BLOCK, np.int32)
     c = 0
     out = np.empty(BLOCK, np.uint16)
@@ -236,9 +247,22 @@ def within(Q: Any, B: Any, radius: int) -> Any:
     return _by_query(query[:c], d[:c], rows[:c], len(Q), radius)
 
 
+def within_numpy(Q: NDArray[Any], B: NDArray[Any], radius: int) -> InRadius:
+    """Return what ``within`` returns."""
+    found, parts = np.zeros(len(Q), np.int64), [(np.empty(0, np.int32), np.empty(0, np.int64))]
+    for i in range(len(Q)):
+        d = distances(Q[i : i + 1], B)[0]
+        rows = np.flatnonzero(d <= radius)
+        rows = rows[np.argsort(d[rows], kind="stable")]
+        found[i] = len(rows)
+        parts.append((d[rows].astype(np.int32), rows))
+    D, R = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return found, D, R
+
+
 @njit(nogil=True, cache=True)
 def _pick(out: Any, radius: int, i: int, j: int, query: Any, d: Any, rows: Any, c: int) -> int:
-    """Append what is within the radius (a function of its own: arrays that never change are fast)."""
+    """Append the codes within the radius. (A separate function: numba is faster if the arrays are not reassigned.)"""
     for t in range(len(out)):
         if out[t] <= radius:
             query[c] = i
@@ -250,7 +274,7 @@ def _pick(out: Any, radius: int, i: int, j: int, query: Any, d: Any, rows: Any, 
 
 @njit(nogil=True, cache=True)
 def _by_query(query: Any, d: Any, rows: Any, n: int, radius: int) -> Any:
-    """Hits in the order of rows → how many per query, distances, rows, by query and distance: a counting sort."""
+    """Sort hits in row order by query and distance (stable counting sort); return them as ``within`` does."""
     slot = np.zeros(n * (radius + 1) + 1, np.int64)
     found = np.zeros(n, np.int64)
     for t in range(len(d)):
@@ -269,7 +293,7 @@ def _by_query(query: Any, d: Any, rows: Any, n: int, radius: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def longer(a: Any, n: int) -> Any:
-    """The first n entries of ``a``, with room for twice as many."""
+    """Return an array twice as long as ``a`` with the first n entries copied."""
     twice = np.empty(2 * len(a), a.dtype)
     twice[:n] = a[:n]
     return twice

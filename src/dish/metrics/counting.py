@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dish import threads
+from dish import numba_lazy, threads
 from dish.codes import as_words, distances, n_bytes, popcount
 from dish.errors import InputError
 from dish.metrics.relevance import Labels, check_pair, match_labels
-from dish.numba_lazy import njit, pays
+from dish.numba_lazy import njit
 from dish.progress import progress
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def histograms(
     y = match_labels(q_labels, db_labels, len(Q), len(B))
     if device == "cpu":
         kernel = _set_histograms if y.sets else _class_histograms
-        count = _count_in_blocks if pays(kernel, len(Q) * len(B)) else _count_few
+        count = _count_in_blocks if numba_lazy.pays(kernel, len(Q) * len(B)) else _count_few
         counts = count(as_words(Q), as_words(B), y, 8 * Q.shape[1])
     else:
         counts = _histograms_torch(Q, B, y, device)

@@ -1,4 +1,4 @@
-"""Labels: kept as they are given, missing where they are missing, forgotten when nobody has them."""
+"""Labels of an index: values and types are kept, missing ones stay missing, unused ones are dropped."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dish import HammingIndex
-from dish.io import modelfile
+from dish.index.label_table import LabelTable
 
 B = np.random.default_rng(0).integers(0, 256, (8, 2), dtype=np.uint8)
 NAT = np.datetime64("NaT")
@@ -18,17 +18,41 @@ def reloaded(ix, tmp_path, **options):
     return HammingIndex.load(tmp_path / "ix.dish", **options)
 
 
+def test_labels_of_different_types_have_different_indices():
+    table = LabelTable()
+    assert table.indices_of([1, "1", None, 1.0, True, 1]).tolist() == [0, 1, -1, 2, 3, 0]
+    assert table.indices_of(["new", "1"]).tolist() == [4, 1]
+
+
+def test_compaction_renumbers_the_labels_in_use():
+    table, indices = LabelTable("abcd").compacted(np.array([3, -1, 1, 3], np.int32))
+    assert table.values == ["b", "d"]
+    assert indices.tolist() == [1, -1, 0, 1]
+
+
+def test_json_round_trip():
+    values = [1, "1", 1.0, True, math.inf, 2**70, "é", ""]
+    found = LabelTable.from_json(LabelTable(values).to_json()).values
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+
+
+@pytest.mark.parametrize("values", [{"a": 1}, ["a", ["b"]], ["a", None], ["a", "b", "a"]])
+def test_invalid_label_lists_are_rejected(values):
+    with pytest.raises(ValueError, match="its list of labels"):
+        LabelTable.from_json(np.frombuffer(json.dumps(values).encode(), np.uint8))
+
+
 GAPS = {
     "NaN in floats": (np.array([np.nan, 1, np.nan, 2, 3, np.nan, 4, 5]), [None, 1, None, 2, 3, None, 4, 5]),
-    "None among words": (["a", None, "b", None, "a", "c", None, "d"], ["a", None, "b", None, "a", "c", None, "d"]),
+    "None among strings": (["a", None, "b", None, "a", "c", None, "d"], ["a", None, "b", None, "a", "c", None, "d"]),
     "all kinds": ([None, math.nan, NAT, np.float32("nan"), 1, "x", None, 2.5], [None] * 4 + [1, "x", None, 2.5]),
-    "nothing else": ([math.nan] * 8, [None] * 8),
+    "only missing": ([math.nan] * 8, [None] * 8),
 }
 
 
 @pytest.mark.parametrize("kind", GAPS)
 @pytest.mark.parametrize("mmap", [False, True])
-def test_missing_labels_stay_missing_and_the_others_in_their_rows(kind, mmap, tmp_path):
+def test_missing_labels_stay_missing(kind, mmap, tmp_path):
     given, wanted = GAPS[kind]
     ix = HammingIndex(16)
     ix.add(B, labels=given)
@@ -38,22 +62,6 @@ def test_missing_labels_stay_missing_and_the_others_in_their_rows(kind, mmap, tm
     wanted = [wanted[i] for i in (0, 2, 3, 4, 5, 7)] + [None, 9]
     for one in (ix, reloaded(ix, tmp_path, mmap=mmap)):
         assert one.labels_of(one.ids).tolist() == wanted
-
-
-def test_a_file_of_an_early_version_with_nan_among_its_labels(tmp_path):
-    """Every NaN was a label of its own there; the rows were right until the file was read."""
-    values = [math.nan, 1.0, math.nan, 2.0, 3.0, math.nan, 4.0, 5.0]
-    arrays = {
-        "codes": B.view(np.uint16),
-        "ids": np.arange(8),
-        "labels": np.arange(8, dtype=np.int32),
-        "label_values": np.frombuffer(json.dumps(values).encode(), np.uint8),
-    }
-    init = {"n_bits": 16, "mode": "exact", "n_lists": None, "n_probe": None}
-    content = {"init": init, "fitted": {"rows": 8, "next_id": 8}}
-    modelfile.save(tmp_path / "old.dish", "HammingIndex", content, arrays)
-    ix = HammingIndex.load(tmp_path / "old.dish")
-    assert ix.labels_of(ix.ids).tolist() == [None, 1, None, 2, 3, None, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -75,22 +83,12 @@ def test_labels_keep_value_and_type(given, tmp_path):
         assert [type(value) for value in found] == [type(value) for value in given]
 
 
-def test_labels_that_no_row_has_are_forgotten(tmp_path):
+def test_unused_labels_are_dropped(tmp_path):
     ix = HammingIndex(16)
     ix.add(B, labels=[f"first {i}" for i in range(8)])
     for i in range(300):
         ix.upsert(B, range(8), labels=[f"label {i} {j}" for j in range(8)])
-    assert len(ix.snapshot().generation.vocabulary.values) < 200  # of 2,408 that there were
+    assert len(ix.snapshot().generation.label_table.values) < 200  # of 2,408 in all
     again = reloaded(ix, tmp_path)
-    assert again.snapshot().generation.vocabulary.values == [f"label 299 {j}" for j in range(8)]
+    assert again.snapshot().generation.label_table.values == [f"label 299 {j}" for j in range(8)]
     assert b"first" not in (tmp_path / "ix.dish").read_bytes()
-
-
-def test_labels_must_be_numbers_or_strings():
-    ix = HammingIndex(16)
-    for bad, name in ((b"bytes", "bytes"), ((1, 2), "tuple"), (1j, "complex")):
-        with pytest.raises(ValueError, match=f"numbers or strings .* got {name}"):
-            ix.add(B, labels=[bad, *range(7)])
-    with pytest.raises(ValueError, match="one per row"):
-        ix.add(B, labels=np.zeros((8, 1)))
-    assert len(ix) == 0
