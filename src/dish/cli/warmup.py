@@ -118,7 +118,7 @@ def search(bits: int) -> None:
         for queries in (B[:60], B[:60], B[:1]):  # the second search uses what the first one built
             index.search(queries, 5)
             index.radius_search(queries, 2)
-        index.search(np.random.default_rng(0).standard_normal((2, bits)), 5, mode="asymmetric")
+        index.search(np.random.default_rng(0).standard_normal((2, bits)), 5, method="asymmetric")
     with tempfile.TemporaryDirectory() as folder:
         index.save(folder + "/i")
         mapped = HammingIndex.load(folder + "/i", mmap=True)
