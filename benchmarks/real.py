@@ -33,7 +33,7 @@ from sklearn.preprocessing import normalize
 
 from dish import DISH, machine, metrics, registry
 from dish.experiments import bench
-from dish.io.features import read_features
+from dish.io.readers import read_features
 
 RESULTS = Path(__file__).parent / "results" / "real"
 CUT = 5000  # places of a ranking that count, where rows have several labels

@@ -16,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dish import codes
 from dish.checks import check_integer
 from dish.errors import InputError, ModelFileError, UnsupportedError
-from dish.io import modelfile, shards
-from dish.io.blocks import blocks_of
-from dish.io.features import read_features
+from dish.io import modelfile
+from dish.io.readers import read_features
+from dish.io.rows import blocks_of, check_finite, is_blocks, is_path, is_streamed
 from dish.machine import threads_in_use
 
 Encoder = Callable[[Any], NDArray[Any]]
@@ -45,7 +45,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
         check_is_fitted(self)
         encode = self._encoder()
-        if shards.is_streamed(X):
+        if is_streamed(X):
             parts = [_float32(encode(self._check_X(block, reset=False))) for block in self._blocks(X)]
             return _joined(parts, self.n_bits, np.float32)
         X = self._check_X(X, reset=False)
@@ -63,7 +63,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _packed(self, X: Any) -> NDArray[np.uint8]:
         """Packed codes of rows wherever they are."""
         encode = self._encoder()
-        if shards.is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
+        if is_streamed(X):  # a memory-map, shards, a path, blocks: never all of them at once
             parts = [self._pack(block, encode) for block in self._blocks(X)]
             return _joined(parts, codes.n_bytes(self.n_bits), np.uint8)
         return self._pack(X, encode)
@@ -81,10 +81,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @staticmethod
     def _blocks(X: Any) -> Iterator[NDArray[Any]]:
         """Row blocks of what is streamed; a bad row is named by its number among all."""
-        X = read_features(X)[0] if shards.is_path(X) else X
+        X = read_features(X)[0] if is_path(X) else X
         start = 0
         for block in blocks_of(X):
-            shards.check_finite(block, start, X)
+            check_finite(block, start, X)
             yield block
             start += len(block)
 
@@ -201,7 +201,7 @@ def as_rows(X: Any) -> Any:
     if hasattr(X, "detach"):
         X = X.detach().cpu()
         return (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # NumPy has no such type
-    if shards.is_blocks(X):
+    if is_blocks(X):
         blocks = [np.asarray(block) for block in X]
         widths = {b.shape[1:] for b in blocks}
         if len(widths) != 1:

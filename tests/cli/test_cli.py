@@ -110,7 +110,7 @@ def test_other_kinds_of_files_give_the_same_codes(cli, files, suffix):
     elif suffix == ".csv":
         header = ",".join(f"f{i}" for i in range(64))
         np.savetxt(files / "X.csv", X, delimiter=",", header=header, comments="")
-        (files / "y.csv").write_text("\n".join(names))
+        (files / "y.csv").write_text("label\n" + "\n".join(names))
     else:
         pq.write_table(pa.table({"v": list(X)}), files / "X.parquet")
         pq.write_table(pa.table({"label": names}), files / "y.parquet")
@@ -141,7 +141,8 @@ def bad_calls(files):
     np.save(files / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     (files / "junk.npy").write_bytes(b"junk")
     (files / "junk.parquet").write_bytes(b"junk")
-    (files / "ragged.csv").write_text("1,2\n3\n")
+    (files / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    (files / "bare.csv").write_text("1,2\n3,4\n")
     (files / "empty.csv").write_text("")
     (files / "words.csv").write_text("a,b\nc,d\n")
     np.savez(files / "many.npz", a=np.ones(2), b=np.ones(2))
@@ -149,17 +150,18 @@ def bad_calls(files):
     (files / "folder").mkdir()
     out = files / "out.dish"
     return {
-        "no such file": ("fit", files / "none.npy", y, "-o", out),
+        "there is no file": ("fit", files / "none.npy", y, "-o", out),
         "y has 3": ("fit", X, files / "short.npy", "-o", out),
         "matrix": ("fit", files / "flat.npy", y, "-o", out),
         "junk.npy": ("fit", files / "junk.npy", y, "-o", out),
         "junk.parquet": ("fit", files / "junk.parquet", y, "-o", out),
+        "--no-header": ("fit", files / "bare.csv", y, "-o", out),
         "ragged.csv": ("fit", files / "ragged.csv", y, "-o", out),
         "is empty": ("fit", files / "empty.csv", y, "-o", out),
-        "must be numbers": ("fit", files / "words.csv", y, "-o", out),
+        "is not a number": ("fit", files / "words.csv", y, "-o", out),
         "Python objects": ("fit", X, files / "objects.npy", "-o", out),
         "holds a, b": ("fit", files / "many.npz", y, "-o", out),
-        "unknown kind of file": ("fit", files / "X.txt", y, "-o", out),
+        "files of this kind": ("fit", files / "X.txt", y, "-o", out),
         "n_bits": ("fit", X, y, "-o", out, "--bits", 0),
         "loss must be": ("fit", X, y, "-o", out, "--loss", "l1"),
         "--gamma": ("fit", X, y, "-o", out, "--gamma", "x"),

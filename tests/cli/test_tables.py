@@ -33,9 +33,16 @@ def test_headers_do_not_become_rows_or_classes(cli, folder, blobs):
     X, y = blobs
     assert cli("fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish", *QUICK)[0] == 0
     expected = codes_of(folder / "m.dish")
-    for x_header, y_header in (("0,1,2,3,4,5", "label"), ("a,b,c,d,e,f", "label"), (None, None)):
+    for x_header, y_header, option in (
+        ("a,b,c,d,e,f", "label", ()),
+        ("0,1,2,3,4,5", "label", ("--header",)),
+        (None, None, ("--no-header",)),
+    ):
         x, labels = write_csv(folder / "x.csv", X, x_header), write_csv(folder / "y.csv", y, y_header)
-        code, _, err = cli("fit", x, labels, "-o", folder / "c.dish", *QUICK)
+        if option:
+            code, _, err = cli("fit", x, labels, "-o", folder / "c.dish", *QUICK)
+            assert (code, "x.csv: the first line" in err, option[0] in err) == (2, True, True)
+        code, _, err = cli("fit", x, labels, "-o", folder / "c.dish", *option, *QUICK)
         assert code == 0, err
         np.testing.assert_array_equal(codes_of(folder / "c.dish"), expected)
 
@@ -45,9 +52,9 @@ def test_a_header_and_one_label_too_few_is_no_shift(cli, folder, blobs):
     code, _, err = cli("fit", folder / "X.npy", labels, "-o", folder / "m.dish", *QUICK)
     assert code == 2
     assert "X has 120 rows but y has 119" in err
-    names = write_csv(folder / "y.csv", [f"class {v}" for v in blobs[1][:-1]], "label")
+    names = write_csv(folder / "y.csv", [f"class {v}" for v in blobs[1][:-1]], "topic")
     code, _, err = cli("fit", folder / "X.npy", names, "-o", folder / "m.dish", *QUICK)
-    assert (code, "--header or --no-header" in err) == (2, True)
+    assert (code, "--no-header" in err) == (2, True)
     code, _, err = cli("fit", folder / "X.npy", names, "-o", folder / "m.dish", "--header", *QUICK)
     assert (code, "y has 119" in err) == (2, True)
 

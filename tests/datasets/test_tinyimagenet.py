@@ -8,7 +8,7 @@ from dish import datasets
 from dish.datasets import extract, tinyimagenet
 from dish.deep import image_features
 from dish.errors import DataFileError
-from dish.io.features import read_features
+from dish.io.readers import read_features
 from helpers.photos import Patches, draw
 
 WNIDS = ("n01443537", "n02124075", "n07920052")

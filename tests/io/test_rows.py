@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from dish import DISH, load, machine, parallel
 from dish.io import checkpoint
 from dish.io import rows as io_rows
-from dish.io.blocks import blocks_of
+from dish.io.rows import blocks_of
 from dish.kernel import features, fstep
 from dish.similarity import from_labels
 
@@ -173,7 +174,7 @@ def test_bad_rows_are_named(rows, tmp_path):
         np.save(tmp_path / f"{i}.npy", part)
     with pytest.raises(ValueError, match=r"X contains NaN or infinity in row 1,778 \(.*3\.npy\)"):
         DISH(**PARAMS).fit(tmp_path, y)
-    with pytest.raises(ValueError, match="row blocks differ in shape"):
+    with pytest.raises(ValueError, match="row blocks must have the same number of columns"):
         DISH(**PARAMS).fit(iter([X[:5], X[5:, :3]]), y)
     with pytest.raises(ValueError, match="no row blocks"):
         DISH(**PARAMS).fit(iter([]), y)
@@ -192,11 +193,35 @@ def test_reading_a_map_does_not_keep_it_in_memory(tmp_path):
         "X = np.load(sys.argv[1], mmap_mode='r'); rows = RowSource(X); peak = machine.PeakMemory()\n"
         "for i in range(0, len(X), 512):\n"
         "    block = slice(i, min(len(X), i + 512))\n"
-        "    rows.read(block, torch.device('cpu')).sum(); rows.release(block)\n"
+        "    rows.read(block, torch.device('cpu')).sum()\n"
         "print(peak.bytes())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "X.npy")], capture_output=True, text=True)
     assert int(done.stdout) < 30e6, done.stderr
+
+
+def test_read_only_rows_are_copied_without_a_warning():
+    X = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+    assert io_rows.as_tensor(X).data_ptr() == X.ctypes.data  # writable memory is shared
+    frozen = X.copy()
+    frozen.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy = io_rows.as_tensor(frozen)
+        block = io_rows.RowSource(frozen).read(slice(3, 9), torch.device("cpu"))
+    copy.zero_()
+    block.zero_()
+    np.testing.assert_array_equal(frozen, X)
+    assert io_rows.as_tensor(np.broadcast_to(np.float32(3), (4,))).tolist() == [3.0] * 4  # a view of one number
+
+
+def test_tensors_of_a_memory_map_are_copies(tmp_path):
+    np.save(tmp_path / "X.npy", np.ones((10, 3), np.float32))
+    for mode in ("r", "r+", "c"):
+        rows = io_rows.RowSource(np.load(tmp_path / "X.npy", mmap_mode=mode))
+        rows.read(slice(0, 5), torch.device("cpu")).zero_()
+        rows.take(np.array([7, 8]), torch.device("cpu")).zero_()
+        assert (np.asarray(rows.array) == 1).all()
 
 
 def test_what_was_written_to_a_private_map_is_not_lost(tmp_path):

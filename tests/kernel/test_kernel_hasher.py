@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
 from dish import DISH, load
-from dish.io.rows import RowSource, as_tensor
 from dish.kernel import features
 from dish.kernel.functions import Classifiers, Linear, of_classifiers
 
@@ -78,19 +76,6 @@ def test_bfloat16_rows_are_taken(fitted):
     hasher = DISH(n_bits=8, n_anchors=40).fit(half, y)
     np.testing.assert_array_equal(hasher.codes_, DISH(n_bits=8, n_anchors=40).fit(half.float(), y).codes_)
     np.testing.assert_array_equal(hasher.transform(half), hasher.transform(half.float().numpy()))
-
-
-def test_read_only_rows_are_used_in_place_and_the_warning_filters_left_alone(fitted, monkeypatch):
-    """Filters are of all threads: whoever puts back those it found may undo what another has set since."""
-    X = fitted[1].copy()
-    X.setflags(write=False)
-    changed = []
-    monkeypatch.setattr(warnings, "catch_warnings", lambda *args, **kwargs: changed.append(1))
-    monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: changed.append(1))
-    assert as_tensor(X).data_ptr() == X.ctypes.data
-    assert RowSource(X).read(slice(3, 9), torch.device("cpu")).data_ptr() == X[3:].ctypes.data
-    assert as_tensor(np.broadcast_to(np.float32(3), (4,))).tolist() == [3.0] * 4  # a view of one number
-    assert not changed
 
 
 def test_a_fit_on_the_CPU_makes_no_CUDA_context(fitted, monkeypatch):

@@ -57,7 +57,7 @@ def prepare(base: Path) -> None:
     np.save(base / "y.npy", y)
     np.savez(base / "X.npz", X=X, y=y)
     np.savez_compressed(base / "packed.npz", X=X, y=y)
-    np.savetxt(base / "X.csv", X, delimiter=",")
+    np.savetxt(base / "X.csv", X, delimiter=",", header="a,b,c,d,e", comments="")
     pq.write_table(pa.table({f"f{i}": X[:, i] for i in range(5)}), base / "X.parquet")
     pq.write_table(pa.table({"v": pa.array(list(X))}), base / "lists.parquet")
     hasher = DISH(**PARAMS, n_iter=3).fit(X, y)

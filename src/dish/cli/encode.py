@@ -28,7 +28,7 @@ from dish.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dish.io.columns import Columns
+    from dish.io.readers import ColumnNames
 
 MANY_ARRAYS = 20  # more than the models of vectors have
 NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names that promise another format
@@ -73,11 +73,11 @@ def encode(
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
 
-def _rows_and_beside(hasher: Any, path: Path, columns: Columns) -> tuple[Any, dict[str, NDArray[Any]]]:
+def _rows_and_beside(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Rows to encode, and what is written beside their codes, by suffix."""
     import numpy as np
 
-    from dish.io import images, tables
+    from dish.io import images, readers
 
     X = _rows_for(hasher, path, columns)
     if isinstance(X, Path):
@@ -87,7 +87,7 @@ def _rows_and_beside(hasher: Any, path: Path, columns: Columns) -> tuple[Any, di
     for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
         if name is not None:
             column = columns.only(name)
-            beside[suffix] = tables.as_saved(path, name, tables.read_labels(path, column))
+            beside[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
     return X, beside
 
 
@@ -156,9 +156,11 @@ def evaluate(
     _show_beside(lines)
 
 
-def _beside(hasher: Any, queries: Any, database: Any, seen: Path | None, columns: Columns, needed: bool) -> list[Any]:
+def _beside(
+    hasher: Any, queries: Any, database: Any, seen: Path | None, columns: ColumnNames, needed: bool
+) -> list[Any]:
     """Other rankings of the same rows, or none, saying why."""
-    from dish.io.tables import read_labels
+    from dish.io.readers import read_labels
     from dish.registry import HAS_TORCH
 
     why = "the model reads images" if getattr(hasher, "takes_images", False) else ""
@@ -237,11 +239,10 @@ def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
     return shapes
 
 
-def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
+def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> Any:
     """Rows of a file or of shards; or the path itself for a hasher that reads images."""
     from dish.io import images
-    from dish.io.features import read_features
-    from dish.io.folders import has_shards
+    from dish.io.readers import has_shards, read_features
 
     reads_images = getattr(hasher, "takes_images", False)
     if reads_images and path.is_file() and path.suffix.lower() in images.suffixes():
@@ -256,11 +257,10 @@ def _rows_for(hasher: Any, path: Path, columns: Columns) -> Any:
     return path
 
 
-def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: Columns) -> tuple[Any, Any]:
+def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -> tuple[Any, Any]:
     """Rows and labels; labels "-" come with the rows, or are the names of the sub-folders of images."""
     from dish.io import images
-    from dish.io.features import read_features
-    from dish.io.tables import read_labels
+    from dish.io.readers import read_features, read_labels
 
     within = str(labels) == "-"
     X = _rows_for(hasher, rows, columns if within else columns.without_labels())

@@ -26,7 +26,7 @@ from dish.cli.options import (
 from dish.errors import InputError
 
 if TYPE_CHECKING:
-    from dish.io.columns import Columns
+    from dish.io.readers import ColumnNames
     from dish.parallel import Ranks
 
 ROWS, IMAGES = "Rows of features", "Images"
@@ -149,7 +149,7 @@ def fit(
 ) -> None:
     """Learn codes from rows and labels, or from a folder with one sub-folder of images per label; write a model."""
     check_writable(output, rows, labels)
-    from dish.io.folders import has_shards
+    from dish.io.readers import has_shards
 
     images = rows.is_dir() and not has_shards(rows)
     _refuse_other_kind(context, rows, images)
@@ -225,11 +225,11 @@ def _parameters(settings: dict[str, Any], images: bool) -> dict[str, Any]:
 
 
 def _fit_images(
-    folder: Path, labels: Path | None, columns: Columns, output: Path, checkpoint: Path | None, parameters: Any
+    folder: Path, labels: Path | None, columns: ColumnNames, output: Path, checkpoint: Path | None, parameters: Any
 ) -> str:
     from dish import parallel
     from dish.deep.deep_dish import DeepDISH
-    from dish.io.tables import read_labels
+    from dish.io.readers import read_labels
 
     y = None if labels is None else read_labels(labels, columns)
     deep = DeepDISH(checkpoint=checkpoint, **parameters)
@@ -244,7 +244,7 @@ class _Source:
 
     rows: Path
     labels: Path | None
-    columns: Columns
+    columns: ColumnNames
     drop_unlabelled: bool
 
 
@@ -282,10 +282,9 @@ def _rows_to_fit(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
     return RowSource(X, mine), y[mine]
 
 
-def rows_and_labels(path: Path, labels: Path | None, columns: Columns, drop: bool = False) -> tuple[Any, Any]:
+def rows_and_labels(path: Path, labels: Path | None, columns: ColumnNames, drop: bool = False) -> tuple[Any, Any]:
     """Rows of a file or of shards and their labels, as many of each; with ``drop`` only the rows that have one."""
-    from dish.io.features import read_features
-    from dish.io.tables import read_labels
+    from dish.io.readers import read_features, read_labels
     from dish.labels import is_tags, tag_matrix, without_label
 
     X, y = read_features(path, columns=columns.without_labels() if labels else columns)

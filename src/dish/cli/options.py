@@ -14,7 +14,7 @@ from dish.errors import InputError
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
-    from dish.io.columns import Columns
+    from dish.io.readers import ColumnNames
 
 console = Console()
 RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
@@ -60,8 +60,8 @@ Header = Annotated[
     typer.Option(
         "--header/--no-header",
         rich_help_panel=TABLES,
-        help="Whether the first line of .csv files names the columns. Without: decided from the file, or refused "
-        "where it could be either.",
+        help="Whether the first line of .csv files names the columns. By default it does, and a first line that "
+        "looks like data (all numbers, or a single column of text) is refused.",
     ),
 ]
 
@@ -80,11 +80,11 @@ def example(*lines: str) -> Callable[[Command], Command]:
 
 def columns_of(
     x: list[str] | None = None, y: str | None = None, ids: str | None = None, header: bool | None = None
-) -> Columns:
+) -> ColumnNames:
     """The options about tables as one object."""
-    from dish.io.columns import Columns
+    from dish.io.readers import ColumnNames
 
-    return Columns(tuple(x or ()), y, ids, header)
+    return ColumnNames(tuple(x or ()), y, ids, header)
 
 
 def load_model(path: Path) -> Hasher:

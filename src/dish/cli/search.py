@@ -179,23 +179,22 @@ class _Reader:
 
     def coded(self, codes: Path, ids: Path | None, labels: Path | None) -> tuple[NDArray[Any], Any, Any]:
         """Codes with their ids and labels, or None."""
-        y = None if labels is None else self._column(labels, self.y)
+        from dish.io.readers import read_labels
+
+        y = None if labels is None else read_labels(labels, columns_of(y=self.y, header=self.header))
         return _read_codes(codes), None if ids is None else self.ids(ids), y
 
     def ids(self, path: Path) -> Any:
         """The ids in a file."""
-        return self._column(path, self.id)
+        from dish.io.readers import read_ids
 
-    def _column(self, path: Path, name: str | None) -> Any:
-        from dish.io import tables
-
-        return tables.read_labels(path, columns_of(y=name, header=self.header))
+        return read_ids(path, columns_of(ids=self.id, header=self.header))
 
 
 def _read_codes(path: Path) -> NDArray[Any]:
-    from dish.io import tables
+    from dish.io.readers import read_features
 
-    codes = tables.read_rows(path)
+    codes = read_features(path)[0]
     if codes.dtype != "uint8":
         raise InputError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
     return codes

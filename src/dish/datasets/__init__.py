@@ -15,7 +15,7 @@ from dish.datasets.nuswide import load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 from dish.datasets.tinyimagenet import load_tinyimagenet
 from dish.io.data_cache import cache_folder
-from dish.io.shards import Shards
+from dish.io.rows import Shards
 
 __all__ = [
     "DATASETS",

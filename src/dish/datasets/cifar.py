@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dish.datasets.dataset import Dataset
 from dish.errors import DataFileError, DownloadError
 from dish.io.data_cache import cache_folder, download, save_npy
-from dish.io.tables import StrPath, read_npy
+from dish.io.readers import StrPath, read_npy
 from dish.progress import progress
 
 CIFAR10_CLASSES = (

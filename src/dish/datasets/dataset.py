@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from dish.checks import check_integer
 from dish.errors import InputError
-from dish.io.columns import Columns
-from dish.io.errors import StrPath
-from dish.io.features import read_features
-from dish.io.tables import read_labels
+from dish.io.readers import ColumnNames, StrPath, read_features, read_labels
 
 Indices = NDArray[np.int64]
 ROLES = ("train", "train-only", "database", "query")  # "train" rows are in the database, too
@@ -76,7 +73,7 @@ def load_features(
     labels: StrPath | None = None,
     queries: int = 100,
     split: StrPath | None = None,
-    columns: Columns | None = None,
+    columns: ColumnNames | None = None,
 ) -> Dataset:
     """Your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
 
@@ -88,8 +85,8 @@ def load_features(
     return Dataset(Path(path).stem, X, y, queries=queries, roles=roles)
 
 
-def _read_roles(path: Path, n: int, columns: Columns | None) -> NDArray[np.str_]:
-    roles = np.asarray(read_labels(path, Columns(header=columns.header if columns else None)))
+def _read_roles(path: Path, n: int, columns: ColumnNames | None) -> NDArray[np.str_]:
+    roles = np.asarray(read_labels(path, ColumnNames(header=columns.header if columns else None)))
     if roles.shape != (n,):
         raise InputError(f"split {path} says what {roles.shape[0]} rows are for, but there are {n}")
     roles = roles.astype(str)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from dish.checks import check_integer
 from dish.datasets.dataset import Dataset
 from dish.errors import DataFileError
-from dish.io.errors import StrPath
+from dish.io.readers import StrPath
 from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21

@@ -16,7 +16,7 @@ from dish.datasets.dataset import Dataset
 from dish.datasets.nuswide import NUSWIDE_CONCEPTS, NUSWIDE_WORDS
 from dish.errors import DataFileError
 from dish.io.atomic import replacing
-from dish.io.tables import StrPath, read_npy
+from dish.io.readers import StrPath, read_npy
 from dish.progress import progress
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from dish.datasets.dataset import Dataset
 from dish.errors import DataFileError
 from dish.io import images
-from dish.io.errors import StrPath
+from dish.io.readers import StrPath
 
 SIDE = 64
 ANNOTATIONS = Path("val") / "val_annotations.txt"

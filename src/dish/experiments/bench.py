@@ -26,11 +26,8 @@ from dish import datasets, machine, metrics, registry
 from dish.deep.deep_hasher import DeepHasher
 from dish.errors import InputError
 from dish.io.atomic import write_atomically
-from dish.io.blocks import blocks_of
-from dish.io.columns import Columns
-from dish.io.pages import release
-from dish.io.rows import RowSource
-from dish.io.shards import is_map
+from dish.io.readers import ColumnNames
+from dish.io.rows import RowSource, blocks_of, is_map, release
 from dish.kernel.dish import DISH
 
 Results = dict["Run", dict[str, Any]]
@@ -242,7 +239,7 @@ class OpenDatasets:
         name: str,
         labels: Path | None = None,
         split: Path | None = None,
-        columns: Columns | None = None,
+        columns: ColumnNames | None = None,
     ) -> str:
         """The key of a data set. The user's own features are loaded for it.
 

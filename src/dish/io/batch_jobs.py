@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.errors import InputError
 from dish.io.atomic import replacing
-from dish.io.blocks import blocks_of
 from dish.io.code_provenance import note_model
-from dish.io.pages import allocate_npy
-from dish.io.shards import check_finite
+from dish.io.rows import allocate_npy, blocks_of, check_finite
 from dish.labels import is_tags, tag_matrix
 from dish.parallel import Ranks
 from dish.progress import progress

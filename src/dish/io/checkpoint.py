@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dish.errors import DataFileError, InputError
 from dish.io import modelfile
-from dish.io.pages import allocate_npy
-from dish.io.tables import read_npy
+from dish.io.readers import read_npy
+from dish.io.rows import allocate_npy
 from dish.lazy import torch
 from dish.parallel import Ranks
 

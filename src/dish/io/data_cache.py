@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dish.errors import DownloadError
 from dish.io.atomic import write_atomically
-from dish.io.errors import StrPath
+from dish.io.readers import StrPath
 from dish.progress import progress
 
 

@@ -1,32 +1,34 @@
-"""Rows wherever they lie: arrays, memory-maps, shards, blocks from any iterable, tensors on a GPU.
+"""Row matrices that need not fit in memory: arrays, memory maps, shards, tensors, iterables of row blocks.
 
-``RowSource`` gives them a block at a time as finite floating-point tensors. Blocks of a memory-map are released once
-they have been read, so that reading a file larger than memory does not fill it.
+``RowSource`` reads rows in blocks, as finite floating-point tensors; ``blocks_of`` reads them as arrays. Pages of a
+memory map are released as soon as they have been copied, so that reading a file larger than memory does not fill it.
+Files are opened by ``dish.io.readers``.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dish.errors import InputError
-from dish.io.features import read_features
-from dish.io.pages import release, reserve
-from dish.io.shards import Shards, as_array, check_widths, is_blocks, is_map, is_path, not_finite
+from dish.io.atomic import StrPath
 from dish.lazy import Tensor, torch
 
 
 class RowSource:
-    """Rows (n, d) that are read a block at a time, as tensors of float32 or float64."""
+    """Rows (n, d) that are read in blocks, as float32 or float64 tensors."""
 
     def __init__(self, array: Any, part: slice | None = None, *, checked: bool = False) -> None:
-        """``array`` has a shape, a dtype and rows by slice or numbers; ``part`` is the range that counts.
+        """``array`` has a shape, a dtype, and rows by slice or index; ``part`` selects a range of its rows.
 
-        ``checked``: its numbers are known to be finite.
+        ``checked=True`` says that all values are known to be finite.
         """
         self.checked = checked
         if len(array.shape) != 2:
@@ -35,17 +37,15 @@ class RowSource:
         self.start, stop, _ = (part or slice(None)).indices(array.shape[0])
         self.shape = (stop - self.start, array.shape[1])
         if 0 in self.shape:
-            raise InputError(f"X has no rows or no features: {self.shape}")
+            raise InputError(f"X must have at least one row and one feature, got shape {self.shape}")
         wide = str(array.dtype).endswith("float64")
         self.dtype = torch.float64 if wide else torch.float32
 
     @classmethod
     def of(cls, X: Any) -> RowSource:
-        """Rows of anything that can be read a block at a time; iterables are copied to a scratch file first."""
-        if is_path(X):
-            X, _ = read_features(X)
-        elif isinstance(X, list | tuple) and is_blocks(X):
-            X = _in_memory(X)
+        """The rows of X, which is not a path. Iterables that can be read only once are copied to a scratch file."""
+        if isinstance(X, list | tuple) and is_blocks(X):
+            X = _joined(X)
         elif is_blocks(X):
             X = spool(X)
         if getattr(X.dtype, "kind", "f") not in "fiub":
@@ -57,42 +57,35 @@ class RowSource:
 
     @property
     def on_disk(self) -> bool:
-        """Whether reading costs more than a copy."""
+        """Whether the rows are read from files."""
         return is_map(self.array) or isinstance(self.array, Shards)
 
     def read(self, rows: slice, device: torch.device, *, check: bool = True) -> Tensor:
-        """A block of rows on the device; finite, unless the caller checks that."""
+        """A block of rows on the device. ``check=False`` leaves the test for NaN to the caller."""
         start, stop, _ = rows.indices(len(self))
         block = self.array[self.start + start : self.start + stop]
-        tensor = _tensor(block, self.dtype, device)
-        if check:
-            self._finite(tensor, range(start, stop))
         if is_map(block):
-            if tensor.device.type == "cpu" and tensor.data_ptr() == block.ctypes.data:
-                return tensor  # float rows are used where they lie; ``release`` gives them back
+            copy = np.array(block)
             release(block)
-        return tensor
+            block = copy
+        tensor = _tensor(block, self.dtype, device)
+        return self._finite(tensor, range(start, stop)) if check else tensor
 
-    def release(self, rows: slice) -> None:
-        """Release the memory that holds rows of a file."""
-        if is_map(self.array):
-            release(self.array[self.start + rows.start : self.start + rows.stop])
-
-    def take(self, picked: NDArray[np.intp], device: torch.device) -> Tensor:
-        """Rows by ascending numbers, finite, on the device."""
+    def take(self, indices: NDArray[np.intp], device: torch.device) -> Tensor:
+        """The rows with the given indices, in ascending order, on the device."""
         if isinstance(self.array, Tensor):
-            index = torch.from_numpy(picked + self.start).to(self.array.device)
-            return self._finite(self.array[index].to(device, self.dtype), picked)
-        block = self.array[picked + self.start]
+            index = torch.from_numpy(indices + self.start).to(self.array.device)
+            return self._finite(self.array[index].to(device, self.dtype), indices)
+        block = self.array[indices + self.start]
         if is_map(self.array):
             release(self.array)
-        return self._finite(_tensor(block, self.dtype, device), picked)
+        return self._finite(_tensor(block, self.dtype, device), indices)
 
-    def _finite(self, block: Tensor, numbers: Any) -> Tensor:
-        """The block, if it has no NaN; ``numbers`` are those of its rows, for the error."""
+    def _finite(self, block: Tensor, indices: Any) -> Tensor:
+        """The block, or an error that names its first row with NaN or infinity; ``indices`` are those of its rows."""
         if self.checked or bool(block.isfinite().all()):
             return block
-        row = self.start + int(numbers[int((~block.isfinite()).any(1).nonzero()[0])])
+        row = self.start + int(indices[int((~block.isfinite()).any(1).nonzero()[0])])
         raise not_finite(row, self.array)
 
 
@@ -101,62 +94,224 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         if block.device.type == "cuda" or device.type == "cpu" or block.dtype == torch.bfloat16:
             return block.to(device, dtype)
         block = block.numpy()
-    if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch has no type for it
+    if block.dtype.kind == "u" or not block.dtype.isnative or block.dtype.itemsize > 8:  # torch lacks these types
         block = block.astype(str(dtype).removeprefix("torch."))
     tensor = as_tensor(np.ascontiguousarray(block))
-    if device.type == "cuda" and tensor.dtype.is_floating_point:  # through page-locked memory, without waiting
+    if device.type == "cuda" and tensor.dtype.is_floating_point:  # page-locked memory makes the copy asynchronous
         return tensor.pin_memory().to(device, non_blocking=True).to(dtype)
     return tensor.to(device, dtype)
 
 
 def as_tensor(X: NDArray[Any]) -> Tensor:
-    """The same memory as a tensor. A read-only memory-map is fine: rows are never written to."""
-    return torch.from_numpy(X if X.flags.writeable else np.asarray(_Writable(X)))
+    """X as a tensor that shares its memory; read-only arrays are copied, since torch has no read-only tensors."""
+    return torch.from_numpy(X if X.flags.writeable else X.copy())
 
 
-class _Writable:
-    """A read-only array as NumPy's array interface, said to be writable: torch warns of any other.
-
-    (To silence the warning instead would change the filters of all threads.)
-    """
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array  # keeps the memory alive
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+# --- Several arrays or files as one matrix ------------------------------------------------------------------------
 
 
-def _in_memory(blocks: Any) -> Shards:
+class Shards:
+    """Several files or arrays as one matrix (n, d). A shard is opened when its rows are needed."""
+
+    def __init__(
+        self,
+        parts: Sequence[Callable[[], NDArray[Any]]],
+        lengths: list[int],
+        n_features: int,
+        dtype: Any,
+        names: list[str] | None = None,
+    ) -> None:
+        """``parts`` return the shards, ``lengths`` are their numbers of rows, ``names`` their files."""
+        self._parts = parts
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._open = threading.local()  # each thread keeps its own shard open
+        self._names = names
+        self.shape = (int(self._starts[-1]), n_features)
+        self.dtype = np.dtype(dtype)
+        self.ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> NDArray[Any]:
+        if isinstance(which, slice) and which.step in (None, 1):
+            return self._span(*which.indices(len(self))[:2])
+        index = np.arange(len(self))[which]  # NumPy interprets masks and negative indices, and raises IndexError
+        flat = np.atleast_1d(index)
+        rows = np.empty((len(flat), self.shape[1]), self.dtype)
+        shard = np.searchsorted(self._starts, flat, side="right") - 1
+        for s in np.unique(shard):
+            here = shard == s
+            rows[here] = self._part(int(s))[flat[here] - self._starts[s]]
+        return rows if np.ndim(index) else rows[0]
+
+    def _span(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy of rows start … stop − 1. Pages of memory-mapped shards are released."""
+        rows = np.empty((max(0, stop - start), self.shape[1]), self.dtype)
+        done = start
+        while done < stop:
+            s = int(np.searchsorted(self._starts, done, side="right")) - 1
+            end = min(stop, int(self._starts[s + 1]))
+            block = self._part(s)[done - self._starts[s] : end - self._starts[s]]
+            rows[done - start : end - start] = block
+            if is_map(block):
+                release(block)
+            done = end
+        return rows
+
+    def where(self, row: int) -> str:
+        """The name of the file that holds a row."""
+        s = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._names[s] if self._names else f"block {s}"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def _part(self, s: int) -> NDArray[Any]:
+        opened = getattr(self._open, "part", None)
+        if opened is None or opened[0] != s:
+            opened = self._open.part = (s, self._parts[s]())
+        part: NDArray[Any] = opened[1]
+        return part
+
+
+def _joined(blocks: Sequence[Any]) -> Shards:
     """A list of row blocks as one matrix, without a copy."""
-    arrays = [as_array(block) for block in blocks]
+    arrays = [block_array(block) for block in blocks]
     check_widths({a.shape[1:] for a in arrays})
     dtype = np.result_type(*(a.dtype for a in arrays))
     return Shards([lambda a=a: a for a in arrays], [len(a) for a in arrays], arrays[0].shape[1], dtype)  # type: ignore[misc]
 
 
+# --- Row blocks ---------------------------------------------------------------------------------------------------
+
+
+def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
+    """The rows of X as arrays of at most ``size`` rows; an iterable of row blocks keeps its blocks."""
+    if is_blocks(X):
+        width = None
+        for block in X:
+            rows = block_array(block)
+            width = rows.shape[1:] if width is None else width
+            check_widths({width, rows.shape[1:]})
+            if len(rows):
+                yield rows
+        if width is None:
+            raise InputError("X has no row blocks")
+        return
+    for i in range(0, X.shape[0], size):
+        block = X[i : i + size]
+        yield np.asarray(block)
+        if is_map(block):
+            release(block)
+
+
 def spool(blocks: Iterable[Any]) -> NDArray[Any]:
-    """Row blocks, which come only once, as a memory-map of a scratch file that vanishes with it."""
+    """Copy row blocks to a scratch file: its memory map. The file is deleted with the map."""
     n, width, dtype = 0, None, np.dtype("float32")
-    with tempfile.TemporaryFile(prefix="dish-rows-") as file:  # without a name: gone whatever happens
+    with tempfile.TemporaryFile(prefix="dish-rows-") as file:
         for block in blocks:
-            rows = as_array(block)
+            rows = block_array(block)
             if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-                raise InputError(f"X: a row block must be numbers (rows, d), got {rows.dtype} {rows.shape}")
+                raise InputError(f"X: a row block must hold numbers (rows, d), got {rows.dtype} {rows.shape}")
             if width is None:
                 width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
             check_widths({(width,), rows.shape[1:]})
             np.ascontiguousarray(rows, dtype).tofile(file)
             n += len(rows)
         if not n or not width:
-            raise InputError("X: there are no row blocks, or they are empty")
+            raise InputError("X has no row blocks, or they are empty")
         file.flush()
         return np.memmap(file, dtype, "r", shape=(n, width))
 
 
+def block_array(block: Any) -> NDArray[Any]:
+    """A row block as an array; it may be a tensor of any kind on any device."""
+    if hasattr(block, "detach"):
+        block = block.detach().cpu()
+        block = block.float() if "bfloat16" in str(block.dtype) else block  # NumPy has no bfloat16
+    return np.asarray(block)
+
+
+# --- What X is, and checks ----------------------------------------------------------------------------------------
+
+
+def is_streamed(X: Any) -> bool:
+    """Whether X is read in blocks: a memory map, shards, a path, or an iterable of row blocks."""
+    return is_path(X) or isinstance(X, Shards) or is_map(X) or is_blocks(X)
+
+
+def is_path(X: Any) -> bool:
+    """Whether X is the path of a file or a folder."""
+    return isinstance(X, str | os.PathLike)
+
+
+def is_blocks(X: Any) -> bool:
+    """Whether X is an iterable of row blocks: not an array, a table or nested lists of numbers."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and np.ndim(X[0]) == 2
+    return isinstance(X, Iterable) and not hasattr(X, "shape") and not hasattr(X, "__array__") and not is_path(X)
+
+
+def is_map(X: Any) -> bool:
+    """Whether X is a memory map of a file."""
+    return isinstance(X, np.memmap) and getattr(X, "_mmap", None) is not None
+
+
+def check_widths(widths: set[tuple[int, ...]]) -> None:
+    """Raise InputError unless all row blocks have the same width."""
+    if len(widths) != 1:
+        raise InputError(f"X: row blocks must have the same number of columns, got shapes {sorted(widths)}")
+
+
+def check_finite(block: NDArray[Any], start: int, X: Any) -> None:
+    """Raise InputError if a block has NaN or infinity. ``start`` is the index of its first row in X."""
+    if block.dtype.kind == "f" and not np.isfinite(block).all():
+        raise not_finite(start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0]), X)
+
+
+def not_finite(row: int, X: Any) -> InputError:
+    """The error for a row with NaN or infinity; it names the row and, for shards, the file."""
+    file = f" ({X.where(row)})" if isinstance(X, Shards) else ""
+    return InputError(f"Input X contains NaN or infinity in row {row:,}{file}")
+
+
+# --- Memory maps --------------------------------------------------------------------------------------------------
+
+
+def release(block: Any) -> None:
+    """Remove the pages of a part of a memory map from this process's memory. The file is not changed."""
+    if getattr(block, "mode", "c") == "c" or not hasattr(mmap, "MADV_DONTNEED"):
+        return  # a private map would lose what was written to it
+    whole = np.frombuffer(block._mmap, np.uint8)
+    page = mmap.PAGESIZE
+    low, high = np.lib.array_utils.byte_bounds(block)
+    first = (low - whole.ctypes.data) // page * page
+    length = min(len(whole) - first, high - whole.ctypes.data - first)
+    del whole
+    if length > 0:
+        block._mmap.madvise(mmap.MADV_DONTNEED, first, length)
+
+
 def scratch(n: int, m: int, dtype: Any) -> np.memmap[Any, Any]:
-    """Room for (n, m) numbers in a scratch file that vanishes with the map."""
+    """A writable (n, m) memory map of a scratch file, which is deleted with the map."""
     with tempfile.TemporaryFile(prefix="dish-K-") as file:
         size = n * m * np.dtype(dtype).itemsize
         file.truncate(size)
         reserve(file.fileno(), size)
         return np.memmap(file, dtype, "r+", shape=(n, m))
+
+
+def allocate_npy(path: StrPath, shape: tuple[int, ...]) -> None:
+    """Write a .npy file of zero bytes and reserve its disk space, so that a full disk is found out now."""
+    file = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+    size = os.path.getsize(path)
+    del file
+    with open(path, "r+b") as opened:
+        reserve(opened.fileno(), size)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Reserve disk space for a file, where the system can: writing to a map of a full disk would kill the process."""
+    if hasattr(os, "posix_fallocate") and size:
+        os.posix_fallocate(descriptor, 0, size)

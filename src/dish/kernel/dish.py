@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from dish import cbcd, codes, machine, parallel
 from dish.checks import check_integer, check_number, check_option
 from dish.errors import InputError, UnsupportedError
-from dish.io import shards
 from dish.io.checkpoint import Checkpoint, State
-from dish.io.rows import RowSource
+from dish.io.rows import RowSource, is_path
 from dish.kernel import inputs
 from dish.kernel.defaults import FULL, ROUGH, Effort, check_resumable, chosen_kernel, linear_loss, takes_posterior
 from dish.kernel.fingerprint import fingerprint
@@ -219,7 +218,7 @@ class DISH(KernelHasher):
 
     def _open(self, X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
         """Rows and labels of this process, refused here if they are no good."""
-        if shards.is_path(X):
+        if is_path(X):
             rows, y = inputs.open_path(X, y, ranks)
         else:
             rows = inputs.open_unchecked(X) or RowSource(self._check_X(X, reset=True), checked=True)

@@ -20,8 +20,7 @@ from dish import codes
 from dish.cbcd import pack_signs
 from dish.cuda.tf32 import add_product, split, worth_splitting
 from dish.errors import InputError
-from dish.io.pages import release
-from dish.io.rows import RowSource, scratch
+from dish.io.rows import RowSource, release, scratch
 from dish.kernel.anchors import ordinary, spread_out
 from dish.kernel.outliers import FARTHEST
 from dish.lazy import Tensor, torch
@@ -112,7 +111,6 @@ class FeatureMap:
                 if keep is not None and (not on_place or block.data_ptr() != keep[rows].data_ptr()):
                     keep[rows] = block
                 total += block.sum(0, dtype=torch.float64)
-                X.release(rows)
                 if isinstance(K, KernelRows):
                     K.release(rows)
                 step(rows.stop - rows.start)
@@ -192,7 +190,6 @@ class KernelRows:
             stored = self.stored
             if stored is None:
                 yield rows, self.features(self.X.read(rows, self.device))
-                self.X.release(rows)
             else:
                 yield rows, stored[rows].to(self.device) - self.features.mean
                 self.release(rows)

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from dish.errors import InputError
-from dish.io import shards
-from dish.io.features import read_features
-from dish.io.rows import RowSource
-from dish.io.tables import read_labels
+from dish.io.readers import read_features, read_labels
+from dish.io.rows import RowSource, is_path, is_streamed
 from dish.lazy import Tensor
 from dish.parallel import Ranks
 from dish.similarity import Similarity
@@ -26,7 +24,7 @@ def open_path(X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
     part = ranks.my_rows(n)
     if part.start == part.stop:
         raise InputError(f"{X} has {n} rows, too few for {ranks.world} processes")
-    y = read_labels(Path(y)) if shards.is_path(y) else own_labels if y is None else y
+    y = read_labels(Path(y)) if is_path(y) else own_labels if y is None else y
     if y is not None and not isinstance(y, Similarity):
         if np.shape(y)[:1] != (n,):
             raise InputError(f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal")
@@ -42,7 +40,7 @@ def open_unchecked(X: Any) -> RowSource | None:
         return RowSource(X.detach())
     if isinstance(X, np.ndarray) and not isinstance(X, np.memmap) and _is_large(X):
         return RowSource(X)
-    return RowSource.of(X) if shards.is_streamed(X) else None
+    return RowSource.of(X) if is_streamed(X) else None
 
 
 def _is_large(X: Any) -> bool:
