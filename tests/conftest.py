@@ -1,5 +1,7 @@
 """Data shared by the tests."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,18 @@ def blobs():
     y = np.repeat([0, 1, 2], 40)
     X = rng.standard_normal((120, 6)) + 6 * np.eye(3, 6)[y]
     return X, y
+
+
+@pytest.fixture(scope="session")
+def dsn(tmp_path_factory):
+    """The connection string of a PostgreSQL database; all workers of a run share one server."""
+    postgres = pytest.importorskip("helpers.postgres", reason="PostgresStore is NOT tested: psycopg is not installed")
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        with postgres.database(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as dsn:
+            yield dsn
+    except postgres.NoServer as error:
+        pytest.skip(f"PostgresStore is NOT tested: {error}")
 
 
 @pytest.fixture

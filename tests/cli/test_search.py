@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from helpers.codes import brute_nearest, make_codes
 
@@ -47,3 +48,22 @@ def test_errors_are_one_line_and_write_nothing(cli, tmp_path):
         assert (code, len(err.strip().splitlines())) == (2, 1)
         assert message in err
     assert not (tmp_path / "no.dish").exists()
+
+
+@pytest.mark.postgres
+def test_store(dsn, cli, monkeypatch, tmp_path):
+    B = make_codes("clustered", 900, 64)
+    for name, array in {"B": B, "y": np.arange(900) % 3, "Q": B[:2]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.setenv("DISH_DSN", dsn)
+    push = ("store", "push", tmp_path / "B.npy", "--table", "from cli", "--labels", tmp_path / "y.npy")
+    assert cli(*push) == (0, "from cli: 900 rows written, 900 there\n", "")
+    assert cli(*push, "--resume")[1] == "from cli: 0 rows written, 900 there\n"
+    code, _, err = cli(*push)
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "resume" in err
+    search = ("store", "search", "--table", "from cli", "--codes", tmp_path / "Q.npy", "--k", 1)
+    assert cli(*search)[:2] == (0, "query 0: 0 (0, 0)\nquery 1: 1 (0, 1)\n")
+    code, _, err = cli(*search, "--dsn", f"host={tmp_path}")
+    assert code == 2
+    assert "cannot reach PostgreSQL" in err

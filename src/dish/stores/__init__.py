@@ -1,6 +1,6 @@
-"""The same codes in databases, one contract: ``PostgresStore``.
+"""Codes in databases: ``PostgresStore``, with the calls of ``HammingIndex``.
 
-``postgres`` is the store, ``table`` its statements and values, ``connection`` what threads share.
+``postgres`` is the store, ``table`` builds its statements and converts its values, ``connection`` runs them.
 """
 
 from dish.stores.postgres import PostgresStore

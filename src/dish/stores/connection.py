@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL that threads may share, and errors in one line."""
+"""A connection to PostgreSQL that threads can share; database errors become one-line errors of ours."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 
 from dish.errors import InputError, StoreError
 
-ATTEMPTS = 5  # of a transaction that the server ends to break a deadlock
-LOCKS = 0x64697368 << 32  # "dish": our advisory locks are this number and a table's
+ATTEMPTS = 5  # how often a transaction is tried that PostgreSQL ends to break a deadlock
+LOCKS = 0x64697368 << 32  # "dish"; the advisory lock of a table is this number plus the table's oid
 
 
 class Connection:
-    """Statements by one thread at a time. A connection that was lost is an error once, and opened again after it."""
+    """Runs the statements of one thread at a time.
+
+    If the connection is lost, the current call raises ConnectionError and the next one reconnects.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -29,59 +32,59 @@ class Connection:
         except psycopg.OperationalError as error:
             raise ConnectionError(f"cannot reach PostgreSQL: {in_one_line(error)}") from None
         except psycopg.ProgrammingError as error:
-            raise InputError(f"dsn is not one: {error}") from None
+            raise InputError(f"dsn is not a valid connection string: {error}") from None
 
     def close(self) -> None:
-        """Close it for good."""
+        """Close the connection for good."""
         with self._lock:
             self._open.close()
             self._dsn = ""
 
     @contextmanager
-    def _alone(self) -> Iterator[Any]:
-        """The connection for this thread alone; errors of the server become ours."""
+    def _exclusive(self) -> Iterator[Any]:
+        """Yield the connection for this thread alone, and translate database errors."""
         psycopg, _ = load_psycopg()
         with self._lock:
             if self._open.closed:
                 if not self._dsn:
-                    raise InputError("the store is closed: open another")
+                    raise InputError("the store is closed: open a new one")
                 self._open = self._connect()
             try:
                 yield self._open
             except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
-                raise  # ``push`` and ``write`` know what to do
+                raise  # handled by ``push`` and ``write``
             except psycopg.Error as error:
                 if self._open.closed:
                     raise ConnectionError(
-                        f"the connection to PostgreSQL was lost ({in_one_line(error)}); the next call opens it again"
+                        f"the connection to PostgreSQL was lost ({in_one_line(error)}); the next call reconnects"
                     ) from None
                 raise StoreError(f"PostgreSQL refused: {in_one_line(error)}") from None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """What is done inside is done whole or not at all. May be nested."""
-        with self._alone() as connection, connection.transaction():
+        """Commit all statements inside, or none of them. Transactions may be nested."""
+        with self._exclusive() as connection, connection.transaction():
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All that is read inside is of one moment."""
+        """Let all statements inside read the same state of the database."""
         with self.transaction() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             yield
 
     def execute(self, statement: Any, values: list[Any] | None = None) -> Any:
-        """Run a statement: its cursor."""
-        with self._alone() as connection:
+        """Run a statement and return its cursor."""
+        with self._exclusive() as connection:
             return connection.execute(statement, values or [])
 
     def rows(self, statement: Any, values: list[Any] | None = None) -> list[Any]:
-        """Run a statement: the rows it returns."""
+        """Run a statement and return its rows."""
         found: list[Any] = self.execute(statement, values).fetchall()
         return found
 
     def write(self, work: Callable[[Any], Any]) -> Any:
-        """``work(connection)`` in a transaction; again, after a pause, if it met a deadlock with another writer."""
+        """Return ``work(connection)``, run in a transaction; after a deadlock with another writer, try again."""
         psycopg, _ = load_psycopg()
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -89,37 +92,37 @@ class Connection:
                     return work(connection)
             except psycopg.errors.DeadlockDetected as error:
                 if attempt == ATTEMPTS:
-                    message = f"{ATTEMPTS} attempts met a deadlock with other writers: {in_one_line(error)}"
+                    message = f"{ATTEMPTS} attempts ended in deadlocks with other writers: {in_one_line(error)}"
                     raise StoreError(message) from None
                 time.sleep(0.05 * attempt)
 
     def quote(self, identifier: Any) -> str:
-        """A quoted name as text; it has its per cent signs doubled, for statements with values."""
-        with self._alone() as connection:
+        """Return a quoted name as text; its percent signs, doubled for statements with values, become single."""
+        with self._exclusive() as connection:
             text: str = identifier.as_string(connection)
             return text.replace("%%", "%")
 
     def lock(self, table: int = 0, shared: bool = False) -> None:
-        """Hold the lock of a table (by its number) until the transaction ends; other stores wait for it."""
+        """Hold the advisory lock of a table (by oid) until the transaction ends; other stores wait for it."""
         kind = "_shared" if shared else ""
         self.execute(f"SELECT pg_advisory_xact_lock{kind}(%s::bigint)", [LOCKS + table])
 
     def copy(self, statement: Any, rows: Any) -> None:
-        """COPY rows into a table."""
-        with self._alone() as connection:
-            text = statement.as_string(connection).replace("%%", "%")  # COPY takes no values
+        """Run a COPY … FROM STDIN statement with these rows."""
+        with self._exclusive() as connection:
+            text = statement.as_string(connection).replace("%%", "%")  # COPY has no values
             with connection.cursor() as cursor, cursor.copy(text) as copy:
                 for row in rows:
                     copy.write_row(row)
 
 
 def in_one_line(error: Exception) -> str:
-    """The text of an error without its line breaks."""
+    """Return the text of an error without line breaks."""
     return " ".join(str(error).split())
 
 
 def load_psycopg() -> tuple[Any, Any]:
-    """The modules psycopg and psycopg.sql."""
+    """Return the modules psycopg and psycopg.sql, or raise ImportError that names the extra."""
     try:
         import psycopg
         import psycopg.sql

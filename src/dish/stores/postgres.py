@@ -1,4 +1,4 @@
-"""The same codes in a real database: PostgreSQL with pgvector's Hamming distance on ``bit(n)`` columns."""
+"""Codes in PostgreSQL: a ``bit(n)`` column, searched by pgvector's Hamming distance."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from dish.ids_and_labels import Ids, label_array
 from dish.io import modelfile
 from dish.progress import progress
 from dish.stores.connection import Connection, in_one_line, load_psycopg
-from dish.stores.table import Table, from_comment, to_comment, to_json
+from dish.stores.table import CodeTable, from_comment, to_comment, to_json
 
-OLDEST = (0, 7)  # the first pgvector with Hamming distance on bits
+OLDEST = (0, 7)  # first version of pgvector with Hamming distance on bits
 INDEX_OPTIONS = {"ivfflat": ("lists",), "hnsw": ("m", "ef_construction")}
 
 
 class PostgresStore:
     """Packed codes in a table of PostgreSQL ≥ 13 with pgvector ≥ 0.7.
 
-    The table has the columns ``id`` (primary key), ``code bit(n_bits)``, ``label jsonb`` and ``place``, the order of
-    insertion. Indexes over three chunks of the code serve radius searches. Threads may share a store: it has one
-    connection, and their transactions take turns. Several stores, also of several processes, may write to one table.
+    The table has the columns ``id`` (primary key), ``code bit(n_bits)``, ``label jsonb`` and ``place`` (insertion
+    order). Indexes over three chunks of the code serve radius searches. Threads can share a store: it has one
+    connection, on which their transactions take turns. Several stores and processes can write to one table.
 
     Parameters
     ----------
     dsn : str
-        Where the server is, as libpq has it: "postgresql://user@host/database" or "host=… dbname=…".
+        libpq connection string: "postgresql://user@host/database" or "host=… dbname=…".
     table : str
-        Its name, of any characters.
-    n_bits : int
+        Name of the table; any characters are allowed.
+    n_bits : int, default=64
         Code length.
-    ids : "integer" or "string"
-        Kind of the ids.
-    model : str or None
-        ``fingerprint_`` of the hasher whose codes these are. ``create`` writes it into the comment of a new table;
-        a table of another model is refused (ModelMismatchError). None: nothing is checked.
+    ids : "integer" or "string", default="integer"
+        Type of the ids.
+    model : str or None, default=None
+        ``fingerprint_`` of the hasher that made the codes. ``create`` records it in the comment of a new table, and
+        every call raises ModelMismatchError if the table records another model. None: not checked.
     """
 
     def __init__(
         self, dsn: str, table: str, n_bits: int = 64, ids: str = "integer", model: str | None = None
     ) -> None:
         load_psycopg()
-        self._table = Table(table, n_bits, ids)
+        self._table = CodeTable(table, n_bits, ids)
         self.table, self.n_bits, self.ids = table, self._table.n_bits, ids
         self.model = modelfile.check_fingerprint("model", model)
         self._connection = Connection(dsn)
@@ -70,18 +70,18 @@ class PostgresStore:
     # --- the table ---
 
     def create(self) -> None:
-        """Make the extension, the table and the indexes of its chunks, whichever is not there yet."""
+        """Create the pgvector extension, the table and its chunk indexes if they do not exist."""
         self._connection.write(self._create)
         self._check_table()
 
     def _create(self, _: Any) -> None:
-        self._connection.lock()  # IF NOT EXISTS alone collides with another store that is at it
+        self._connection.lock()  # concurrent IF NOT EXISTS statements can fail
         try:
             with self._connection.transaction():
                 self._run("CREATE EXTENSION IF NOT EXISTS vector")
         except StoreError as error:
             if not self._version():
-                raise RuntimeError(f"this PostgreSQL has no pgvector: install it first ({error})") from None
+                raise StoreError(f"this PostgreSQL server has no pgvector: install it first ({error})") from None
         self._check_version()
         if not self._columns():
             self._create_table()
@@ -99,13 +99,13 @@ class PostgresStore:
             self._run("COMMENT ON TABLE {table} IS {comment}", comment=sql.Literal(to_comment(self.model)))
 
     def drop(self) -> None:
-        """Drop the table with all that is in it."""
+        """Drop the table and all its rows."""
         self._connection.write(lambda _: self._run("DROP TABLE IF EXISTS {table}"))
 
     def build_index(self, kind: str, **options: int) -> None:
         """Build pgvector's approximate index, "ivfflat" (lists=) or "hnsw" (m=, ef_construction=).
 
-        ``search(exact=False)`` then uses it. One that is there already is replaced.
+        ``search(exact=False)`` then uses it. An existing index of this kind is replaced.
         """
         check_option("kind", kind, tuple(INDEX_OPTIONS))
         for name, value in options.items():
@@ -128,7 +128,7 @@ class PostgresStore:
 
     @property
     def table_model(self) -> str | None:
-        """``fingerprint_`` of the model that the table's codes are of, by its comment; None: unknown."""
+        """``fingerprint_`` of the model recorded in the table's comment; None: unknown."""
         text = "SELECT obj_description(to_regclass(%s), 'pg_class')"
         return from_comment(self._rows(text, [self._quoted_name()])[0][0])
 
@@ -142,11 +142,11 @@ class PostgresStore:
         batch: int = 10_000,
         resume: bool = False,
     ) -> int:
-        """Upload rows by COPY; the number of rows written.
+        """Upload rows by COPY; return the number of rows written.
 
-        Each batch is one transaction: an upload that is killed leaves whole batches. With ``resume`` the rows of the
-        same upload that are there already are skipped. ``ids``: None: 0, 1, 2, … ``labels``: one per row; None, NaN
-        or NaT for a row without one.
+        Each batch is one transaction, so an interrupted upload leaves whole batches. ``resume=True`` skips the rows
+        that an earlier call of the same upload has written. ``ids=None`` means 0, 1, 2, … ``labels`` hold one label
+        per row; None, NaN or NaT: no label.
         """
         psycopg, _ = load_psycopg()
         statement = self._table.statement("COPY {table} (id, code, label) FROM STDIN")
@@ -156,85 +156,87 @@ class PostgresStore:
             def write(
                 _: Any, given: list[Any] = given, bits: list[str] = bits, texts: list[str | None] = texts
             ) -> int:
-                self._connection.lock(self._number(), shared=True)
-                left = self._missing(given, bits) if resume else range(len(given))
-                self._connection.copy(statement, ((given[i], bits[i], texts[i]) for i in left))
-                return len(left)
+                self._connection.lock(self._oid(), shared=True)
+                new = self._missing(given, bits) if resume else range(len(given))
+                self._connection.copy(statement, ((given[i], bits[i], texts[i]) for i in new))
+                return len(new)
 
             try:
                 written += self._connection.write(write)
             except psycopg.errors.UniqueViolation as error:
                 raise InputError(
-                    f"{written:,} rows were written, then: {in_one_line(error)}; resume=True continues an upload, "
-                    "upsert replaces rows"
+                    f"{written:,} rows were written, then: {in_one_line(error)}; use resume=True to continue an "
+                    "upload, or upsert to replace rows"
                 ) from None
             except ConnectionError as error:
-                raise ConnectionError(f"{error}; {written:,} rows were written, resume=True continues") from None
-        self._run("ANALYZE {table}")  # so that the planner knows what the chunks are worth
+                raise ConnectionError(
+                    f"{error}; {written:,} rows were written, use resume=True to continue"
+                ) from None
+        self._run("ANALYZE {table}")  # the planner needs statistics to use the chunk indexes
         return written
 
     def upsert(self, codes: ArrayLike, ids: ArrayLike, labels: ArrayLike | None = None, batch: int = 10_000) -> None:
-        """Write rows, replacing those of ids that are there; one transaction per batch.
+        """Write rows, replacing rows with the same ids; one transaction per batch.
 
-        Batches of several stores to one table take turns: rows in any order would lock each other out.
+        Batches of several stores take turns, because locking rows in different orders could deadlock.
         """
         _, sql = load_psycopg()
-        passing = sql.Identifier("dish_passing")
+        incoming = sql.Identifier("dish_incoming")
         for rows in self._batches(codes, ids, labels, batch):
 
             def write(_: Any, rows: Any = rows) -> None:
-                self._connection.lock(self._number())
+                self._connection.lock(self._oid())
                 self._run(
-                    "CREATE TEMPORARY TABLE {passing} (id {id_type}, code bit({n_bits}), label jsonb, "
+                    "CREATE TEMPORARY TABLE {incoming} (id {id_type}, code bit({n_bits}), label jsonb, "
                     "n bigint GENERATED ALWAYS AS IDENTITY) ON COMMIT DROP",
-                    passing=passing,
+                    incoming=incoming,
                 )
-                into = self._table.statement("COPY {passing} (id, code, label) FROM STDIN", passing=passing)
+                into = self._table.statement("COPY {incoming} (id, code, label) FROM STDIN", incoming=incoming)
                 self._connection.copy(into, zip(*rows, strict=True))
                 self._run(
-                    "INSERT INTO {table} (id, code, label) SELECT id, code, label FROM {passing} ORDER BY n "
+                    "INSERT INTO {table} (id, code, label) SELECT id, code, label FROM {incoming} ORDER BY n "
                     "ON CONFLICT (id) DO UPDATE SET code = excluded.code, label = excluded.label, place = DEFAULT",
-                    passing=passing,
+                    incoming=incoming,
                 )
 
             self._connection.write(write)
 
     def remove(self, ids: ArrayLike) -> int:
-        """Remove rows by id; ids that are not there are ignored. The number of rows removed."""
+        """Remove rows by id, ignoring unknown ids; return the number of rows removed."""
         self._check_table()
-        own = self._table.to_ids(ids)
+        values = self._table.to_ids(ids)
 
         def write(_: Any) -> int:
-            self._connection.lock(self._number())
+            self._connection.lock(self._oid())
             statement = self._table.statement("DELETE FROM {table} WHERE id = ANY(%s)")
-            return int(self._connection.execute(statement, [own]).rowcount)
+            return int(self._connection.execute(statement, [values]).rowcount)
 
         return int(self._connection.write(write))
 
     def _batches(
         self, codes: ArrayLike, ids: ArrayLike | None, labels: ArrayLike | None, batch: int
     ) -> Iterator[tuple[list[Any], list[str], list[str | None]]]:
-        """(ids, codes as bits, labels as JSON) of one batch after another."""
+        """Yield (ids, codes as bit strings, labels as JSON) of consecutive batches."""
         check_integer("batch", batch, low=1)
         B = check_codes(codes, self.n_bits)
-        own = self._table.to_ids(np.arange(len(B)) if ids is None else ids, len(B))
-        if len(set(own)) < len(own):
-            raise InputError("ids must differ: one is given twice")
+        values = self._table.to_ids(np.arange(len(B)) if ids is None else ids, len(B))
+        if len(set(values)) < len(values):
+            raise InputError("ids must be distinct, but one occurs twice")
         texts = to_json(labels, len(B))
         self._check_table()
         with progress("uploading", len(B)) as step:
             for i in range(0, len(B), batch):
                 some = slice(i, i + batch)
-                yield own[some], self._table.to_bits(B[some]), texts[some]
-                step(len(own[some]))
+                yield values[some], self._table.to_bits(B[some]), texts[some]
+                step(len(values[some]))
 
     def _missing(self, ids: list[Any], bits: list[str]) -> list[int]:
-        """Which rows of a batch are not in the table; one that is there with another code is an error."""
-        there = dict(self._rows("SELECT id, code::text FROM {table} WHERE id = ANY(%s)", [ids]))
+        """Return the indices of a batch's rows that are not in the table; raise if one is there with another code."""
+        present = dict(self._rows("SELECT id, code::text FROM {table} WHERE id = ANY(%s)", [ids]))
         for one, code in zip(ids, bits, strict=True):
-            if there.get(one, code) != code:
-                raise InputError(f"id {one!r} is there with another code: this is not the upload that was begun")
-        return [i for i, one in enumerate(ids) if one not in there]
+            if present.get(one, code) != code:
+                raise InputError(f"id {one!r} is in the table with another code, so resume=True cannot continue")
+        return [i for i, one in enumerate(ids) if one not in present]
 
     # --- searching ---
 
@@ -246,10 +248,10 @@ class PostgresStore:
         probes: int | None = None,
         ef_search: int | None = None,
     ) -> tuple[NDArray[np.int32], Ids]:
-        """The k nearest rows of every query: (D, I), both (n_queries, min(k, rows)).
+        """Return the k nearest rows of every query as (D, I), both (n_queries, min(k, rows)).
 
-        Exact, by a scan, in order of distance, then of insertion. ``exact=False`` uses the index of ``build_index``,
-        with ``probes`` lists of an ivfflat or ``ef_search`` candidates of an hnsw index.
+        A scan finds them exactly, sorted by distance, then by insertion order. ``exact=False`` uses the index of
+        ``build_index``: with ``probes`` lists of an ivfflat index, or ``ef_search`` candidates of an hnsw index.
         """
         check_integer("k", k, low=1)
         Q = self._table.to_bits(check_codes(queries, self.n_bits, "queries"))
@@ -271,38 +273,37 @@ class PostgresStore:
                 self._run("SET LOCAL enable_seqscan = off")
                 text = "SELECT id, (code <~> {q})::int, place FROM {table} ORDER BY code <~> {q} LIMIT %s"
                 rows = self._rows(text, [k], q=code)
-            if len(rows) == k:  # lists may hold fewer: then by a scan
+            if len(rows) == k:  # if the index yields fewer rows, scan
                 return [row[:2] for row in sorted(rows, key=lambda row: row[1:])]
         with self._connection.transaction():
             self._run("SET LOCAL enable_seqscan = on")
-            self._run("SET LOCAL enable_indexscan = off")  # an approximate index would not be exact
+            self._run("SET LOCAL enable_indexscan = off")  # do not use an approximate index
             text = "SELECT id, (code <~> {q})::int FROM {table} ORDER BY code <~> {q}, place LIMIT %s"
             return self._rows(text, [k], q=code)
 
     def radius_search(self, queries: ArrayLike, radius: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
-        """All rows at distance ≤ ``radius``: (lims, D, I), those of query i at lims[i]:lims[i + 1]; exact.
+        """Return all rows at distance ≤ ``radius`` as (lims, D, I); query i has the entries lims[i] : lims[i + 1].
 
-        Up to radius 5 the indexes of the chunks find the candidates; beyond, the table is scanned.
+        Exact. Up to radius 5 the chunk indexes find the candidates; beyond, the table is scanned.
         """
         check_integer("radius", radius, low=0)
         Q = check_codes(queries, self.n_bits, "queries")
         with self._connection.snapshot():
             self._check_table()
-            asked = [self._table.radius_query(q, radius) for q in self._table.to_bits(Q)]
-            found = [self._connection.rows(*one) for one in asked]
+            found = [self._connection.rows(*self._table.radius_query(q, radius)) for q in self._table.to_bits(Q)]
         lims = np.cumsum([0, *map(len, found)])
         D = np.array([d for rows in found for _, d in rows], np.int32)
         return lims, D, self._table.from_ids([one for rows in found for one, _ in rows])
 
     def labels_of(self, ids: ArrayLike) -> NDArray[Any]:
-        """The labels of some ids; None for a row without one (the array is then one of objects)."""
-        own = self._table.to_ids(ids)
+        """Return the labels of some ids; None for a row without a label (the array then has dtype object)."""
+        values = self._table.to_ids(ids)
         self._check_table()
-        there = dict(self._rows("SELECT id, label FROM {table} WHERE id = ANY(%s)", [own]))
-        for one in own:
-            if one not in there:
+        labels = dict(self._rows("SELECT id, label FROM {table} WHERE id = ANY(%s)", [values]))
+        for one in values:
+            if one not in labels:
                 raise KeyError(f"id {one!r} is not in the table")
-        return label_array([there[one] for one in own])
+        return label_array([labels[one] for one in values])
 
     # --- SQL and checks ---
 
@@ -312,8 +313,8 @@ class PostgresStore:
     def _rows(self, text: str, values: list[Any] | None = None, **parts: Any) -> list[Any]:
         return self._connection.rows(self._table.statement(text, **parts), values)
 
-    def _number(self) -> int:
-        """The server's number of the table."""
+    def _oid(self) -> int:
+        """Return the oid of the table, which names its advisory lock."""
         return int(self._rows("SELECT to_regclass(%s)::oid::bigint", [self._quoted_name()])[0][0] or 0)
 
     def _quoted_name(self) -> str:
@@ -328,10 +329,10 @@ class PostgresStore:
         numbers = tuple(int(x) for x in re.findall(r"\d+", version)[:2])
         if numbers < OLDEST:
             oldest = ".".join(map(str, OLDEST))
-            raise RuntimeError(f"pgvector is {version or 'missing'} here; {oldest} or newer is needed for bits")
+            raise StoreError(f"the server's pgvector is {version or 'missing'}, but codes need {oldest} or newer")
 
     def _columns(self) -> dict[str, str]:
-        """Names and types of the table's columns; nothing if there is no such table."""
+        """Return the table's columns (name → type); empty if there is no such table."""
         text = (
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
