@@ -48,7 +48,7 @@ STORE_COMMANDS: dict[str, Command] = {"push": search.push, "search": search.sear
 
 for group, commands in ((app, COMMANDS), (store_app, STORE_COMMANDS)):
     for name, command in commands.items():
-        group.command(name, epilog=getattr(command, "epilog", None))(command)
+        group.command(name, cls=getattr(command, "cls", None), epilog=getattr(command, "epilog", None))(command)
 app.add_typer(store_app, name="store")
 
 

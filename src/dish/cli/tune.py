@@ -10,7 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from dish.cli.fit import SETTINGS, rows_and_labels
+from dish.cli.fit import rows_and_labels
+from dish.cli.method_options import option_name
 from dish.cli.options import (
     DropUnlabelled,
     Header,
@@ -71,8 +72,7 @@ def tune(
     console.print(table)
     for note in found.notes:
         print(note)
-    option = {s.rows: s.name.replace("_", "-") for s in SETTINGS if s.rows}
-    words = " ".join(f"--{option[name]} {value}" for name, value in found.params.items())
+    words = " ".join(f"{option_name(name)} {value}" for name, value in found.params.items())
     print(f"recommended: dish fit {rows}{f' {labels}' if labels else ''} -o model.dish {words}")
 
 
