@@ -340,7 +340,7 @@ def kills(wanted: int = 20) -> None:
         centres = rng.standard_normal((50, 32))
         np.save(folder / "X.npy", (rng.standard_normal((n, 32)) + centres[y]).astype(np.float32))
         np.save(folder / "y.npy", y)
-        options = ["--bits", "64", "--anchors", "800", "--iterations", "12", "--init", "random", "-q"]
+        options = ["--bits", "64", "--anchors", "800", "--iter", "12", "--init", "random", "-q"]
         command = [sys.executable, "-m", "dish", "fit", str(folder / "X.npy"), str(folder / "y.npy"), *options]
         subprocess.run([*command, "-o", str(folder / "whole.dish")], check=True)
         start = time.perf_counter()

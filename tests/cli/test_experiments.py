@@ -1,9 +1,10 @@
-"""`dish bench` and `dish reproduce` as people type them."""
+"""`dish bench` and `dish reproduce`."""
 
 import csv
 import json
 
 import numpy as np
+import pytest
 
 from dish.experiments import paper
 
@@ -17,8 +18,7 @@ def features(folder, separation):
     return folder / "features.npy"
 
 
-def test_two_files_of_one_name_have_their_own_results(cli, tmp_path):
-    """The second used to show the MAP of the first."""
+def test_two_files_with_the_same_name_have_separate_results(cli, tmp_path):
     shown = {}
     for name, separation in (("a", 3.0), ("b", 0.05)):
         path = features(tmp_path / name, separation)
@@ -32,7 +32,7 @@ def test_two_files_of_one_name_have_their_own_results(cli, tmp_path):
     assert "1 finished runs reused (--force to run again)" in errors
 
 
-def test_a_dry_run_runs_nothing(cli, tmp_path):
+def test_dry_run_runs_nothing(cli, tmp_path):
     arguments = ("bench", "--data", "digits", "--methods", "lsh,sh", "--bits", "8,16", "--results", tmp_path / "runs")
     code, out, _ = cli(*arguments, "--dry-run")
     assert code == 0
@@ -43,7 +43,7 @@ def test_a_dry_run_runs_nothing(cli, tmp_path):
     assert (code, "95 runs to do" in out) == (0, True)
 
 
-def test_tables_and_a_class_of_ones_own(cli, tmp_path, monkeypatch):
+def test_tables_with_an_own_class(cli, tmp_path, monkeypatch):
     (tmp_path / "my_module.py").write_text("from dish.baselines.lsh import LSH\nclass MyHasher(LSH): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     common = ("bench", "--methods", "lsh,my_module:MyHasher", "--bits", "8,16", "--results", tmp_path / "runs")
@@ -58,7 +58,7 @@ def test_tables_and_a_class_of_ones_own(cli, tmp_path, monkeypatch):
     assert f" {shown} |" in (tmp_path / "t.md").read_text()
     assert f"& {shown} &" in (tmp_path / "t.tex").read_text()
     assert shown in out
-    for name in ("cosine of the floats", "float ceiling"):  # in every table, asked for or not
+    for name in ("cosine of the floats", "float ceiling"):  # in every table
         assert name in out
         assert name in (tmp_path / "t.md").read_text()
     code, _, errors = cli(*common, "--table", tmp_path / "t.xls")
@@ -67,7 +67,7 @@ def test_tables_and_a_class_of_ones_own(cli, tmp_path, monkeypatch):
     assert (code != 0, "has no Nothing" in errors) == (True, True)
 
 
-def test_a_method_that_fails_is_said_and_the_others_run(cli, tmp_path, monkeypatch):
+def test_failed_method_is_reported_and_the_others_run(cli, tmp_path, monkeypatch):
     lines = (
         "from dish.baselines.lsh import LSH",
         "class Broken(LSH):",
@@ -81,7 +81,7 @@ def test_a_method_that_fails_is_said_and_the_others_run(cli, tmp_path, monkeypat
     assert any("map" in json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("*lsh*.json"))
 
 
-def test_a_table_with_a_run_that_failed_is_written_and_said(cli, tmp_path, monkeypatch):
+def test_table_with_a_failed_run_is_written_and_reported(cli, tmp_path, monkeypatch):
     lines = (paper.Line("LSH", "lsh", None, (0.5,)), paper.Line("Broken", "lsh", None, (0.5,), params=(("typo", 1),)))
     table = paper.PaperTable("Table 1. digits: MAP", "digits", (8,), 8, lines)
     monkeypatch.setattr(paper, "TABLES", {"table1": table})
@@ -92,3 +92,23 @@ def test_a_table_with_a_run_that_failed_is_written_and_said(cli, tmp_path, monke
     assert "LSH" in (tmp_path / "out" / "table1.md").read_text()
     monkeypatch.setattr(paper, "TABLES", {"table1": paper.PaperTable(table.title, "digits", (8,), 8, lines[:1])})
     assert cli(*arguments)[0] == 0
+
+
+@pytest.mark.parametrize("source", ["X.npy", "both.npz", "t.parquet", "t.csv"])
+def test_bench_reads_all_file_types(cli, tmp_path, blobs, source):
+    X, y = np.repeat(blobs[0], 3, axis=0), np.repeat(blobs[1], 3)  # a split takes 100 queries per class
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    np.savez(tmp_path / "both.npz", X=X, y=y)
+    np.savetxt(tmp_path / "t.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,d,e,f,label", comments="")
+    if source == "t.parquet":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"v": list(X), "label": y}), tmp_path / source)
+    call = ("bench", "--data", tmp_path / source, "--methods", "l2", "--bits", 8, "--results", tmp_path / "runs")
+    if source == "X.npy":
+        assert "--labels" in "".join(cli(*call[:-1], tmp_path / "failed")[1:])
+        call += ("--labels", tmp_path / "y.npy")
+    code, _, err = cli(*call)
+    assert code == 0, err
+    (run,) = (tmp_path / "runs").rglob("*.json")
+    assert json.loads(run.read_text())["map"] > 0.9

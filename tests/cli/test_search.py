@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import dish
 from helpers.codes import brute_nearest, make_codes
 
 
@@ -67,3 +68,77 @@ def test_store(dsn, cli, monkeypatch, tmp_path):
     code, _, err = cli(*search, "--dsn", f"host={tmp_path}")
     assert code == 2
     assert "cannot reach PostgreSQL" in err
+
+
+QUICK = ("--bits", 8, "--anchors", 20, "-q")
+
+
+@pytest.fixture
+def index(cli, folder):
+    codes = np.arange(20, dtype=np.uint8).reshape(10, 2)
+    np.save(folder / "c.npy", codes)
+    np.save(folder / "ids.npy", np.arange(100, 110))
+    assert cli("index", folder / "c.npy", "-o", folder / "ix.dish", "--ids", folder / "ids.npy")[0] == 0
+    return codes
+
+
+def test_add_to_an_index_and_remove_from_it(cli, folder, index):
+    np.save(folder / "new.npy", np.array([[7, 7], [9, 9]], np.uint8))
+    np.save(folder / "new_ids.npy", [109, 110])  # one of them is there
+    code, out, _ = cli(
+        "index", folder / "new.npy", "-o", folder / "ix.dish", "--add", "--ids", folder / "new_ids.npy"
+    )
+    assert (code, "11 codes" in out) == (0, True)
+    ix = dish.HammingIndex.load(folder / "ix.dish")
+    assert ix.get([109, 110]).tolist() == [[7, 7], [9, 9]]
+    np.save(folder / "gone.npy", [100, 101])
+    code, out, _ = cli("index", "-o", folder / "ix.dish", "--remove", folder / "gone.npy")
+    assert (code, "9 codes" in out, "2 removed" in out) == (0, True, True)
+    assert 100 not in dish.HammingIndex.load(folder / "ix.dish")
+
+
+def test_adding_needs_an_index_and_codes(cli, folder, index):
+    code, _, err = cli("index", folder / "c.npy", "-o", folder / "none.dish", "--add")
+    assert (code, "none.dish" in err) == (2, True)
+    for options in ((), ("--add",), ("--ids", folder / "ids.npy")):
+        code, _, err = cli("index", "-o", folder / "ix.dish", *options)
+        assert (code, "CODES are missing" in err) == (2, True)
+    (folder / "ix.dish.journal").write_bytes(b"of a server")
+    code, _, err = cli("index", folder / "c.npy", "-o", folder / "ix.dish", "--add")
+    assert (code, "server" in err) == (2, True)
+
+
+def test_codes_of_another_model_are_refused(cli, folder):
+    for seed in (0, 1):
+        model, codes = folder / f"m{seed}.dish", folder / f"c{seed}.npy"
+        assert cli("fit", folder / "both.npz", "-o", model, "--seed", seed, *QUICK)[0] == 0
+        assert cli("encode", model, folder / "X.npy", "-o", codes)[0] == 0
+    assert cli("index", folder / "c0.npy", "-o", folder / "ix.dish")[0] == 0
+    assert cli("search", folder / "ix.dish", "--codes", folder / "c0.npy")[0] == 0
+    for command in (
+        ("search", folder / "ix.dish", "--codes", folder / "c1.npy"),
+        ("index", folder / "c1.npy", "-o", folder / "ix.dish", "--add"),
+    ):
+        code, _, err = cli(*command)
+        assert (code, "model" in err, "c1.npy" in err) == (2, True, True), err
+    np.save(folder / "plain.npy", np.load(folder / "c1.npy"))  # of unknown origin
+    assert cli("search", folder / "ix.dish", "--codes", folder / "plain.npy")[0] == 0
+
+
+def test_store_gets_the_model_of_the_codes(cli, folder, monkeypatch):
+    from dish.stores import postgres
+
+    told = []
+
+    class Store:
+        def __init__(self, *_, model=None, **__):
+            told.append(model)
+            raise ValueError("enough")
+
+    monkeypatch.setattr(postgres, "PostgresStore", Store)
+    assert cli("fit", folder / "both.npz", "-o", folder / "m.dish", *QUICK)[0] == 0
+    assert cli("encode", folder / "m.dish", folder / "X.npy", "-o", folder / "c.npy")[0] == 0
+    server = ("--dsn", "postgresql://nowhere", "--table", "t")
+    cli("store", "push", folder / "c.npy", *server)
+    cli("store", "search", "--codes", folder / "c.npy", *server)
+    assert told == [dish.load(folder / "m.dish").fingerprint_] * 2

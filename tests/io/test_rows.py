@@ -393,7 +393,7 @@ def test_a_fit_killed_at_random_moments_ends_with_the_same_codes(tmp_path):
     X = (rng.standard_normal((40_000, 16)) + rng.standard_normal((20, 16))[y]).astype(np.float32)
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
-    arguments = ["--bits", "48", "--anchors", "300", "--iterations", "12", "--init", "random", "-q"]
+    arguments = ["--bits", "48", "--anchors", "300", "--iter", "12", "--init", "random", "-q"]
     command = [sys.executable, "-m", "dish", "fit", str(tmp_path / "X.npy"), str(tmp_path / "y.npy"), *arguments]
     start = time.perf_counter()
     subprocess.run([*command, "-o", str(tmp_path / "whole.dish")], check=True)

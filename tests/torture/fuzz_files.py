@@ -158,7 +158,7 @@ class Fuzz:
         code, _, err = command("encode", self.base / "dish.dish", path, "-o", self.out)
         first = refusal(code, err) if code else "encoded"
         model = self.work / "m2.dish"
-        options = ("--bits", 8, "--anchors", 10, "--iterations", 1)
+        options = ("--bits", 8, "--anchors", 10, "--iter", 1)
         code, _, err = command("fit", path, self.base / "y.npy", "-o", model, *options)
         shutil.rmtree(f"{model}.checkpoint", ignore_errors=True)
         return f"{first}, {refusal(code, err) if code else 'learned from'}"

@@ -54,6 +54,9 @@ HELP = {
     "alpha": "DisturbBinaryCodes: fraction α of flipped target bits.",
     "mu": "Weight μ of the auxiliary softmax loss.",
     "stop_agreement": "Stop when this fraction of bits agrees with the network.",
+    "polish": "Gradient steps at the end.",
+    "head": "auto, codewords or paper.",
+    "carry": "Error diffusion.",
 }
 
 

@@ -102,7 +102,7 @@ def check_writable(path: Path, *inputs: Path | None) -> None:
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
     if any(one.is_dir() and one == path.resolve().parent for one in given):
-        raise InputError(f"cannot write {path}: it would lie among the inputs")
+        raise InputError(f"cannot write {path}: it would be inside the input folder")
     if not path.absolute().parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
     if not os.access(path.absolute().parent, os.W_OK):
