@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from dish.kernel.functions import link
+from dish.posterior.pool import Pool
 
 from dish import DISH, DeepDISH, codes, metrics, nets
 from dish.cbcd import algorithm1
 from dish.cbcd.cuda_sweep import can_fuse
 from dish.deep import training
-from dish.kernel.functions import link
 from dish.parallel import ALONE
 from dish.parallel.transport import Transport, home_of
 from dish.posterior import regression
-from dish.posterior.pool import Pool
 from dish.similarity import from_labels
 from helpers.deep import patches, score
 from helpers.processes import succeed

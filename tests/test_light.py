@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dish.kernel.frozen import FrozenHasher
 
 from dish import DISH, load
 from dish.baselines import REGISTRY
 from dish.errors import ModelFileError
 from dish.io import modelfile
-from dish.kernel.frozen import FrozenHasher
 
 GOLDEN = Path(__file__).parent / "golden"
 WITHOUT_TORCH = """

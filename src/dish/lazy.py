@@ -1,41 +1,28 @@
-"""torch and numba, loaded when something of them is first used: ``from dish import DISH`` need not wait for them.
+"""Heavy packages and public names, imported on first use, so that ``from dish import DISH`` need not wait for torch.
 
-``from dish.lazy import Tensor, torch`` stands for ``import torch`` and ``from torch import Tensor``. Their threads
-then sleep while they wait: spinning ones starve each other beside a busy neighbour.
+``from dish.lazy import Tensor, torch`` replaces ``import torch`` and ``from torch import Tensor``.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Tensor", "numba", "quick_imports", "threads_that_sleep", "torch"]
-
-NAMED_ONLY = ("scipy.stats", "pandas")  # scikit-learn imports them for a few functions: half of its time
+__all__ = ["Tensor", "attach", "has_torch", "numba", "torch"]
 
 
 @contextmanager
-def quick_imports() -> Iterator[None]:
-    """Imports inside take as little time as they can, and let OpenMP's threads sleep."""
-    with ExitStack() as entered:
-        entered.enter_context(threads_that_sleep())
-        entered.enter_context(_no_garbage())
-        for name in NAMED_ONLY:
-            entered.enter_context(_named_only(name))
-        yield
+def _sleeping_threads() -> Iterator[None]:
+    """OpenMP libraries loaded inside let their threads sleep while they wait, unless the user chose otherwise.
 
-
-@contextmanager
-def threads_that_sleep() -> Iterator[None]:
-    """OpenMP libraries that are loaded inside let their threads sleep while they wait, unless the user chose.
-
-    Each reads the variable once, when it is loaded, so that nothing has to stay in the environment.
+    Spinning threads starve each other next to a busy neighbour. A library reads the variable once, when it is loaded,
+    so it does not stay in the environment.
     """
     if "OMP_WAIT_POLICY" in os.environ:
         yield
@@ -47,52 +34,48 @@ def threads_that_sleep() -> Iterator[None]:
         os.environ.pop("OMP_WAIT_POLICY", None)
 
 
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """No search for garbage inside: modules leave little of it, and a search goes through all that is loaded."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class LazyModule:
+    """Stands for a module and imports it when one of its attributes is first used."""
 
-
-@contextmanager
-def _named_only(name: str) -> Iterator[None]:
-    """A module that imports inside may name is loaded when they use it; afterwards all is as if nobody had."""
-    spec = None if name in sys.modules else importlib.util.find_spec(name)
-    if spec is None:  # it is loaded, or not installed, which whoever asks for it has to see
-        yield
-        return
-    later = sys.modules[name] = Later(name)  # type: ignore[assignment]
-    later.__spec__ = spec  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        if sys.modules.get(name) is later:
-            del sys.modules[name]
-
-
-class Later:
-    """A module, from its first use on."""
-
-    __slots__ = ("__dict__", "_name", "_others")
-
-    def __init__(self, name: str, *others: str) -> None:
-        self._name, self._others = name, others  # others are loaded with it where they are there
+    def __init__(self, name: str, *companions: str) -> None:
+        """``companions``: modules to import with it if they are installed."""
+        self._name, self._companions = name, companions
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self._name) is self:
-            del sys.modules[self._name]
-        with threads_that_sleep(), _no_garbage():
+        if name.startswith("__"):
+            raise AttributeError(name)  # copy and inspect ask for these; no reason to import anything
+        with _sleeping_threads():
             module = importlib.import_module(self._name)
-            for other in self._others:
+            for companion in self._companions:
                 with suppress(ImportError):
-                    importlib.import_module(other)
-        self.__dict__ = module.__dict__  # from now on its names are found without coming here
-        return getattr(module, name)
+                    importlib.import_module(companion)
+        value = getattr(module, name)
+        if callable(value) or type(value) is type(sys):
+            self.__dict__[name] = value  # next time it is found without coming here
+        return value
+
+
+@cache
+def has_torch() -> bool:
+    """Whether torch is installed. Without it, dish encodes and searches but does not learn."""
+    return find_spec("torch") is not None
+
+
+def attach(package: str, places: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
+
+    ``places``: public name → the module that defines it; the name of a module maps to the module itself.
+    """
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(places[name])
+        found = module if places[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return get, lambda: sorted(places)
 
 
 if TYPE_CHECKING:
@@ -103,11 +86,11 @@ else:
 
     class _TensorType(type):
         def __instancecheck__(cls, one: Any) -> bool:
-            loaded = sys.modules.get("torch")  # if torch is not, nothing is a tensor
+            loaded = sys.modules.get("torch")  # before torch is imported, nothing is a tensor
             return loaded is not None and isinstance(one, loaded.Tensor)
 
     class Tensor(metaclass=_TensorType):
         """``torch.Tensor``, for annotations and ``isinstance``."""
 
-    torch = Later("torch")
-    numba = Later("numba", "numba.np.ufunc.omppool")  # without that one numba uses other threads
+    torch = LazyModule("torch")
+    numba = LazyModule("numba", "numba.np.ufunc.omppool")  # the companion selects OpenMP threads

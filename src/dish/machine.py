@@ -25,7 +25,12 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def resolve_device(device: str) -> torch.device:
-    """The torch device of a parameter: "auto" is a GPU if there is one."""
+    """The torch device of a parameter: "auto" is a GPU if there is one.
+
+    Every use of torch starts here, so it also notes that torch's threads are in use (see ``lost_threads``).
+    """
+    global _threads_used
+    _threads_used = True
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -167,12 +172,6 @@ def threads_for(n: int) -> AbstractContextManager[None]:
 
 _threads_used = False  # torch's threads may have been started by work of ours
 _lost_threads = False  # this process was forked from one of which that is true
-
-
-def threads_in_use() -> None:
-    """Note that work on torch's threads begins."""
-    global _threads_used
-    _threads_used = True
 
 
 def lost_threads() -> bool:

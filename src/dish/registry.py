@@ -1,7 +1,4 @@
-"""Name → hasher class, one's own included, and ``load``, which finds the class a model file was written by.
-
-Without torch there are no classes that learn, and ``load`` gives a ``FrozenHasher``, which encodes.
-"""
+"""Name → hasher class, including your own, and ``load``, which finds the class of a model file."""
 
 from __future__ import annotations
 
@@ -9,23 +6,17 @@ import importlib
 import os
 import re
 from importlib.metadata import entry_points
-from importlib.util import find_spec
-from typing import Any
 
 import dish
 from dish import baselines
 from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher
 from dish.io import modelfile
-from dish.kernel.frozen import FrozenHasher
+from dish.lazy import has_torch
 
-HAS_TORCH = find_spec("torch") is not None
-OURS = {"dish": "DISH", "dish_k": "DISH", "deep_dish": "DeepDISH", "dish_d": "DeepDISH"}
-NAMES = {**OURS, **baselines.CLASS_NAMES} if HAS_TORCH else {}  # → class
-PRESETS: dict[str, dict[str, Any]] = {  # the paper's own algorithms
-    "dish_k": {"loss": "ridge", "similar_weight": 2.0},
-    "dish_d": {"head": "paper"},
-}
+OURS = {"dish": "DISH", "dish_k": "DISHK", "deep_dish": "DeepDISH", "dish_d": "DISHD"}  # name → class
+RIVALS = baselines.CLASS_NAMES
+NAMES = (*OURS, *RIVALS)
 GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 
 
@@ -34,8 +25,10 @@ def find(name: str) -> type:
 
     A class needs ``n_bits=`` and ``random_state=``, ``fit``, ``transform`` and ``decision_function``.
     """
-    if name in NAMES:
-        return _own(NAMES[name])
+    if name in OURS:
+        return _ours(name)
+    if name in RIVALS:
+        return baselines.REGISTRY[name]
     for declared in entry_points(group=GROUP, name=name):
         return _checked(name, declared.load())
     if not re.fullmatch(r"[\w.]+:\w+", name):
@@ -51,25 +44,33 @@ def find(name: str) -> type:
     return _checked(name, found)
 
 
-def _own(kind: str) -> type[Hasher]:
-    """One of our own classes; the others need not be loaded for it."""
-    if kind in dish.__all__:
-        found: type[Hasher] = getattr(dish, kind)
-        return found
-    return baselines.REGISTRY[next(name for name, other in NAMES.items() if other == kind)]
+def _ours(name: str) -> type[Hasher]:
+    """One of our four estimators; the others are not imported."""
+    found: type[Hasher] = getattr(dish, OURS[name])
+    return found
 
 
 def _checked(name: str, found: object) -> type:
     needed = ("fit", "transform", "decision_function")
     missing = [method for method in needed if not hasattr(found, method)]
     if not isinstance(found, type) or missing:
-        lacks = f"has no {', '.join(missing)}" if isinstance(found, type) else "is no class"
-        raise InputError(f"method {name!r} must be a class with {', '.join(needed)}; it {lacks}")
+        problem = f"has no {', '.join(missing)}" if isinstance(found, type) else "is not a class"
+        raise InputError(f"method {name!r} must be a class with {', '.join(needed)}; it {problem}")
     return found
 
 
+def _class_of(kind: str) -> type[Hasher] | None:
+    """The class of that name among our estimators and the rivals."""
+    for name, class_name in {**OURS, **RIVALS}.items():
+        if class_name == kind:
+            return _ours(name) if name in OURS else baselines.REGISTRY[name]
+    return None
+
+
 def load(path: str | os.PathLike[str]) -> Hasher:
-    """Read a hasher saved by ``save``; the right class comes back, or without torch one that only encodes.
+    """Read a hasher written by ``save``. The right class comes back.
+
+    Without torch, hashers with kernel features and most simple rivals encode in NumPy; none can learn.
 
     Examples
     --------
@@ -87,11 +88,18 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     kind, content, arrays = modelfile.read(path)
     if kind == "HammingIndex":
         raise ModelFileError(f"{path} holds an index, not a model; HammingIndex.load reads it")
-    if HAS_TORCH and kind not in NAMES.values():
-        raise ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
     try:
-        return _own(kind)._restore(content, arrays) if HAS_TORCH else FrozenHasher.of(kind, content, arrays)
+        found = _class_of(kind)
+        if found is None:
+            raise ModelFileError(f"{path} holds a {kind}, which this version of dish does not know")
+        return found._restore(content, arrays)
     except ModelFileError:
         raise
+    except ModuleNotFoundError as error:
+        if has_torch() or error.name != "torch":
+            raise
+        raise ModelFileError(
+            f"codes of a {kind} are computed by torch, which is not installed: pip install torch"
+        ) from None
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None

@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from dish.kernel.functions import Classifiers, Linear, of_classifiers
 
 from dish import DISH, load
 from dish.kernel import features
-from dish.kernel.functions import Classifiers, Linear, of_classifiers
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import ctypes
 import numpy as np
 import pytest
 import torch
+from dish.posterior.pool import Pool
 
 from dish.parallel import ALONE
 from dish.posterior import cuda_regression, regression
-from dish.posterior.pool import Pool
 from dish.similarity import from_labels
 from helpers.kernels import compiled, needs_compiler
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from dish.kernel.functions import Posterior
 from sklearn.linear_model import LogisticRegression
 
 import dish
 from dish import DISH, codes, metrics
 from dish.cbcd.algorithm1 import PackedColumns
 from dish.kernel.fit_data import Problem
-from dish.kernel.functions import Posterior
 from dish.posterior import projection, regression
 from dish.similarity import from_labels, nystroem
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer
 from dish.hasher import Hasher
-from dish.io.rows import as_tensor
-from dish.kernel.anchors import choose_anchors
+from dish.io.rows import RowSource, as_tensor
+from dish.kernel.features import choose_anchors
 from dish.similarity import anchor_weights
 
 ROWS_PER_ANCHOR = 100  # k-means sees at most that many
@@ -52,7 +52,7 @@ class AnchorGraphHasher(Hasher):
         n, most = len(X), ROWS_PER_ANCHOR * self.n_anchors
         some = X if n <= most else X[np.sort(random_state.choice(n, most, replace=False))]
         rows = as_tensor(np.asarray(some, np.float64))
-        return np.asarray(choose_anchors(rows, self.n_anchors, "kmeans", random_state))
+        return np.asarray(choose_anchors(RowSource(rows), self.n_anchors, "kmeans", random_state, rows.device)[0])
 
     def _weights(self, X: NDArray[Any]) -> sp.csr_array:
         """Z of new rows."""

@@ -9,13 +9,14 @@ import numpy as np
 from torch import Tensor
 
 from dish.baselines._pairs import labelled
+from dish.encoder import Posterior
 from dish.io.rows import RowSource
-from dish.kernel.defaults import chosen_kernel
-from dish.kernel.fit_data import Problem
-from dish.kernel.functions import Posterior
+from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
-from dish.posterior.regression import Pool, regress, whitening
+from dish.posterior.regression import WhitenedRows, regress, whitening
+from dish.posterior.selection import prepare_features
 from dish.similarity import Classes, Similarity
 
 STEPS = 1.4  # as many as DISH takes in its two rounds
@@ -48,20 +49,20 @@ class LogisticHasher(KernelHasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
-        problem = self._problem(X, y)
-        labelled(problem.S)
+        data = self._fit_data(X, y)
+        labelled(data.S)
         with self._stage("posterior"):
-            T = whitening(problem)
-            pool = Pool.of(problem, T, problem.rng)  # overwrites K
-            W, b = regress(pool, np.arange(pool.n), problem.rng, share=STEPS)
-        link = "softmax" if isinstance(problem.S, Classes) else "sigmoid_1"
-        V, offset = self._codes(pool, W, b, problem.rng)
+            T = whitening(data)
+            rows = WhitenedRows.of(data, T, data.rng)
+            W, b = regress(rows, np.arange(rows.n), data.rng, share=STEPS)
+        link = "softmax" if isinstance(data.S, Classes) else "sigmoid"
+        V, offset = self._codes(rows, W, b, data.rng)
         B = (T @ W.double()).to(W)
-        self._keep(problem, self._function_of(B, b, V.to(B), offset.to(B), link))
+        self._keep(data, self._function_of(B, b, V.to(B), offset.to(B), link))
         return self
 
     @abstractmethod
-    def _codes(self, pool: Pool, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
+    def _codes(self, rows: WhitenedRows, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
         """The vectors (l, r) that p(x) is multiplied by, and the offset (r,)."""
 
     def _prepare(
@@ -71,10 +72,18 @@ class LogisticHasher(KernelHasher):
         rng: np.random.RandomState,
         ranks: Ranks = ALONE,
         budget: int | None = None,
-        kernel: Any = None,
-    ) -> Problem:
-        kernel = chosen_kernel(self.kernel, True, rows.shape[1], self.n_anchors)
-        return super()._prepare(rows, S, rng, ranks, budget, kernel)
-
-    def _function(self) -> Posterior:
-        return self._function_of.kept_by(self)
+    ) -> FitData:
+        return prepare_features(
+            rows,
+            S,
+            kernel=self.kernel,
+            gamma=self.gamma,
+            anchors=self.anchors,
+            n_anchors=self.n_anchors,
+            ridge=self.ridge,
+            rng=rng,
+            device=resolve_device(self.device),
+            ranks=ranks,
+            budget=budget,
+            stage=self._stage,
+        )

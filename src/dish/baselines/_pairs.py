@@ -7,16 +7,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dish.encoder import Linear, row_blocks
 from dish.errors import InputError
-from dish.kernel.features import row_blocks
-from dish.kernel.fit_data import Problem
-from dish.kernel.functions import Linear
+from dish.kernel.fit_data import FitData
 from dish.similarity import Classes, LabelCounts, Similarity
 
 POOL = 2048  # rows drawn as possible partners of a block of rows
 
 
-def regress(problem: Problem, target: Tensor) -> Linear:
+def regress(problem: FitData, target: Tensor) -> Linear:
     """The out-of-sample step: F = K W with W = (KᵀK + ρI)⁻¹ Kᵀ target, target (n, r)."""
     K, white = problem.K, problem.white
     assert isinstance(K, Tensor)

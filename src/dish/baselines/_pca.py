@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from dish.encoder import row_blocks
 from dish.errors import InputError
 from dish.hasher import Hasher
-from dish.kernel.features import row_blocks
 
 Matrix = NDArray[np.float64]
 ROWS = 2**13  # rows made float64 at a time

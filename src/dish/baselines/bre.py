@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer
-from dish.kernel.functions import Linear
+from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.numba_lazy import njit
 
@@ -67,7 +67,7 @@ class BRE(KernelHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
         for name in ("anchors_per_bit", "pairs_per_row", "n_iter"):
             check_integer(name, getattr(self, name), low=1)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         assert isinstance(problem.K, Tensor)
         columns, rng = (
             np.ascontiguousarray(problem.K.double().T.cpu().numpy()),

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
+from dish.encoder import Linear
 from dish.errors import InputError
 from dish.kernel.features import feature_blocks
-from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.posterior.projection import rotation
 from dish.similarity import Classes, LabelCounts
@@ -78,7 +78,7 @@ class CCAITQ(KernelHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
         check_integer("n_iter", self.n_iter, low=1)
         check_number("ridge", self.ridge, low=0, strict=True)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         S, K, white = labelled(problem.S), problem.K, problem.white
         assert isinstance(K, Tensor)
         with self._stage("CCA"):

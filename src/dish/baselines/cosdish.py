@@ -79,7 +79,7 @@ class COSDISH(KernelHasher):
         check_integer("n_draws", self.n_draws, low=1)
         check_integer("n_alternations", self.n_alternations, low=1)
         c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         S, n, rng = problem.S, problem.n, problem.rng
         B = torch.from_numpy(np.where(rng.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(problem.device)
         with self._stage("codes"), threads_for(n):

@@ -15,6 +15,7 @@ exactly by that, since its pairs all want to be alike; other blocks need not be.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -27,9 +28,8 @@ from dish import codes
 from dish.baselines import _trees as trees
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_option
-from dish.hasher import Encoder
-from dish.kernel.fit_data import Problem
-from dish.kernel.functions import Linear
+from dish.encoder import Array, HashFunction, Linear
+from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.numba_lazy import njit
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
@@ -48,7 +48,7 @@ class FastH(KernelHasher):
     ``codes_`` are the inferred bits of the training rows, packed; they know the labels.
     """
 
-    _state = (*KernelHasher._state, "codes_", "features_", "thresholds_", "leaves_")
+    _state = (*KernelHasher._state, "codes_")
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class FastH(KernelHasher):
         self._check_params()
         if self.loss == "trees":
             return self._fit(None, *self._trees(X, y))
-        problem = self._problem(X, y)
-        return self._fit(problem, RidgeStep(problem), problem.S, problem.rng)
+        data = self._fit_data(X, y)
+        return self._fit(data, RidgeStep(data), data.S, data.rng)
 
     def _trees(self, X: Any, y: Any) -> tuple[TreeStep, Similarity, np.random.RandomState]:
         """The prologue without kernel features: trees learn from the rows themselves."""
@@ -95,7 +95,7 @@ class FastH(KernelHasher):
         return TreeStep(X.astype(np.float32), self.n_trees, self.depth, rng), S, rng
 
     def _fit(
-        self, problem: Problem | None, step: RidgeStep | TreeStep, S: Similarity, rng: np.random.RandomState
+        self, data: FitData | None, step: RidgeStep | TreeStep, S: Similarity, rng: np.random.RandomState
     ) -> Self:
         pairs, n, r = Pairs(labelled(S), self.n_bits), S.n, self.n_bits
         H, Z = np.zeros((n, r), np.int8), np.zeros((n, r), np.int8)
@@ -105,27 +105,18 @@ class FastH(KernelHasher):
             with self._stage("classifier"):
                 H[:, k] = np.where(step.fit(Z[:, k]) >= 0, 1, -1)
         self.codes_ = codes.pack(Z)
-        self._keep_hash_function(problem, step)
+        self._keep_hash_function(data, step)
         return self
 
-    def _keep_hash_function(self, problem: Problem | None, step: RidgeStep | TreeStep) -> None:
-        """F as W and an intercept or as trees; what the other kind would have is left empty."""
-        r, none = self.n_bits, np.empty((self.n_bits, 0, 1))
+    def _keep_hash_function(self, data: FitData | None, step: RidgeStep | TreeStep) -> None:
         if isinstance(step, RidgeStep):
-            assert problem is not None
-            self._keep(problem, Linear.of(torch.stack(step.W, 1), step.intercept))
-            self.features_, self.thresholds_, self.leaves_ = none, none, none
-        else:
-            self.gamma_, self.anchors_, self.mean_ = 0.0, np.empty((0, self.n_features_in_)), np.empty(0)
-            self.W_, self.intercept_ = np.empty((0, r), np.float32), np.zeros(r, np.float32)
-            parts = zip(*step.bits, strict=True)
-            self.features_, self.thresholds_, self.leaves_ = (np.stack(part) for part in parts)
-
-    def _encoder(self) -> Encoder:
-        return self._decision_values if self.loss == "trees" else super()._encoder()
-
-    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(trees.evaluate(X.astype(np.float32), self.features_, self.thresholds_, self.leaves_))
+            assert data is not None
+            self._keep(data, Linear.of(torch.stack(step.W, 1), step.intercept))
+            return
+        d = self.n_features_in_  # trees work on x itself: linear features with mean 0
+        self.kernel_, self.gamma_, self.anchors_ = "linear", 1.0, np.empty((0, d), np.float32)
+        self.centre_, self.mean_ = np.zeros(d, np.float32), np.zeros(d, np.float32)
+        self.hash_function_ = Trees(*(np.stack(part) for part in zip(*step.bits, strict=True)))
 
     def _check_params(self) -> None:
         self._check_kernel_params()
@@ -231,9 +222,9 @@ def _products(h: Any, Htz: Any) -> Any:
 class RidgeStep:
     """f = K w + c by ridge regression; K is centred, so that c is the mean of z."""
 
-    def __init__(self, problem: Problem) -> None:
-        assert isinstance(problem.K, Tensor)
-        self.K, self.white = problem.K, problem.white
+    def __init__(self, data: FitData) -> None:
+        assert isinstance(data.K, Tensor)
+        self.K, self.white = data.K, data.white
         self.W: list[Tensor] = []
         self.intercept: list[float] = []
 
@@ -243,6 +234,33 @@ class RidgeStep:
         self.W.append(self.white.solve(Ktz[:, None])[:, 0].to(self.K.dtype))
         self.intercept.append(float(z.mean()))
         return (self.K @ self.W[-1]).cpu().numpy() + np.float32(self.intercept[-1])
+
+
+@dataclass(frozen=True)
+class Trees(HashFunction):
+    """F = boosted trees on x itself, one ensemble per bit."""
+
+    features: Array  # (r, trees, …): as ``_trees.evaluate`` takes them
+    thresholds: Array
+    leaves: Array
+
+    def __call__(self, K: Array) -> Array:
+        """The sum of all trees of each bit."""
+        rows = K.cpu().numpy() if isinstance(K, Tensor) else K
+        parts = [
+            a.cpu().numpy() if isinstance(a, Tensor) else a for a in (self.features, self.thresholds, self.leaves)
+        ]
+        F = np.asarray(trees.evaluate(rows.astype(np.float32), *parts))
+        return torch.from_numpy(F) if isinstance(K, Tensor) else F
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Self:
+        """Itself: trees are evaluated in NumPy."""
+        return self
+
+    @property
+    def n_bits(self) -> int:
+        """Number of ensembles."""
+        return len(self.features)
 
 
 class TreeStep:

@@ -12,8 +12,8 @@ from dish import codes
 from dish.baselines._pairs import labelled
 from dish.baselines.cca_itq import label_covariances
 from dish.checks import check_integer, check_number
+from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
-from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.similarity import Classes, LabelCounts
 
@@ -70,7 +70,7 @@ class FSSH(KernelHasher):
         check_number("mu", self.mu, low=0, strict=True)
         check_number("theta", self.theta, low=0, strict=True)
         check_integer("n_iter", self.n_iter, low=1)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         S, K, white, n = labelled(problem.S), problem.K, problem.white, problem.n
         assert isinstance(K, Tensor)
         with self._stage("sums"):

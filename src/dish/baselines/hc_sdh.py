@@ -12,7 +12,7 @@ from dish import codes
 from dish.baselines._hadamard import codes_by_group, codewords
 from dish.baselines._pairs import labelled
 from dish.baselines.sdh import f_step
-from dish.kernel.functions import Linear
+from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.posterior.regression import n_labels
 
@@ -55,7 +55,7 @@ class HCSDH(KernelHasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         S, K = labelled(problem.S), problem.K
         assert isinstance(K, Tensor)
         by_group = codes_by_group(S, codewords(n_labels(S), self.n_bits, problem.rng))

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dish.checks import check_flag, check_integer
+from dish.encoder import Linear
 from dish.kernel.accelerated import descend
-from dish.kernel.fit_data import Problem
-from dish.kernel.functions import Linear
+from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
 from dish.similarity import Similarity
@@ -62,7 +62,7 @@ class KSH(KernelHasher):
         """Learn from rows X (n, d) and labels y."""
         check_integer("n_steps", self.n_steps, low=0)
         check_flag("whiten", self.whiten)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         problem.white  # noqa: B018 (timed apart from the bits)
         with self._stage("bits"):
             W = learn(problem, self.n_bits, self.n_steps, self.whiten)
@@ -70,7 +70,7 @@ class KSH(KernelHasher):
         return self
 
 
-def learn(problem: Problem, r: int, n_steps: int, whiten: bool = True) -> Tensor:
+def learn(problem: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     """W (m, r), bit by bit."""
     K = problem.K
     assert isinstance(K, Tensor)

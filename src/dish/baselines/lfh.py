@@ -10,7 +10,7 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer, check_number
-from dish.kernel.features import row_blocks
+from dish.encoder import row_blocks
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.machine import threads_for
 from dish.similarity import Similarity
@@ -78,7 +78,7 @@ class LFH(KernelHasher):
         check_number("beta", self.beta, low=0, strict=True)
         check_integer("n_iter", self.n_iter, low=1)
         c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         S, n, rng = problem.S, problem.n, problem.rng
         U = torch.from_numpy(rng.standard_normal((n, r))).to(problem.device)
         with self._stage("factors"), threads_for(n):

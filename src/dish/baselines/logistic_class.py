@@ -6,25 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dish.baselines._hadamard import codewords
 from dish.baselines._logistic import LogisticHasher
-from dish.kernel.functions import Posterior
-from dish.posterior.regression import Pool
+from dish.encoder import Array, Posterior, namespace
+from dish.posterior.regression import WhitenedRows
 
 
 @dataclass(frozen=True)
 class MostLikely(Posterior):
     """F = p_c v_c, c the most likely label: the signs are those of its codeword v_c, whatever the others are."""
 
-    NAMES = ("posterior_B_", "posterior_b_", "codewords_", "offset_", "link_")
-
-    def __call__(self, K: Tensor) -> NDArray[np.float32]:
+    def __call__(self, K: Array) -> Array:
         """p_c v_c."""
-        p, label = self.probabilities(K).max(1)
-        return np.asarray((p[:, None] * self.V[label]).cpu().numpy(), np.float32)
+        p = self.probabilities(K)
+        label = namespace(p).argmax(p, 1)
+        return p[range(len(p)), label][:, None] * self.V[label]
 
 
 class LogisticClass(LogisticHasher):
@@ -41,14 +39,12 @@ class LogisticClass(LogisticHasher):
 
     Attributes
     ----------
-    posterior_B_ (m, l), posterior_b_ (l,)
-        p(x) = softmax(k(x) B + b), or sigmoid with several labels per row.
-    codewords_ (l, r)
-        Of ±1.
+    hash_function_ : MostLikely
+        p(x) = softmax(k(x) B + b), or a sigmoid per label for multi-label data; V (l, r) are the codewords of ±1.
     """
 
     _function_of = MostLikely
 
-    def _codes(self, pool: Pool, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
+    def _codes(self, rows: WhitenedRows, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
         C = torch.from_numpy(codewords(len(b), self.n_bits, rng))
         return C, C.new_zeros(self.n_bits)

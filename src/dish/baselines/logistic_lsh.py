@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from dish.baselines._logistic import LogisticHasher
-from dish.posterior.regression import MOST_HELD_OUT, Pool
+from dish.posterior.regression import WhitenedRows
+from dish.posterior.selection import MOST_HELD_OUT
 
 
 class LogisticLSH(LogisticHasher):
     """h(x) = sgn(Gᵀ(p(x) − mean)), G (l, r) standard normal, p by logistic regression on the features of ``DISH``.
 
-    The posterior hash function of ``DISH`` with random vectors for its frame.
+    The hash function of ``DISH`` with a random projection.
 
     Parameters
     ----------
@@ -22,11 +23,11 @@ class LogisticLSH(LogisticHasher):
 
     Attributes
     ----------
-    posterior_B_ (m, l), posterior_b_ (l,), frame_ (l, r), offset_ (r,)
-        F(x) = p(x) frame + offset, p(x) = softmax(k(x) B + b), or sigmoid with several labels per row.
+    hash_function_ : dish.encoder.Posterior
+        F(x) = p(x) V + offset with p(x) = softmax(k(x) B + b), or a sigmoid per label for multi-label data.
     """
 
-    def _codes(self, pool: Pool, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
+    def _codes(self, rows: WhitenedRows, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
         G = torch.from_numpy(rng.standard_normal((len(b), self.n_bits))).to(W)
-        some = rng.permutation(pool.n)[:MOST_HELD_OUT]
-        return G, -pool.scored(some, W, b)[0].mean(0) @ G
+        some = rng.permutation(rows.n)[:MOST_HELD_OUT]
+        return G, -rows.scored(some, W, b)[0].mean(0) @ G

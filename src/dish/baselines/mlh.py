@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer, check_number
-from dish.kernel.functions import Linear
+from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.machine import threads_for
 
@@ -88,7 +88,7 @@ class MLH(KernelHasher):
         for name in ("lam", "eta", "momentum", "weight_decay"):
             check_number(name, getattr(self, name), low=0)
         self.rho_ = -(-r // 8) if self.rho is None else check_integer("rho", self.rho, low=1, high=r)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         assert isinstance(problem.K, Tensor)
         K, rng = problem.K.double(), problem.rng
         scale = max(float(K.norm(dim=1).mean()), 1e-12)

@@ -19,8 +19,8 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
+from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
-from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.whitening import Whitening
 from dish.numba_lazy import njit, prange
@@ -67,7 +67,7 @@ class SDH(KernelHasher):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y."""
         self._check_params()
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         labels, K, white = Labels(labelled(problem.S)), problem.K, problem.white
         assert isinstance(K, Tensor)
         start = 2 * problem.rng.randint(2, size=(problem.n, self.n_bits)).astype(np.int8) - 1

@@ -17,7 +17,7 @@ from torch import Tensor
 from dish import codes
 from dish.baselines._pairs import regress, sample_pairs
 from dish.checks import check_integer, check_number, check_option
-from dish.kernel.functions import Linear
+from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.similarity import Similarity
 
@@ -102,7 +102,7 @@ class TSH(KernelHasher):
         check_integer("n_sweeps", self.n_sweeps, low=1)
         check_integer("pairs_per_row", self.pairs_per_row, low=1)
         check_number("C", self.C, low=0, strict=True)
-        problem = self._problem(X, y, self.multilabel if self.loss == "ksh" else "count")
+        problem = self._fit_data(X, y, self.multilabel if self.loss == "ksh" else "count")
         S, rng = problem.S, problem.rng
         with self._stage("codes"):
             if self.loss == "ksh":

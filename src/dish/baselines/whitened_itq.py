@@ -7,8 +7,8 @@ from typing import Any, Self
 from dish.baselines._pairs import labelled
 from dish.baselines.cca_itq import label_covariances
 from dish.checks import check_integer, check_number
+from dish.encoder import Linear
 from dish.kernel.features import feature_blocks
-from dish.kernel.functions import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.posterior.projection import rotation
@@ -60,7 +60,7 @@ class WhitenedITQ(KernelHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
         check_integer("n_iter", self.n_iter, low=1)
         check_number("shrinkage", self.shrinkage, low=0, strict=True)
-        problem = self._problem(X, y)
+        problem = self._fit_data(X, y)
         K = problem.K
         assert isinstance(K, Tensor)
         with self._stage("whitening"):

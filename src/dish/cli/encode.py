@@ -161,10 +161,10 @@ def _beside(
 ) -> list[Any]:
     """Other rankings of the same rows, or none, saying why."""
     from dish.io.readers import read_labels
-    from dish.registry import HAS_TORCH
+    from dish.lazy import has_torch
 
     why = "the model reads images" if getattr(hasher, "takes_images", False) else ""
-    why = why or ("" if HAS_TORCH else "torch is not installed")
+    why = why or ("" if has_torch() else "torch is not installed")
     if not why:
         from dish import machine
 

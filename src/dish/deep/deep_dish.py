@@ -23,7 +23,7 @@ from dish.deep.kernel_top import fit_kernel_top
 from dish.deep.training import Batch, Training, seed_generators
 from dish.errors import InputError
 from dish.kernel.fstep import LOSSES
-from dish.posterior.regression import MAX_LABELS, can_learn_posterior
+from dish.posterior.dish import MAX_LABELS
 
 Packed = NDArray[np.uint8]
 PAPER_ONLY = ("alpha", "mu", "stop_agreement")
@@ -163,7 +163,7 @@ class DeepDISH(DeepHasher):
         graded = problem.several and bool(((problem.targets != 0) & (problem.targets != 1)).any())  # or missing
         if self.patience is not None or graded:
             return "codewords"
-        if self.freeze and can_learn_posterior(problem.S):
+        if self.freeze and (problem.n_targets <= MAX_LABELS):
             return "kernel"
         return "paper" if self._given(PAPER_ONLY) else "codewords"
 
@@ -186,7 +186,7 @@ class DeepDISH(DeepHasher):
 
     def _outputs(self, problem: Problem) -> tuple[int, bool]:
         head = self._chosen_head(problem)
-        if head == "kernel" and not can_learn_posterior(problem.S):
+        if head == "kernel" and not (problem.n_targets <= MAX_LABELS):
             raise InputError(
                 f"head='kernel' learns at most {MAX_LABELS:,} labels, there are {problem.n_targets:,}: take "
                 "head='codewords' or 'paper'"

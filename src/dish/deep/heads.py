@@ -32,9 +32,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish.deep.model import Top
-from dish.kernel.functions import link
-from dish.posterior.multilabel import best_of_several
-from dish.posterior.projection import centred_frame, frame, turn_frame
+from dish.encoder import sigmoid, softmax
+from dish.posterior.multilabel import best_projection
+from dish.posterior.projection import centred, refine, signed_projection
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
 CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
@@ -67,7 +67,7 @@ class PosteriorTop(Top):
     def posterior(self, f: Tensor) -> Tensor:
         """p (n, l)."""
         z = self.beta * (cosines(f.float(), self.C) if len(self.C) else f.float())
-        return link(z, True) if len(self.b) == 0 else link(z + self.b, False)
+        return softmax(z) if len(self.b) == 0 else sigmoid(z + self.b)
 
     def scores(self, f: Tensor) -> Tensor:
         """pᵃ."""
@@ -128,7 +128,7 @@ class Rows:
 
 def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random.RandomState) -> PosteriorTop:
     """With a frame that no rows were held out for."""
-    V, offset = centred_frame(frame(signs, rng))
+    V, offset = centred(signed_projection(signs, rng))
     return PosteriorTop(C, V, offset, torch.tensor(beta))
 
 
@@ -195,13 +195,13 @@ def expected_map(top: PosteriorTop, rows: Rows) -> float:
 def turned(start: PosteriorTop, held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:
     """With the frame turned towards codes that rank these rows."""
     scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
-    V, offset = centred_frame(turn_frame(start.V, scored[0], scored[1], rng))
+    V, offset = centred(refine(start.V, scored[0], scored[1], rng))
     return PosteriorTop(start.C, V, offset, start.beta)
 
 
 def plain_label_top(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> PosteriorTop:
     """For rows with several labels, each of a ``share`` (l,) of them; no rows were held out to fit the frame."""
-    V = frame(signs, rng).to(share)
+    V = signed_projection(signs, rng).to(share)
     return PosteriorTop(
         share.new_zeros(0, 0), V, torch.zeros_like(V[0]), torch.ones_like(share), torch.logit(share, eps=1e-4), 2.0
     )
@@ -211,13 +211,13 @@ def fit_label_top(signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.ra
     """For rows with several labels: β and b of each, the power of p and the frame that rank held-out rows best."""
     beta, b = calibrate_each(held.f, held.t)
     none, n = held.f.new_zeros(0, 0), len(held.f)
-    p = link(beta * torch.cat([held.f, seen.f[:n]]) + b, False)
+    p = sigmoid(beta * torch.cat([held.f, seen.f[:n]]) + b)
     Y = (torch.cat([held.t, seen.t[:n]]) >= 0.5).cpu().numpy().astype(np.uint8)
     random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
-    given, number = [(frame(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
+    given, number = [(signed_projection(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
     scored = [(p[part], number[part]) for part in (slice(n), slice(n, None))]
-    name, V, offset, _ = best_of_several(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
-    return PosteriorTop(none, V, offset, beta, b, 2.0 if name == "sigmoid" else 1.0)
+    power, V, offset, _ = best_projection(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
+    return PosteriorTop(none, V, offset, beta, b, power)
 
 
 def calibrate(C: Tensor, held: Rows) -> float:

@@ -15,65 +15,50 @@ from torch.nn import functional
 
 from dish.deep.data import Problem
 from dish.deep.model import Top
-from dish.kernel.dish import DISH
-from dish.kernel.frozen import centre_of
-from dish.kernel.functions import link, powered
-from dish.kernel.outliers import FARTHEST
+from dish.encoder import FeatureMap, Posterior
+from dish.posterior.dish import DISH
 
 ANCHORS = 1000  # at most
-LINKS = ("softmax", "sigmoid", "sigmoid_1")
+KERNELS, LINKS = ("rbf", "rbf+linear"), ("softmax", "sigmoid")
 
 
 class KernelTop(Top):
-    """Φ (n, D) → F (n, r): kernel features, the probabilities of the labels, and the frame on them."""
+    """Φ (n, D) → F (n, r): the encoder of a fitted ``DISH`` on Φ(x)/‖Φ(x)‖."""
 
-    anchors: Tensor  # (m, D), less their centre
-    centre: Tensor  # (D,)
-    gamma: Tensor  # (1,)
-    mean: Tensor  # (m,), or (m + D,) where x itself is a feature too
-    B: Tensor  # (m or m + D, l)
-    b: Tensor  # (l,)
-    V: Tensor  # (l, r)
-    offset: Tensor  # (r,)
-    link: Tensor  # (1,), a number of LINKS
-
-    NAMES = ("anchors", "centre", "gamma", "mean", "B", "b", "V", "offset", "link")
+    V: Tensor
+    offset: Tensor
+    NAMES = ("anchors", "centre", "mean", "B", "b", "V", "offset")
 
     def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
         """From the arrays of its state."""
         super().__init__()
         for name in self.NAMES:
             self.register_buffer(name, torch.tensor(arrays[name], dtype=torch.float32))
-        self.name = LINKS[int(arrays["link"][0])]
-        self.both = len(arrays["mean"]) > len(arrays["anchors"])
+        self.register_buffer("gamma", torch.tensor(arrays["gamma"], dtype=torch.float64))
+        self.register_buffer("kind", torch.tensor(arrays["kind"]))
+        kernel, link, self.power = arrays["kind"].tolist()
+        self.kernel, self.link, self.scale = KERNELS[kernel], LINKS[link], float(arrays["gamma"][0])
 
     @classmethod
     def of(cls, dish: DISH) -> Self:
         """The hash function of a fitted DISH."""
-        centre = centre_of(dish.anchors_)
-        given = {"anchors": dish.anchors_ - centre, "centre": centre, "gamma": [dish.gamma_], "mean": dish.mean_}
-        given |= {"B": dish.posterior_B_, "b": dish.posterior_b_, "V": dish.frame_, "offset": dish.offset_}
-        return cls({name: np.asarray(a) for name, a in {**given, "link": [LINKS.index(dish.link_)]}.items()})
+        features, function = dish.encoder_.features, dish.hash_function_
+        assert isinstance(function, Posterior)
+        parts = {name: getattr(features if hasattr(features, name) else function, name) for name in cls.NAMES}
+        kind = [KERNELS.index(dish.kernel_), LINKS.index(function.link), function.power]
+        return cls({**parts, "gamma": np.array([features.gamma]), "kind": np.array(kind)})
+
+    def _function(self) -> Posterior:
+        return Posterior(self.B, self.b, self.V, self.offset, self.link, self.power)
 
     def scores(self, f: Tensor) -> Tensor:
         """pᵃ (n, l) of Φ."""
-        K = self.features(functional.normalize(f.float(), dim=1))
-        return powered(link(torch.addmm(self.b, K, self.B), self.name == "softmax"), self.name)
+        features = FeatureMap(self.kernel, self.anchors, self.scale, self.centre, self.mean)
+        return self._function().scores(features(functional.normalize(f.float(), dim=1)))
 
     def bits(self, scores: Tensor) -> Tensor:
         """pᵃ V + offset."""
         return torch.addmm(self.offset, scores, self.V)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Centred features of rows of length one: as ``kernel.features`` has them."""
-        x, A, gamma = x - self.centre, self.anchors, self.gamma
-        # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
-        K = 2 * gamma * (x @ A.T) - gamma * A.square().sum(1) - gamma * x.square().sum(1, keepdim=True)
-        K = K.clamp(max=0).exp()
-        if self.both:
-            linear = gamma.sqrt() * x
-            K = torch.cat([K, linear * (FARTHEST / linear.norm(dim=1, keepdim=True).clamp(min=FARTHEST))], 1)
-        return K - self.mean
 
 
 def fit_kernel_top(problem: Problem, n_bits: int) -> tuple[KernelTop, NDArray[np.uint8]]:

@@ -16,8 +16,8 @@ from dish import codes, metrics
 from dish.checks import check_integer, check_number
 from dish.errors import InputError
 from dish.hasher import as_rows
-from dish.kernel.dish import DISH
 from dish.labels import as_array, is_tags, tag_matrix
+from dish.posterior.dish import DISH
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     "n_bits": (32, 128, 16, 256),

@@ -28,7 +28,7 @@ from dish.errors import InputError
 from dish.io.atomic import write_atomically
 from dish.io.readers import ColumnNames
 from dish.io.rows import RowSource, blocks_of, is_map, release
-from dish.kernel.dish import DISH
+from dish.posterior.dish import DISH
 
 Results = dict["Run", dict[str, Any]]
 Progress = Callable[[str], None]  # gets progress, one line at a time
@@ -377,8 +377,7 @@ def _by_blocks(
 def make_method(run: Run) -> Any:
     """The unfitted hasher of a run; the trial is its seed."""
     kind = DISH if run.method == "ceiling" else registry.find(run.method)
-    params = registry.PRESETS.get(run.method, {}) | dict(run.params)
-    return kind(n_bits=run.bits, random_state=run.trial, **params)
+    return kind(n_bits=run.bits, random_state=run.trial, **dict(run.params))
 
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:

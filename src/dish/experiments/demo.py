@@ -17,7 +17,7 @@ from dish import codes, machine, metrics
 from dish.baselines.lsh import LSH
 from dish.experiments import bench
 from dish.io.atomic import write_atomically
-from dish.kernel.dish import DISH
+from dish.posterior.dish import DISH
 
 BITS = (16, 32, 64)
 

@@ -1,7 +1,7 @@
-"""The feature map k(x), and K (n, m), the centred features of the training rows.
+"""Kernel features of the training rows: anchors, γ, centring, and K (n, m) in memory or on disk.
 
-K is a tensor, or ``KernelRows`` where it does not fit in memory. All that touches it runs over blocks of rows, and
-what is summed over rows goes through a ``parallel.Ranks``.
+The map k(x) itself is ``encoder.FeatureMap``. K is a tensor, or ``KernelRows`` if it does not fit in memory.
+Everything that reads K does so in blocks of rows, and sums over rows go through a ``parallel.Ranks``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,127 +18,267 @@ from numpy.typing import NDArray
 
 from dish import codes
 from dish.cbcd import pack_signs
-from dish.cuda.tf32 import add_product, split, worth_splitting
+from dish.encoder import ROWS_IN_CACHE, FeatureMap, row_blocks, rows_at_a_time
 from dish.errors import InputError
 from dish.io.rows import RowSource, release, scratch
-from dish.kernel.anchors import ordinary, spread_out
-from dish.kernel.outliers import FARTHEST
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 
-KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
-ROWS_IN_CACHE = 512  # rows of K computed at a time: with 1,000 anchors 2 MB, which stays in cache
+FAR = 1000.0  # a row at more than this many times the median squared distance counts as an outlier
+SPREAD = 9.0  # if no squared distance from the mean exceeds this many medians, there are no outliers
 
 
-@dataclass
-class FeatureMap:
-    """k(x) = [φ(x, a_1) − mean_1, …, φ(x, a_m) − mean_m]; for ``kernel="linear"`` k(x) = x − mean.
-
-    ``"rbf"`` is φ(x, a) = exp(−γ‖x − a‖²); a function (X, A) → (rows, m) can stand in for it. ``"rbf+linear"`` has
-    √γ (x − centre of the anchors) beside it, m + d features; rows far out are drawn in, or nothing else would count.
-    """
-
-    kernel: str | KernelFunction
-    anchors: Tensor  # (m, d); (0, d) for the linear kernel
-    gamma: float
-    mean: Tensor | None = None  # (m,), of the training rows
-    _prepared: tuple[Tensor, ...] = field(default=(), repr=False)  # what every block of rows needs of the anchors
-
-    @property
-    def m(self) -> int:
-        """Features per row."""
-        m, d = self.anchors.shape
-        return d if self.kernel == "linear" else m + d if self.kernel == "rbf+linear" else m
-
-    def raw(self, X: Tensor, out: Tensor | None = None) -> Tensor:
-        """Features before centring: (rows, d) → (rows, m), in ``out`` if that saves a copy."""
-        if callable(self.kernel):
-            K = np.asarray(self.kernel(X.cpu().numpy(), self.anchors.cpu().numpy()))
-            if K.shape != (len(X), len(self.anchors)):
-                raise InputError(
-                    f"kernel must return an array of shape {(len(X), len(self.anchors))} "
-                    f"for {len(X)} rows and {len(self.anchors)} anchors, got {K.shape}"
-                )
-            if not np.isfinite(K).all():
-                raise InputError("kernel returned NaN or infinity")
-            return torch.from_numpy(np.array(K)).to(X)  # a copy: the function may have returned its input
-        if self.kernel == "linear":
-            return X.clone()
-        if not self._prepared:
-            self._prepared = prepare_rbf(self.anchors, self.gamma)
-        if self.kernel == "rbf":
-            return rbf(X, self._prepared, self.gamma, out)
-        out = X.new_empty(len(X), self.m) if out is None else out
-        linear = torch.sub(X, self._prepared[0], out=out[:, len(self.anchors) :]).mul_(self.gamma**0.5)
-        rbf(X, self._prepared, self.gamma, out[:, : len(self.anchors)])
-        length = linear.norm(dim=1, keepdim=True)  # most rows are shorter than 1 in these units
-        linear.mul_(FARTHEST / length.clamp_(min=FARTHEST))
-        return out
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Centred features: (rows, d) → (rows, m)."""
-        assert self.mean is not None
-        return self.raw(X).sub_(self.mean)
-
-    def fit_rows(self, X: RowSource, device: torch.device, budget: int | None = None, ranks: Ranks = ALONE) -> Any:
-        """K (n, m) of the training rows, and ``mean`` on the way.
-
-        K is a tensor if on every process it takes no more than ``budget`` bytes (None: whatever it takes; on a GPU:
-        most of what is free), else ``KernelRows``.
-        """
-        n, m = len(X), self.m
-        if self._fits(X, device, budget, ranks):
-            K: Any = _empty(n, m, X.dtype, device)
-            keep: Tensor | None = K
-        else:
-            K = KernelRows(X, self, device)
-            with ranks.raise_together():
-                K.choose_storage()
-            keep = K.stored
-        total = torch.zeros(m, dtype=torch.float64, device=device)
-        finite = []
-        with (
-            ranks.raise_together(),
-            progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step,
-        ):
-            for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
-                on_place = keep is not None and keep.device.type == device.type
-                x = X.read(rows, device, check=device.type == "cpu")
-                if device.type == "cuda":  # asked for at the end: an answer now would wait for all that is under way
-                    finite.append(x.sum().isfinite())  # one pass; a sum that overflows is looked into as well
-                block = self.raw(x, out=keep[rows] if keep is not None and on_place else None)
-                if keep is not None and (not on_place or block.data_ptr() != keep[rows].data_ptr()):
-                    keep[rows] = block
-                total += block.sum(0, dtype=torch.float64)
-                if isinstance(K, KernelRows):
-                    K.release(rows)
-                step(rows.stop - rows.start)
-            if finite and not bool(torch.stack(finite).all()):
-                for rows in row_blocks(n):
-                    X.read(rows, device)  # says which row it is
-        sums, n_all = ranks.sum(total, torch.tensor([float(n)], device=device))
-        if not bool(sums.isfinite().all()):
-            raise InputError(
-                f"X holds values whose kernel features overflow {str(X.dtype).removeprefix('torch.')}: scale X, "
-                "for example to unit variance"
+def make_feature_map(
+    rows: RowSource,
+    kernel: Any,
+    anchors: Any,
+    n_anchors: int,
+    gamma: float | str,
+    rng: np.random.RandomState,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> FeatureMap:
+    """k(x) without its mean: anchors first, so that equal seeds give equal anchors, then γ."""
+    if kernel == "linear":
+        none = torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=device)
+        return FeatureMap("linear", none, 1.0, none.sum(0))
+    picked = None
+    if isinstance(anchors, str):
+        n = ranks.offset_and_total(len(rows))[1]
+        if n_anchors > n:
+            warnings.warn(
+                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=5
             )
-        self.mean = (sums / n_all).to(X.dtype)
-        return K if isinstance(K, KernelRows) else K.sub_(self.mean)
+        A, picked = choose_anchors(rows, n_anchors, anchors, rng, device, ranks)
+    else:
+        A = given_anchors(anchors, rows, device)
+    scale = choose_gamma(rows, A, picked, ranks) if isinstance(gamma, str) else float(gamma)
+    return FeatureMap(kernel, A, scale, centre_of(A))
 
-    def _fits(self, X: RowSource, device: torch.device, budget: int | None, ranks: Ranks) -> bool:
-        """Whether K fits in memory on every process: they all have to take the same path."""
-        room = budget if device.type == "cpu" else int(0.8 * torch.cuda.mem_get_info(device)[0])
-        bytes_needed = len(X) * self.m * torch.finfo(X.dtype).bits // 8
-        fits = room is None or bytes_needed <= room
-        return bool(ranks.gather(torch.tensor([float(fits)])).min() == 1)
+
+def choose_anchors(
+    X: RowSource,
+    n_anchors: int,
+    how: str,
+    random_state: np.random.RandomState,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> tuple[Tensor, NDArray[np.intp] | None]:
+    """Anchors (m, d) from the rows of all processes: random rows with their indices, or k-means centres.
+
+    If rows are on disk or on several processes, k-means sees a sample of 50 rows per anchor.
+    """
+    n = ranks.offset_and_total(len(X))[1]
+    n_anchors = min(n_anchors, n)
+    if how == "random":
+        picked = np.sort(random_state.choice(n, n_anchors, replace=False))
+        return take_everywhere(X, picked, device, ranks), picked
+    from sklearn.cluster import MiniBatchKMeans
+
+    seed = random_state.randint(2**31 - 1)
+    means = MiniBatchKMeans(n_anchors, n_init=1, batch_size=max(1024, n_anchors), random_state=seed)
+    most = 50 * n_anchors if X.on_disk or ranks.world > 1 else n
+    picked = np.arange(n) if n <= most else np.sort(random_state.choice(n, most, replace=False))
+    some = take_everywhere(X, picked, device, ranks)
+    return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some), None
+
+
+def given_anchors(anchors: Any, X: RowSource, device: torch.device) -> Tensor:
+    """The user's own anchors (m, d), checked."""
+    d = X.shape[1]
+    A = torch.as_tensor(np.array(anchors, np.float64)).to(device, X.dtype)
+    fits = A.ndim == 2 and len(A) > 0 and A.shape[1] == d
+    if not fits or not bool(A.isfinite().all()):
+        raise InputError(
+            f"anchors must be finite, of shape (m, {d}) as X has {d} features; got shape {tuple(A.shape)}"
+        )
+    return A
+
+
+def take_everywhere(X: RowSource, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
+    """Rows by their global indices."""
+    mine, rows = local_rows(len(X), picked, ranks)
+    with ranks.raise_together():
+        found = X.take(mine, device)
+    if ranks.world == 1:
+        return found
+    out = torch.zeros(len(picked), X.shape[1], dtype=X.dtype, device=device)
+    out[rows] = found
+    return ranks.total(out).to(X.dtype)
+
+
+def local_rows(n: int, picked: NDArray[np.intp], ranks: Ranks) -> tuple[NDArray[np.intp], slice]:
+    """Of sorted global indices, those owned by this rank (as local indices) and their positions."""
+    start = ranks.offset_and_total(n)[0]
+    low, high = np.searchsorted(picked, [start, start + n])
+    return picked[low:high] - start, slice(int(low), int(high))
+
+
+# --- γ, the centre and outliers ---
+
+
+def choose_gamma(X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE) -> float:
+    """γ = 1 / the mean squared distance of rows to anchors; ``picked``: the indices of rows that became anchors.
+
+    γ is rounded to 9 digits, so that it does not depend on how the rows are distributed over processes.
+    """
+    mean = mean_squared_distance(X, A, picked, ranks)
+    tiny, huge = (1e-30, 1e35) if X.dtype == torch.float32 else (1e-290, 1e300)
+    if mean > 0 and not tiny < mean < huge:
+        raise InputError(
+            f"X: the mean squared distance of rows to anchors is {mean:.1e}, too {'small' if mean < 1 else 'large'} "
+            f"for the arithmetic of {str(X.dtype).removeprefix('torch.')}: scale X, for example to unit variance"
+        )
+    return float(f"{1.0 / mean:.9g}") if mean > 0 else 1.0
+
+
+def mean_squared_distance(
+    X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE
+) -> float:
+    """Mean of ‖x − a‖² over pairs, from at most 16,384 rows, as the mean of ‖x − c‖² + ‖a − c‖² with c the mean of A.
+
+    A few outliers would dominate this mean. They are left out, with a warning that names them.
+    """
+    n = ranks.offset_and_total(len(X))[1]
+    sampled = np.arange(0, n, max(1, n // 8192))
+    mine, _ = local_rows(len(X), sampled, ranks)
+    near = ordinary(A)
+    centre = A[near].double().mean(0)
+    with ranks.raise_together():
+        some = X.take(mine, A.device)
+    parts = [(block.double() - centre).square().sum(1).cpu() for block in some.split(1024)]
+    here = torch.cat(parts).numpy() if len(mine) else np.zeros(0)
+    squares = np.concatenate(ranks.gather_arrays(here))
+    far = outliers(squares)
+    _warn_of_outliers(squares, far, sampled, ~near.cpu().numpy(), picked)
+    mean = float(squares[~far].mean()) + float((A[near].double() - centre).square().sum(1).mean())
+    rounding = 1e-30 * float(centre.square().sum())  # what remains if all rows are equal
+    return mean if mean > rounding else 0.0
+
+
+def centre_of(A: Tensor) -> Tensor:
+    """Mean of the anchors without outliers, which would pull it away from all others."""
+    if not may_have_outliers((A - A.mean(0)).square().sum(1)):
+        return A.mean(0)
+    return A[ordinary(A)].mean(0)
+
+
+def ordinary(A: Tensor) -> Tensor:
+    """(m,) bool: the anchors that are not outliers."""
+    if not may_have_outliers((A - A.mean(0)).square().sum(1)):
+        return torch.ones(len(A), dtype=torch.bool, device=A.device)
+    squares = (A.double() - A.double().median(0).values).square().sum(1)
+    return ~torch.from_numpy(outliers(squares.cpu().numpy())).to(A.device)
+
+
+def may_have_outliers(squares: Tensor) -> bool:
+    """A cheap test whether outliers are possible, given squared distances from the mean.
+
+    An outlier pulls the mean towards itself, but its distance remains (m − 1) times that of the other anchors.
+    """
+    return bool(squares.max() > SPREAD * squares.median())
+
+
+def outliers(squares: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask of squared distances beyond ``FAR`` medians; all False if there are too many to be accidents."""
+    far = squares > FAR * np.median(squares)
+    return far if np.median(squares) > 0 and far.sum() <= max(1, len(far) // 100) else np.zeros_like(far)
+
+
+def _warn_of_outliers(
+    squares: NDArray[np.float64],
+    far: NDArray[np.bool_],
+    sampled: NDArray[np.intp],
+    far_anchors: NDArray[np.bool_],
+    picked: NDArray[np.intp] | None,
+) -> None:
+    rows = set(sampled[far].tolist())
+    if picked is not None:
+        rows |= set(picked[far_anchors].tolist())
+    if not rows and not far_anchors.any():
+        return
+    if rows:
+        what = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, sorted(rows)[:5]))}"
+        what += f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    else:
+        what = f"anchor {int(far_anchors.argmax())}"
+    warnings.warn(
+        f"X: {what} (counted from 0) is an outlier, more than {FAR**0.5:.0f} times the typical distance away; "
+        "gamma='auto' ignores it. Check your data for errors",
+        stacklevel=2,
+    )
+
+
+# --- K ---
+
+
+def compute_features(
+    features: FeatureMap, X: RowSource, device: torch.device, budget: int | None = None, ranks: Ranks = ALONE
+) -> tuple[FeatureMap, Any]:
+    """The map with its mean, and K (n, m) of the training rows.
+
+    K is a tensor if it takes at most ``budget`` bytes on every process (None: no limit; on a GPU: most of the free
+    memory), else ``KernelRows``.
+    """
+    n, m = len(X), features.m
+    if _fits(features, X, device, budget, ranks):
+        K: Any = _empty(n, m, X.dtype, device)
+        keep: Tensor | None = K
+    else:
+        K = KernelRows(X, features, device)
+        with ranks.raise_together():
+            K.choose_storage()
+        keep = K.stored
+    with ranks.raise_together():
+        total = _fill(features, X, device, keep, K)
+    sums, n_all = ranks.sum(total, torch.tensor([float(n)], device=device))
+    if not bool(sums.isfinite().all()):
+        raise InputError(
+            f"X holds values whose kernel features overflow {str(X.dtype).removeprefix('torch.')}: scale X, "
+            "for example to unit variance"
+        )
+    features = replace(features, mean=(sums / n_all).to(X.dtype))
+    if isinstance(K, KernelRows):
+        K.features = features
+        return features, K
+    return features, K.sub_(features.mean)
+
+
+def _fill(features: FeatureMap, X: RowSource, device: torch.device, keep: Tensor | None, K: Any) -> Tensor:
+    """Write the raw features of all rows to ``keep`` and return their sum (m,)."""
+    n, m = len(X), features.m
+    total = torch.zeros(m, dtype=torch.float64, device=device)
+    finite = []
+    in_place = keep is not None and keep.device.type == device.type and features.kernel != "linear"
+    with progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step:
+        for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
+            x = X.read(rows, device, check=device.type == "cpu")
+            if device.type == "cuda":  # checked at the end: an answer now would wait for the GPU
+                finite.append(x.sum().isfinite())  # one pass; a sum that overflows is checked again below
+            block = features.raw(x, out=keep[rows] if keep is not None and in_place else None)
+            if keep is not None and (not in_place or block.data_ptr() != keep[rows].data_ptr()):
+                keep[rows] = block
+            total += block.sum(0, dtype=torch.float64)
+            if isinstance(K, KernelRows):
+                K.release(rows)
+            step(rows.stop - rows.start)
+    if finite and not bool(torch.stack(finite).all()):
+        for rows in row_blocks(n):
+            X.read(rows, device)  # raises an error that names the row
+    return total
+
+
+def _fits(features: FeatureMap, X: RowSource, device: torch.device, budget: int | None, ranks: Ranks) -> bool:
+    """Whether K fits in memory on every process. All processes must take the same path."""
+    room = budget if device.type == "cpu" else int(0.8 * torch.cuda.mem_get_info(device)[0])
+    bytes_needed = len(X) * features.m * torch.finfo(X.dtype).bits // 8
+    fits = room is None or bytes_needed <= room
+    return bool(ranks.gather(torch.tensor([float(fits)])).min() == 1)
 
 
 class KernelRows:
-    """K (n, m) that does not fit in memory: spilled to a scratch file or recomputed on every pass.
-
-    Whichever of the two is faster.
-    """
+    """K (n, m) that does not fit in memory: read from a scratch file or recomputed, whichever is faster."""
 
     def __init__(self, X: RowSource, features: FeatureMap, device: torch.device) -> None:
         self.X, self.features, self.device = X, features, device
@@ -155,7 +295,7 @@ class KernelRows:
         return None if self.file is None else torch.from_numpy(self.file)
 
     def choose_storage(self) -> None:
-        """Take a scratch file if reading a row from it is faster than computing the row."""
+        """Use a scratch file if reading a row from it is faster than computing the row."""
         n, m = self.shape
         some = slice(0, min(n, 4 * ROWS_IN_CACHE))
         np_dtype = np.dtype(str(self.dtype).removeprefix("torch."))
@@ -166,7 +306,7 @@ class KernelRows:
             trial = scratch(len(block), m, np_dtype)
             start = time.perf_counter()
             trial[:] = block
-            trial.flush()  # to the disk and back: what a pass over a file larger than memory pays
+            trial.flush()  # to disk and back, as for a file larger than memory
             release(trial)
             trial.sum()
             if time.perf_counter() - start < made:
@@ -174,12 +314,12 @@ class KernelRows:
         except OSError as error:
             folder = tempfile.gettempdir()
             warnings.warn(
-                f"no room for a scratch file in {folder} ({error}): features are recomputed on every pass",
+                f"cannot write a scratch file in {folder} ({error}): features are recomputed in every pass",
                 stacklevel=2,
             )
 
     def release(self, rows: slice) -> None:
-        """Release the memory of rows of the scratch file."""
+        """Release the memory that holds these rows of the scratch file."""
         if self.file is not None:
             release(self.file[rows])
 
@@ -207,55 +347,15 @@ class KernelRows:
 KernelMatrix = Tensor | KernelRows
 
 
-def prepare_rbf(A: Tensor, gamma: float) -> tuple[Tensor, ...]:
-    """Centre c of the anchors, −γ‖a − c‖², (A − c)ᵀ: distances do not change, cancellation in float32 does.
-
-    On a GPU (A − c)ᵀ in two parts.
-    """
-    centre = A.mean(0)
-    centred = A - centre
-    squares = (centred * centred).sum(1)
-    if spread_out(squares):  # a far anchor must not draw the centre away from the others
-        centre = A[ordinary(A)].mean(0)
-        centred = A - centre
-        squares = (centred * centred).sum(1)
-    parts = split(centred) if worth_splitting(A) else (centred,)
-    return centre, -gamma * squares, *(part.T for part in parts)
-
-
-def rbf(X: Tensor, prepared: tuple[Tensor, ...], gamma: float, out: Tensor | None = None) -> Tensor:
-    """exp(−γ‖x − a‖²) for all pairs: (rows, d) and prepared anchors → (rows, m)."""
-    centre, a, *At = prepared
-    X = X - centre
-    # −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²
-    if len(At) == 1:
-        exponent = torch.addmm(a, X, At[0], alpha=2 * gamma, out=out)
-        return exponent.sub_(gamma * (X * X).sum(1, keepdim=True)).clamp_(max=0).exp_()
-    exponent = torch.empty(len(X), len(a), dtype=X.dtype, device=X.device) if out is None else out
-    torch.add(a, torch.linalg.vector_norm(X, dim=1, keepdim=True).square(), alpha=-gamma, out=exponent)
-    return add_product(exponent, split(X), (At[0], At[1]), alpha=2 * gamma).clamp_(max=0).exp_()
-
-
 def _empty(n: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for an (n, m) matrix; on the CPU from NumPy, which asks for huge pages (fewer page faults)."""
+    """An uninitialised (n, m) matrix; on the CPU from NumPy, which uses huge pages (fewer page faults)."""
     if device.type == "cpu":
         return torch.from_numpy(np.empty((n, m), str(dtype).removeprefix("torch.")))
     return torch.empty(n, m, dtype=dtype, device=device)
 
 
-def rows_at_a_time(device: torch.device, *widths: int) -> int:
-    """RowSource of a block: what stays in cache on a CPU, a quarter of a gigabyte on a GPU."""
-    return ROWS_IN_CACHE if device.type == "cpu" else max(ROWS_IN_CACHE, (1 << 26) // max(widths))
-
-
-def row_blocks(n: int, size: int = ROWS_IN_CACHE) -> Iterator[slice]:
-    """Slices that cover 0 … n−1."""
-    for start in range(0, n, size):
-        yield slice(start, min(n, start + size))
-
-
 def feature_blocks(K: KernelMatrix, size: int | None = None, title: str = "") -> Iterator[tuple[slice, Tensor]]:
-    """Row blocks of K with their slices, for products; a pass with a title shows how far it is."""
+    """Row blocks of K with their slices; with a title, long passes show their progress."""
     size = size or max(8 * ROWS_IN_CACHE, rows_at_a_time(K.device, K.shape[1]))
     blocks = ((rows, K[rows]) for rows in row_blocks(len(K), size)) if isinstance(K, Tensor) else K.blocks(size)
     with progress(title, len(K), worth=bool(title) and len(K) >= LONG) as step:

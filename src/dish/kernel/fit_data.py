@@ -1,8 +1,7 @@
-"""What a fit of a kernel hasher works on, in one object: similarity, features, their factor, processes, generator."""
+"""FitData: everything a kernel fit works on, in one object."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from dish.encoder import FeatureMap
 from dish.io.rows import RowSource
-from dish.kernel.anchors import find_anchors, given_anchors, scale_of
-from dish.kernel.features import FeatureMap, KernelMatrix
+from dish.kernel.features import KernelMatrix, compute_features, make_feature_map
 from dish.kernel.whitening import Whitening, factor
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
@@ -24,10 +23,10 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass
-class Problem:
-    """The rows of this process as K, the similarity S of their labels, and who solves for what.
+class FitData:
+    """The features K of this process's rows, the similarity S of their labels, and what all processes share.
 
-    The rows themselves are not kept: what does not fit in memory is read through ``KernelRows``.
+    The rows themselves are not kept: a K that does not fit in memory reads them again.
     """
 
     S: Similarity
@@ -37,13 +36,14 @@ class Problem:
     ridge: float = 1e-6
     ranks: Ranks = ALONE
     n: int = 0  # rows of all processes
-    first: int = 0  # of them, those before this process's own
-    stage: Stage = lambda name: nullcontext()
+    first: int = 0  # rows of the processes before this one
+    stage: Stage = lambda name: nullcontext()  # times the stages of a fit
 
     @classmethod
-    def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> Problem:
-        """Features that are there already, one process."""
-        return cls(S, K, FeatureMap("linear", K[:0], 1.0), check_random_state(seed), ridge, n=len(K))
+    def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> FitData:
+        """From features that were computed elsewhere, on one process."""
+        features = FeatureMap("linear", K[:0], 1.0, K[:0].sum(0))
+        return cls(S, K, features, check_random_state(seed), ridge, n=len(K))
 
     @property
     def device(self) -> torch.device:
@@ -52,7 +52,7 @@ class Problem:
 
     @cached_property
     def white(self) -> Whitening:
-        """KᵀK + ρI, factored at first use."""
+        """KᵀK + ρI, factored on first use."""
         mean = self.features.mean
         scale = float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
         return factor(self.K, self.ridge, self.n, self.ranks, self.stage, scale)
@@ -72,42 +72,13 @@ def prepare(
     ranks: Ranks = ALONE,
     budget: int | None = None,
     stage: Stage = lambda name: nullcontext(),
-) -> Problem:
-    """Anchors, then γ, then K (n, m) of the rows, in memory if every process has ``budget`` bytes for its part.
-
-    The anchors are drawn before anything else, so that equal seeds give equal anchors.
-    """
+) -> FitData:
+    """Compute the features of the rows; K stays in memory if every process has ``budget`` bytes for its part."""
     with stage("features"):
-        features = _feature_map(rows, kernel, anchors, n_anchors, gamma, rng, device, ranks)
-        K = features.fit_rows(rows, device, budget, ranks)
+        features = make_feature_map(rows, kernel, anchors, n_anchors, gamma, rng, device, ranks)
+        features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
-    return Problem(S, K, features, rng, ridge, ranks, n, first, stage)
-
-
-def _feature_map(
-    rows: RowSource,
-    kernel: Any,
-    anchors: Any,
-    n_anchors: int,
-    gamma: float | str,
-    rng: np.random.RandomState,
-    device: torch.device,
-    ranks: Ranks,
-) -> FeatureMap:
-    """The map k(x), its mean still to be learned."""
-    if kernel == "linear":
-        return FeatureMap("linear", torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=device), 1.0)
-    picked = None
-    if isinstance(anchors, str):
-        n = ranks.offset_and_total(len(rows))[1]
-        if n_anchors > n:
-            warnings.warn(
-                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=5
-            )
-        A, picked = find_anchors(rows, n_anchors, anchors, rng, device, ranks)
-    else:
-        A = given_anchors(anchors, rows, device)
-    return FeatureMap(kernel, A, scale_of(rows, A, picked, ranks) if isinstance(gamma, str) else float(gamma))
+    return FitData(S, K, features, rng, ridge, ranks, n, first, stage)
 
 
 def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:

@@ -1,4 +1,4 @@
-"""The F-step: hash functions fitted to codes, by a built-in loss or by any scikit-learn classifier."""
+"""The F-step: fits a hash function to codes, with a built-in loss or any scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from dish import codes
 from dish.cbcd import Columns
+from dish.encoder import Classifiers, HashFunction, Linear, decision_values, row_blocks
 from dish.errors import InputError
-from dish.kernel.features import F_blocks, feature_blocks, row_blocks
-from dish.kernel.fit_data import Problem
-from dish.kernel.functions import HashFunction, Linear, decision_values, of_classifiers
+from dish.kernel.features import F_blocks, feature_blocks
+from dish.kernel.fit_data import FitData
 from dish.lazy import Tensor, torch
 
 
 @dataclass(frozen=True)
 class Loss:
-    """l(h, f) of Eq. (2) with h = ±1, by what the two steps need of it.
+    """The loss l(h, f) of Eq. (2), h = ±1, as the terms that the two steps need.
 
-    ``half_difference`` and ``half_sum`` are ½[l(1, f) ∓ l(−1, f)]: the linear and the constant term of the
-    H-step. ``target`` is the minimiser of the quadratic with curvature ``curvature`` that touches l at f and
-    bounds it from above: regressing on it never raises the loss.
+    ``half_difference`` and ``half_sum`` are ½[l(1, f) ∓ l(−1, f)], the linear and the constant term of the H-step.
+    ``target`` is the minimiser of a quadratic upper bound of l with curvature ``curvature`` that touches l at f.
+    Regression onto it never raises the loss.
     """
 
     half_difference: Callable[[Tensor], Tensor]
@@ -67,28 +67,28 @@ LOSSES = {
 class LinearStep:
     """The F-step with F = K W: lowers Σ l(h_ik, (KW)_ik) + ½ curvature·ρ‖W‖² over W (m, r).
 
-    Ridge regression is one solve, W = (KᵀK + ρI)⁻¹ KᵀH. The other losses take ``N_STEPS`` of the same solve
-    towards their working targets, starting from the last W; none of these steps raises the loss.
+    Ridge regression is one solve, W = (KᵀK + ρI)⁻¹ KᵀH. The other losses repeat the same solve ``N_STEPS`` times with
+    their working targets, starting from the last W. No step raises the loss.
     """
 
     N_STEPS = 10
 
-    def __init__(self, problem: Problem, loss: Loss, r: int) -> None:
-        self.K, self.white, self.ranks = problem.K, problem.white, problem.ranks
+    def __init__(self, data: FitData, loss: Loss, r: int) -> None:
+        self.K, self.white, self.ranks = data.K, data.white, data.ranks
         self.loss, self.r = loss, r
         self.W = torch.zeros(self.K.shape[1], r, dtype=self.K.dtype, device=self.K.device)
-        self.q: Tensor | None = None  # (r, n), made once: it is the largest array beside K
+        self.q: Tensor | None = None  # (r, n), allocated once: the largest array after K
 
     def start(self, W: Tensor) -> None:
-        """Begin with F = K W."""
+        """Start from F = K W."""
         self.W = W
 
     def function(self) -> HashFunction:
-        """F as it is now."""
+        """The current F."""
         return Linear.of(self.W)
 
     def fit(self, H: Columns) -> None:
-        """Fit F to codes H."""
+        """Fit F to the codes H."""
         for _ in range(1 if self.loss.one_solve else self.N_STEPS):
             KtT = torch.zeros(self.W.shape, dtype=torch.float64, device=self.K.device)
             for rows, K in feature_blocks(self.K, title="F-step"):
@@ -97,7 +97,7 @@ class LinearStep:
             self.W = self.white.solve(self.ranks.total(KtT)).to(self.K.dtype)
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
-        """q (r, n) of the H-step and the rest of the loss, which H does not change; ``scale`` is nν."""
+        """q (r, n) of the H-step, and the part of the loss that does not depend on H; ``scale`` is nν."""
         if self.q is None:
             self.q = torch.empty(self.r, len(self.K), dtype=self.K.dtype, device=self.K.device)
         part = linear_terms(F_blocks(self.K, self.W), self.loss, scale, out=self.q)
@@ -107,33 +107,33 @@ class LinearStep:
 
 
 class ClassifierStep:
-    """The F-step with any scikit-learn classifier, one clone per bit, on the kernel features.
+    """The F-step with any scikit-learn classifier on the kernel features, one clone per bit.
 
-    f is its ``decision_function`` (or 2p − 1 from ``predict_proba``), scored by the squared hinge. A bit keeps
-    its former classifier when the new one has the larger loss, so that the objective does not rise.
+    f is its ``decision_function`` (or 2p − 1 from ``predict_proba``), and its loss is the squared hinge. A bit keeps
+    its previous classifier if the new one has a larger loss, so that the objective does not rise.
     """
 
-    def __init__(self, problem: Problem, classifier: Any, r: int) -> None:
-        if not isinstance(problem.K, Tensor) or problem.ranks.world > 1:
+    def __init__(self, data: FitData, classifier: Any, r: int) -> None:
+        if not isinstance(data.K, Tensor) or data.ranks.world > 1:
             raise InputError(
-                "loss: a classifier learns from all kernel features at once, in the memory of one process: raise "
-                "memory_budget, or use 'ridge', 'hinge' or 'logistic'"
+                "loss: a classifier needs all kernel features in the memory of one process: raise memory_budget, or "
+                "use 'ridge', 'hinge' or 'logistic'"
             )
-        self.K, self.classifier, self.r = problem.K, classifier, r
+        self.K, self.classifier, self.r = data.K, classifier, r
         self.loss = LOSSES["hinge"]
         self.F = np.zeros((len(self.K), r), np.float32)
         self.models: list[Any] = []
 
     def start(self, W: Tensor) -> None:
-        """Begin with F = K W."""
+        """Start from F = K W."""
         self.F = (self.K @ W).cpu().numpy().astype(np.float32)
 
     def function(self) -> HashFunction:
-        """F as it is now; ``fit`` has to come first."""
-        return of_classifiers(self.models, self.K.shape[1])
+        """The current F; call ``fit`` first."""
+        return from_classifiers(self.models, self.K.shape[1])
 
     def fit(self, H: Columns) -> None:
-        """Fit F to codes H."""
+        """Fit F to the codes H."""
         from sklearn.base import clone
 
         K, signs = self.K.cpu().numpy(), codes.unpack(H.packed(), self.r)
@@ -146,7 +146,7 @@ class ClassifierStep:
                 self.models[k], self.F[:, k] = model, f
 
     def linear_terms(self, scale: float) -> tuple[Tensor, float]:
-        """q (r, n) of the H-step and the rest of the loss."""
+        """q (r, n) of the H-step, and the part of the loss that does not depend on H."""
         q = torch.empty(self.r, len(self.K), device=self.K.device)
         blocks = ((rows, torch.from_numpy(self.F[rows]).to(q.device)) for rows in row_blocks(len(self.K)))
         return q, linear_terms(blocks, self.loss, scale, out=q)
@@ -154,6 +154,14 @@ class ClassifierStep:
     @staticmethod
     def _loss(h: NDArray[Any], f: NDArray[Any]) -> float:
         return float(np.square(np.maximum(0, 1 - h * f.astype(np.float64))).sum())
+
+
+def from_classifiers(models: list[Any], m: int) -> HashFunction:
+    """Fitted classifiers on m features: as one ``Linear`` function if all of them are linear."""
+    if not all(np.shape(getattr(model, "coef_", ())) == (1, m) for model in models):
+        return Classifiers(models)
+    W = np.concatenate([model.coef_ for model in models]).T.astype(np.float32)
+    return Linear.of(W, [np.ravel(model.intercept_)[0] for model in models])
 
 
 def linear_terms(F_blocks: Iterator[tuple[slice, Tensor]], loss: Loss, scale: float, out: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""KᵀK, and its factor: the coordinates in which the F-step and the spectral start are easy."""
+"""KᵀK and its Cholesky factor, which the F-step and the spectral start solve with."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from dish.encoder import ROWS_IN_CACHE
 from dish.errors import InputError
-from dish.kernel.features import ROWS_IN_CACHE, KernelMatrix, feature_blocks
+from dish.kernel.features import KernelMatrix, feature_blocks
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 
-RIDGE = 1e-6  # of every kernel hasher, unless told otherwise
+RIDGE = 1e-6  # default of every kernel hasher
 
 
 def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
-    """KᵀK (m, m) float64: products in the type of K within a block, sums in float64 across blocks."""
+    """KᵀK (m, m) in float64. Products within a block use the dtype of K; sums across blocks use float64."""
     m = K.shape[1]
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
     for _, block in feature_blocks(K, 16 * ROWS_IN_CACHE, "KᵀK"):
-        for part in quarters:  # on and right of the diagonal only: 0.6 of the work
+        for part in quarters:  # the upper triangle only: 0.6 of the work
             G[part, part.start :] += block[:, part].T @ block[:, part.start :]
     for part in quarters:
         G[part.stop :, part] = G[part, part.stop :].T
@@ -36,17 +37,17 @@ def factor(
     stage: Callable[[str], AbstractContextManager[None]],
     scale: float = 1.0,
 ) -> Whitening:
-    """KᵀK + ρI of the n rows of all processes, factored; ``scale``: of the features before they were centred."""
+    """Factor KᵀK + ρI of all processes' n rows; ``scale``: the largest feature before centring."""
     with stage("gram"):
         G = gram(K, ranks)
     with stage("factor"):
         largest = float(G.diagonal().max())
         if not torch.isfinite(G).all():
             raise InputError("X holds values whose squares overflow: scale X, for example to unit variance")
-        if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # nothing but rounding
+        if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # only rounding error
             raise InputError(
-                "the kernel features of X do not vary: its rows are all alike, or gamma is far too small (for the "
-                "linear kernel: their values are); scale X, for example to unit variance"
+                "the kernel features of X do not vary: all rows are equal, or gamma is far too small (with "
+                "kernel='linear': the values of X are); scale X, for example to unit variance"
             )
         return Whitening.of(G, ridge)
 
@@ -57,25 +58,25 @@ class Whitening:
 
     L: Tensor  # (m, m) float64, lower
     rho: float
-    A: Tensor  # KᵀK + ρI: to multiply L by its transpose takes longer than to factor A
+    A: Tensor  # KᵀK + ρI, kept because L Lᵀ takes longer to compute than the factorisation
 
     @classmethod
     def of(cls, G: Tensor, ridge: float) -> Whitening:
-        """Factor G + ρI (G changes), with a larger ρ if rounding leaves it short of positive definite."""
+        """Factor G + ρI, overwriting G. ρ is raised if rounding makes the matrix indefinite."""
         scale, rho = float(G.diagonal().mean()), 0.0
         for boost in (1.0, 1e2, 1e4, 1e6):
             G.diagonal().add_(ridge * boost * scale - rho)
             rho = ridge * boost * scale
             L, failed = torch.linalg.cholesky_ex(G)
             if not failed:
-                if boost > 1 and ridge != RIDGE:  # the default may be raised: nobody has chosen it
+                if boost > 1 and ridge != RIDGE:  # no warning for the default, which the user did not choose
                     warnings.warn(
-                        f"ridge={ridge:g} is too small for rounding in KᵀK (anchors nearly alike, or many for so few "
-                        f"rows): ridge={ridge * boost:g} is used",
+                        f"ridge={ridge:g} is too small: rounding makes KᵀK singular (nearly equal anchors, or more "
+                        f"anchors than the rows support). Using ridge={ridge * boost:g}",
                         stacklevel=2,
                     )
                 return cls(L, rho, G)
-        raise InputError("the kernel features of X are degenerate: KᵀK cannot be factored; raise ridge")
+        raise InputError("KᵀK is singular: the kernel features of X are degenerate. Increase ridge")
 
     def solve(self, B: Tensor) -> Tensor:
         """(KᵀK + ρI)⁻¹ B."""

@@ -21,7 +21,6 @@ from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
-from dish.kernel.dish import DISH
 from dish.photos import fine_tune
 from dish.photos.options import (
     EPOCHS,
@@ -37,6 +36,7 @@ from dish.photos.options import (
 )
 from dish.photos.reopen import Library
 from dish.photos.state import State, home_of, read_state, write_state
+from dish.posterior.dish import DISH
 from dish.registry import load
 
 AT_ONCE = 64  # photos whose pixels are in memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dish import __version__, datasets
 from dish.index.hamming import HammingIndex
 from dish.io import modelfile
-from dish.kernel.dish import DISH
+from dish.posterior.dish import DISH
 from dish.registry import load
 from dish.web.collection import Collection, Sample
 from dish.web.pictures import ArrayPictures, Image

@@ -1,0 +1,276 @@
+"""DISHK: the paper's Algorithm 2 with kernel hash functions (DISH-K)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dish import cbcd
+from dish.checks import check_number, check_option
+from dish.encoder import HashFunction
+from dish.errors import InputError
+from dish.io.checkpoint import State
+from dish.kernel.fit_data import FitData
+from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
+from dish.kernel.spectral import first_codes, spectral_start
+from dish.kernel.streaming_hasher import StreamingHasher
+from dish.lazy import torch
+
+Packed = NDArray[np.uint8]
+AfterSweep = Callable[[Packed, HashFunction, list[float], cbcd.Sweep], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far to take the H-step: the most steps per bit, and the relative gain below which no sweep follows."""
+
+    max_steps: int = cbcd.MAX_STEPS
+    least_gain: float = 0.0
+
+    def is_spent(self, objective: list[float]) -> bool:
+        """Whether the last sweep gained too little, given the objective after each sweep."""
+        return bool(self.least_gain) and len(objective) > 1 and objective[-1] > (1 - self.least_gain) * objective[-2]
+
+
+def alternate(
+    data: FitData,
+    n_bits: int,
+    *,
+    loss: Any = "ridge",
+    nu: float = 1e-4,
+    n_iter: int = 5,
+    lam: float = 0.0,
+    init: Any = "spectral",
+    effort: Effort = Effort(),
+    state: State | None = None,
+    after_sweep: AfterSweep | None = None,
+) -> tuple[Packed, HashFunction, NDArray[np.float64]]:
+    """Algorithm 2: alternate the H-step and the F-step. Returns the codes H, the hash function F, and the objective.
+
+    The objective has one value per sweep and never rises: a sweep that does not lower it ends the alternation and is
+    discarded. ``state`` resumes a former run; ``after_sweep(H, F, objective, sweep)`` is called after each sweep.
+    """
+    step = f_step(data, loss, n_bits)
+    if state is None:
+        H, objective = _start(data, step, init, n_bits, n_iter), []
+    else:
+        step.start(torch.from_numpy(state.W).to(data.device))
+        H = cbcd.columns_for(torch.from_numpy(state.codes).to(data.device), n_bits)
+        objective = state.objective.tolist()
+    squared_norm, packed = data.S.squared_norm(), H.packed()
+    for _ in range(len(objective), n_iter):
+        if effort.is_spent(objective):
+            break
+        with data.stage("linear term"):
+            q, constant = step.linear_terms(data.n * nu)
+        with data.stage("H-step"):
+            sweep = cbcd.sweep(H, data.S, q, lam=lam, max_steps=effort.max_steps, ranks=data.ranks)
+        value = cbcd.objective(sweep, squared_norm, n_bits, constant)
+        if objective and (sweep.flips == 0 or value > objective[-1]):
+            break  # converged, or a rise by rounding: the last state stands
+        objective.append(value)
+        packed = H.packed()
+        with data.stage("F-step"):
+            step.fit(H)
+        if after_sweep is not None:
+            after_sweep(packed, step.function(), objective, sweep)
+    return packed, step.function(), np.array(objective, np.float64)
+
+
+def f_step(data: FitData, loss: Any, n_bits: int) -> LinearStep | ClassifierStep:
+    """The F-step for a loss by name, or for a scikit-learn classifier."""
+    if isinstance(loss, str):
+        return LinearStep(data, LOSSES[loss], n_bits)
+    return ClassifierStep(data, loss, n_bits)
+
+
+def _start(data: FitData, step: LinearStep | ClassifierStep, init: Any, n_bits: int, n_iter: int) -> cbcd.Columns:
+    """The initial H, with the initial F set in ``step``."""
+    if isinstance(init, str) and init == "spectral":
+        with data.stage("start"):
+            W, packed = spectral_start(data, n_bits)
+        step.start(W)
+        H = cbcd.columns_for(packed, n_bits)
+        if isinstance(step, ClassifierStep) and n_iter == 0:  # no later F-step would train the classifiers
+            step.fit(H)
+        return H
+    with data.ranks.raise_together():
+        packed = torch.from_numpy(first_codes(data, init, n_bits)).to(data.device)
+    H = cbcd.columns_for(packed, n_bits)
+    step.fit(H)
+    return H
+
+
+class DISHK(StreamingHasher):
+    """DISH-K, the paper's kernel method: learns codes and a hash function in turn.
+
+    Alternates the H-step (Fast C-BCD: codes that reproduce the similarity S) and the F-step (a hash function that
+    predicts these codes from kernel features), in time and memory linear in the rows. ``DISH`` usually ranks better
+    where there are labels; ``DISHK`` also learns from any similarity S = PRᵀ.
+
+    Parameters
+    ----------
+    n_bits : int, default=64
+        Code length r. It need not be a multiple of 8.
+    n_anchors : int, default=1000
+        Number m of anchors of the kernel features. More anchors give better codes; time grows with n·m. If X has
+        fewer rows, all rows become anchors (with a warning).
+    gamma : "auto" or float, default="auto"
+        RBF kernel coefficient γ in exp(−γ‖x−a‖²). "auto": one over the mean squared distance between rows and
+        anchors, not counting outliers, which a warning names.
+    loss : "ridge", "hinge", "logistic" or a scikit-learn classifier, default="ridge"
+        Loss of the F-step. The first three learn a linear function of the features. A classifier is cloned and
+        trained once per bit.
+    nu : float, default=1e-4
+        Weight ν of the loss in the H-step.
+    n_iter : int, default=5
+        Maximum number of H-steps; the fit ends earlier if the codes stop changing. 0 keeps the initial codes.
+    similar_weight : "auto" or float, default="auto"
+        w in S = w·YYᵀ − 1. "auto": 2 for up to 36 classes and for multi-label data, 10 from 900 classes on (the
+        paper's two settings), √c/3 for c classes in between.
+    multilabel : "count", "share_one" or "jaccard", default="count"
+        Similarity of (n, l) labels: the paper's w·YYᵀ − 1, "share at least one label", or the Jaccard index.
+    init : "spectral", "random", or packed codes (n, ceil(n_bits/8)), default="spectral"
+        Initial codes H.
+    kernel : "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m), default="rbf"
+        Feature map. "linear" is x − mean, without anchors; "rbf+linear" has both.
+    anchors : "random", "kmeans" or an array (m, d), default="random"
+        How the anchors are chosen.
+    ridge : float, default=1e-6
+        Regularisation ρ of the F-step, relative to the mean diagonal of KᵀK; 0 in the paper. Raised if KᵀK is
+        numerically singular.
+    lam : float, default=0
+        λ of Fast C-BCD. Larger values move fewer rows per step.
+    memory_budget : None, int or str, default=None
+        Memory in bytes ("2GB") that a fit on the CPU may use. Features that do not fit are written to a scratch file
+        in the folder for temporary files, or recomputed in every pass if that is faster. None: half of the free
+        memory.
+    checkpoint : path or None, default=None
+        Folder for the state after every iteration. A fit that finds its own state there resumes from it. Several
+        processes need a shared folder. Not available with a scikit-learn classifier or ``random_state=None``.
+    device : "auto", "cpu", "cuda", …, default="auto"
+        Where the linear algebra runs. "auto" uses a GPU if there is one.
+    random_state : int, RandomState or None, default=0
+        The same seed on the same machine gives the same codes.
+    verbose : int, default=0
+        1 reports every iteration on standard error.
+
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        The learned H of the training rows. ``transform`` gives new rows the signs of F.
+    objective_ : float64 (n_iter_,)
+        The objective Q after every H-step. It never rises.
+    n_iter_ : int
+        Number of H-steps.
+    kernel_, gamma_, anchors_, centre_, mean_
+        The features k(x).
+    hash_function_ : dish.encoder.Linear or dish.encoder.Classifiers
+        F on these features. ``Linear`` is F(x) = Wᵀ k(x) + intercept.
+    timings_ : dict
+        Seconds spent in each stage of ``fit``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from dish import DISHK
+    >>> X, y = load_digits(return_X_y=True)
+    >>> hasher = DISHK(n_bits=32, n_anchors=100).fit(X[:500], y[:500])
+    >>> hasher.transform(X[500:]).shape  # 4 bytes per row
+    (1297, 4)
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 64,
+        *,
+        n_anchors: int = 1000,
+        gamma: float | str = "auto",
+        loss: Any = "ridge",
+        nu: float = 1e-4,
+        n_iter: int = 5,
+        similar_weight: float | str = "auto",
+        multilabel: str = "count",
+        init: Any = "spectral",
+        kernel: Any = "rbf",
+        anchors: Any = "random",
+        ridge: float = 1e-6,
+        lam: float = 0.0,
+        memory_budget: Any = None,
+        checkpoint: Any = None,
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: int = 0,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.gamma = gamma
+        self.loss = loss
+        self.nu = nu
+        self.n_iter = n_iter
+        self.similar_weight = similar_weight
+        self.multilabel = multilabel
+        self.init = init
+        self.kernel = kernel
+        self.anchors = anchors
+        self.ridge = ridge
+        self.lam = lam
+        self.memory_budget = memory_budget
+        self.checkpoint = checkpoint
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
+        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or a ``Similarity``.
+
+        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
+        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
+        process group, all processes learn together: each passes its own rows, or all pass the same path.
+        ``resume=False`` ignores an existing checkpoint and replaces it.
+        """
+        given = self._open(
+            X,
+            y,
+            "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
+            "(dish.similarity.nystroem and anchor_graph make one from X alone)",
+        )
+        weight = getattr(given.S, "w", 2.0) if isinstance(self.similar_weight, str) else self.similar_weight
+        saved = self._open_checkpoint(given, {"similar_weight": weight})
+        state = self._load(saved, len(given.rows), resume)
+        data = self._prepare(given.rows, given.S, given.rng, given.ranks, self._room_for_K(given.rows))
+        del X, y, given  # the features replace the rows
+        if state is not None:
+            self._check_same_rows(state, data)
+        H, function, objective = alternate(
+            data,
+            self.n_bits,
+            loss=self.loss,
+            nu=self.nu,
+            n_iter=self.n_iter,
+            lam=self.lam,
+            init=self.init,
+            state=state,
+            after_sweep=self._after_sweep(saved, data),
+        )
+        self._keep(data, function)
+        self._keep_codes(H, objective)
+        return self
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_number("nu", self.nu, low=0)
+        check_number("lam", self.lam, low=0)
+        if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
+            check_option("loss", self.loss, tuple(LOSSES), " or a scikit-learn classifier")
+        elif self.checkpoint is not None:
+            raise InputError(
+                f"checkpoint needs loss {', '.join(map(repr, LOSSES))}: {type(self.loss).__name__} classifiers "
+                "cannot be stored without pickle; pass checkpoint=None"
+            )
+        if isinstance(self.init, str):
+            check_option("init", self.init, ("spectral", "random"), " or packed codes")
