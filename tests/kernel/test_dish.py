@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 import dish
 from dish import DISH, codes, metrics, similarity
 from dish.baselines.lsh import LSH
-from dish.kernel.defaults import ROUGH
 
 
 def score(hasher, X, y, Xq, yq, base=None):

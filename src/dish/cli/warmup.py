@@ -78,10 +78,10 @@ def _codes(bits: int) -> Any:
 
 def learn(dtype: str, multilabel: bool = False) -> None:
     """Fit the paper's method."""
-    from dish import DISH
+    from dish import DISHK
 
     X, y, Y = _rows()
-    hasher = DISH(n_bits=16, n_anchors=20, loss="ridge", n_iter=1 if multilabel else 2, device="cpu")
+    hasher = DISHK(n_bits=16, n_anchors=20, n_iter=1 if multilabel else 2, device="cpu")
     hasher.fit(X.astype(dtype), Y if multilabel else y)
 
 
