@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dish.checks import check_flag, check_integer
 from dish.encoder import Linear
-from dish.kernel.accelerated import descend
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
@@ -62,21 +61,21 @@ class KSH(KernelHasher):
         """Learn from rows X (n, d) and labels y."""
         check_integer("n_steps", self.n_steps, low=0)
         check_flag("whiten", self.whiten)
-        problem = self._fit_data(X, y)
-        problem.white  # noqa: B018 (timed apart from the bits)
+        data = self._fit_data(X, y)
+        data.white  # noqa: B018 (timed apart from the bits)
         with self._stage("bits"):
-            W = learn(problem, self.n_bits, self.n_steps, self.whiten)
-        self._keep(problem, Linear.of(W))
+            W = learn(data, self.n_bits, self.n_steps, self.whiten)
+        self._keep(data, Linear.of(W))
         return self
 
 
-def learn(problem: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
+def learn(data: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     """W (m, r), bit by bit."""
-    K = problem.K
+    K = data.K
     assert isinstance(K, Tensor)
-    relaxed = Relaxation(problem, r)
+    relaxed = Relaxation(data, r)
     L_inv = relaxed.L_inv.to(K.dtype) if whiten else None
-    residue = Residue(problem.S, r, K)
+    residue = Residue(data.S, r, K)
     W = []
     for _ in range(r):
         w = relaxed.weights(relaxed.best()).to(K.dtype)
@@ -117,23 +116,35 @@ class Residue:
 
 
 def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
-    """A better w and its F = Kw, by accelerated gradient on g = −φᵀQφ.
+    """A better w and its F = Kw, by Nesterov's accelerated gradient with backtracking and restart on g = −φᵀQφ.
 
-    Steps are −L⁻ᵀL⁻¹∇g / c with LLᵀ = KᵀK + ρI, or plainly −∇g / c without L⁻¹.
+    Steps are −D/c with D = L⁻ᵀL⁻¹∇g and LLᵀ = KᵀK + ρI, or D = ∇g without L⁻¹. The curvature c starts low and is
+    doubled until g falls as far as a function of that curvature must. A step that raises g all the same restarts the
+    momentum.
     """
-    return descend(
-        K,
-        w,
-        lambda F: smoothed(Q, F),
-        n_steps,
-        F=F,
-        curvature=Q.r * len(K) / 1024,
-        precondition=lambda gradient: gradient if L_inv is None else L_inv.T @ (L_inv @ gradient),
-    )
+    curvature = Q.r * len(K) / 1024
+    w_before, F_before, g_before, t = w, F, float("inf"), 1.0
+    for _ in range(n_steps):
+        t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        beta, t = (t - 1) / t_next, t_next
+        v, F_v = w + beta * (w - w_before), F + beta * (F - F_before)
+        g_v, gradient_F = smoothed(Q, F_v)
+        gradient = K.T @ gradient_F
+        D = gradient if L_inv is None else L_inv.T @ (L_inv @ gradient)
+        fall, KD = float((gradient.double() * D.double()).sum()), K @ D
+        enough = g_v + 1e-6 * abs(g_v)
+        while (reached := smoothed(Q, F_v - KD / curvature)[0]) > enough - fall / (2 * curvature):
+            curvature *= 2
+        w_before, F_before = w, F
+        w, F = v - D / curvature, F_v - KD / curvature
+        if reached > g_before:  # the momentum has carried w past the minimum
+            t, w_before, F_before = 1.0, w, F
+        g_before = reached
+    return w, F
 
 
 def smoothed(Q: Residue, F: Tensor) -> tuple[float, Tensor]:
-    """g = −φᵀQφ for φ = 2σ(F) − 1, and its slope in F: −Qφ ∘ (1 − φ²)."""
+    """g = −φᵀQφ for φ = 2σ(F) − 1, and its gradient in F: −Qφ ∘ (1 − φ²)."""
     phi = torch.tanh(F / 2)
     Q_phi = Q @ phi
     return -float(phi.double() @ Q_phi.double()), -Q_phi * (1 - phi * phi)

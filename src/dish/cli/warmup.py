@@ -78,7 +78,7 @@ def _codes(bits: int) -> Any:
 
 def learn(dtype: str, multilabel: bool = False) -> None:
     """Fit the paper's method."""
-    from dish import DISHK
+    from dish.kernel.dish_k import DISHK
 
     X, y, Y = _rows()
     hasher = DISHK(n_bits=16, n_anchors=20, n_iter=1 if multilabel else 2, device="cpu")
@@ -109,7 +109,7 @@ def search(bits: int) -> None:
     """Search an index with distinct codes, one with many equal codes, and a memory-mapped one."""
     import numpy as np
 
-    from dish import HammingIndex
+    from dish.index.hamming import HammingIndex
 
     codes = _codes(bits)
     for B in (codes, codes[np.arange(N) % 500]):
