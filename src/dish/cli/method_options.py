@@ -103,8 +103,9 @@ def value_of(given: Any) -> Any:
 def find_method(name: str) -> type:
     """The class of a method name; needs torch."""
     from dish import registry
+    from dish.lazy import has_torch
 
-    if not registry.HAS_TORCH:
+    if not has_torch():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     return registry.find(name)
 
