@@ -59,7 +59,7 @@ def test_encode_search_and_serve_without_torch(tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told == {"done": [0, 0, 0, 0, 2], "equal": True, "torch": False}
-    assert "this needs torch" in done.stderr
+    assert "this command needs torch" in done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), hasher.transform(X))
 
 

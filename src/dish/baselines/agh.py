@@ -7,10 +7,10 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
+from dish.checks import check_random_state
 from dish.errors import InputError
 
 

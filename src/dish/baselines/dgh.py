@@ -8,12 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from dish import codes
 from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, mass
 from dish.baselines._pca import Matrix
-from dish.checks import check_integer, check_number, check_option
+from dish.checks import check_integer, check_number, check_option, check_random_state
 from dish.errors import InputError
 from dish.numba_lazy import njit, prange
 from dish.posterior.projection import rotation

@@ -21,13 +21,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from dish import codes
 from dish.baselines import _trees as trees
 from dish.baselines._pairs import labelled
-from dish.checks import check_integer, check_option
+from dish.checks import check_integer, check_option, check_random_state
 from dish.encoder import Array, HashFunction, Linear
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher

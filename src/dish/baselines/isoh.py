@@ -6,10 +6,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from dish.baselines._pca import Matrix, PCAHasher, principal
-from dish.checks import check_integer, check_number
+from dish.checks import check_integer, check_number, check_random_state
 
 
 class IsoH(PCAHasher):

@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from dish.checks import check_random_state
 from dish.hasher import Hasher, as_rows
 from dish.numba_lazy import njit, prange
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 import torch
-from sklearn.utils import check_random_state
 
 from dish.baselines._pca import PCAHasher, principal, project
-from dish.checks import check_integer
+from dish.checks import check_integer, check_random_state
 from dish.posterior.projection import rotation
 
 

@@ -1,4 +1,4 @@
-"""How a command ends: one clear line and exit code 2 for what the user can change, a way to report the rest.
+"""How a command ends: one line and exit code 2 for errors that the user can fix, exit code 1 for bugs.
 
 ``DISH_DEBUG=1`` shows the traceback of any error.
 """
@@ -13,10 +13,16 @@ from typing import Any, NoReturn
 
 import typer
 
-# What the world outside causes, whoever raises it. Other kinds count only where dish raises them on purpose.
-EXPECTED = (ValueError, OSError, MemoryError, ImportError)
-LEARNS = "this needs torch, which is not installed here; without it dish encodes and searches: pip install torch"
-REPORT = "this is a bug in dish: run it again with DISH_DEBUG=1 and report the traceback that it shows"
+from dish.errors import DishError
+
+EXPECTED = (DishError, OSError, MemoryError, ImportError)
+EXPECTED_OF_PACKAGES = {  # looked up only in packages that are loaded: no other can have raised its error
+    "torch": "OutOfMemoryError",
+    "psycopg": "Error",
+    "safetensors": "SafetensorError",
+}
+NEEDS_TORCH = "this command needs torch: pip install torch (without it, dish can encode and search)"
+REPORT = "this is a bug in dish: run the command again with DISH_DEBUG=1 and report the traceback"
 
 
 def run(app: Callable[..., Any]) -> NoReturn:
@@ -34,25 +40,16 @@ def run(app: Callable[..., Any]) -> NoReturn:
         if os.environ.get("DISH_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch":
-            end(LEARNS, 2)
+            end(NEEDS_TORCH, 2)
         if is_expected(error):
             end(str(error) or type(error).__name__, 2)
         end(f"unexpected {type(error).__name__}: {error} ({REPORT})", 1)
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether an error tells of the input or the machine, not of a bug."""
-    library = type(error).__module__.partition(".")[0]
-    if isinstance(error, EXPECTED) or library in ("dish", "psycopg", "safetensors"):
-        return True
-    return type(error).__name__ == "OutOfMemoryError" or _raised_by_dish(error)
-
-
-def _raised_by_dish(error: BaseException) -> bool:
-    """Whether the error left a ``raise`` statement of this package."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return last.filename.startswith(package + os.sep) and (last.line or "").startswith("raise ")
+    """Whether an error is about the input or the machine, by its class. Any other error is a bug."""
+    loaded = ((sys.modules.get(package), name) for package, name in EXPECTED_OF_PACKAGES.items())
+    return isinstance(error, (*EXPECTED, *(getattr(module, name) for module, name in loaded if module is not None)))
 
 
 def end(message: str, code: int) -> NoReturn:
@@ -62,7 +59,7 @@ def end(message: str, code: int) -> NoReturn:
 
 
 def _end_usage(error: Any) -> NoReturn:
-    if len(sys.argv) == 1:  # no command at all: the message is the help
+    if len(sys.argv) == 1:  # no command: the message is the help
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
     end(error.format_message() + " (try --help)", 2)

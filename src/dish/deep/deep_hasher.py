@@ -16,12 +16,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dish import codes, nets, parallel
-from dish.checks import check_flag, check_integer, check_number, check_option
+from dish.checks import check_flag, check_integer, check_number, check_option, check_random_state
 from dish.deep import plot_history
 from dish.deep.checkpoint import Checkpoint, State
 from dish.deep.data import Problem, learnable

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
+from dish.checks import check_random_state
 from dish.encoder import FeatureMap
 from dish.io.rows import RowSource
 from dish.kernel.features import KernelMatrix, compute_features, make_feature_map

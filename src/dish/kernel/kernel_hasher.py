@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dish.checks import check_integer, check_number, check_option
+from dish.checks import check_integer, check_number, check_option, check_random_state
 from dish.encoder import Encoder, FeatureMap, HashFunction
 from dish.errors import InputError
 from dish.hasher import EncodeRows, Hasher
