@@ -78,6 +78,27 @@ def dsn(tmp_path_factory):
 
 
 @pytest.fixture
+def feature_network(monkeypatch):
+    """Replace the network that computes image features by a cheap function."""
+    from dish.deep import image_features
+    from helpers.photos import Patches
+
+    patches = Patches()
+    monkeypatch.setattr(image_features, "extractor", lambda net=image_features.NET: patches)
+    return patches
+
+
+@pytest.fixture
+def photo_folder(tmp_path):
+    """A folder of twelve small pictures."""
+    from helpers.photos import draw
+
+    for i in range(12):
+        draw(tmp_path / "Summer 2024" / f"IMG_{i:03}.png", i)
+    return tmp_path / "Summer 2024"
+
+
+@pytest.fixture
 def cli(capsys, monkeypatch):
     """Exit code, output and errors of a command line."""
     return lambda *args: run(capsys, monkeypatch, *args)

@@ -1,11 +1,11 @@
-"""Small pictures, and a network that costs nothing."""
+"""Small pictures, and a stand-in for the network that computes their features."""
 
 import numpy as np
 from PIL import Image
 
 
 class Patches:
-    """In place of a network: mean colours of 4 × 4 patches, length one."""
+    """Replaces a feature network: mean colours of 4 × 4 patches, normalised. ``seen`` counts the images."""
 
     side, width = 32, 48
 
@@ -20,7 +20,7 @@ class Patches:
 
 
 def draw(path, seed, side=40):
-    """A picture of four coloured fields, as many different ones as there are seeds."""
+    """Save a picture of four coloured squares; each seed gives another picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     field = np.random.default_rng(seed).integers(0, 256, (2, 2, 3), np.uint8)
     Image.fromarray(field.repeat(side // 2, 0).repeat(side // 2, 1)).save(path)

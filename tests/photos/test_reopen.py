@@ -1,4 +1,4 @@
-"""The next day: a library in which nothing has changed opens from its files alone."""
+"""An unchanged library opens from its files alone."""
 
 import subprocess
 import sys
@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from dish.photos import Wishes, open_library, reopen
+from dish.photos import PhotoOptions, reopen
+from dish.photos.library import open_library
 from dish.photos.state import read_state
 from dish.registry import load
 from dish.web.photos import open_photos
@@ -14,22 +15,23 @@ from helpers.photos import draw
 
 
 @pytest.fixture
-def home(tmp_path, folder, network):
-    open_library(folder, Wishes(), tmp_path / "home", say=lambda line: None)
+def home(tmp_path, photo_folder, feature_network):
+    open_library(photo_folder, PhotoOptions(bits=32), tmp_path / "home", say=lambda line: None)
     return tmp_path / "home"
 
 
-def reopened(folder, home, **wishes):
-    return reopen(folder, Wishes(**wishes), home, load, lambda line: None)
+def reopened(folder, home, **options):
+    return reopen(folder, PhotoOptions(**options), home, load, lambda line: None)
 
 
-def test_neither_torch_nor_scikit_learn_is_loaded(folder, home):
+def test_neither_torch_nor_scikit_learn_is_loaded(photo_folder, home):
     program = f"""
 import sys
 from pathlib import Path
-from dish.photos import Wishes
+from dish.photos import PhotoOptions
 from dish.web.photos import open_photos
-found, library = open_photos(Path({str(folder)!r}), Wishes(), Path({str(home)!r}), writable=True, say=print)
+folder, home = Path({str(photo_folder)!r}), Path({str(home)!r})
+found, library = open_photos(folder, PhotoOptions(), home, writable=True, say=print)
 code = found.code_of("IMG_003.png")
 print(found.search(code, k=1, radius=None, limit=5).ids, found.kind, found.n_features, library.takes)
 found.close()
@@ -39,44 +41,44 @@ print(sorted({{"torch", "sklearn", "scipy.stats", "pandas"}} & set(sys.modules))
     assert done.stdout.splitlines() == ["['IMG_003.png'] PCAITQ 48 efficientnet_lite0", "[]"]
 
 
-def test_the_model_is_read_at_the_first_upload(folder, home):
-    found, library = open_photos(folder, Wishes(), home, writable=False, say=lambda line: None)
+def test_the_model_is_loaded_by_the_first_upload(photo_folder, home):
+    found, library = open_photos(photo_folder, PhotoOptions(), home, writable=False, say=lambda line: None)
     assert found.hasher._loaded is None
-    assert (found.n_bits, library.new, library.gone) == (256, 0, 0)
+    assert (found.n_bits, library.new, library.gone) == (32, 0, 0)
     rows = np.random.default_rng(0).normal(size=(3, 48)).astype(np.float32)
     np.testing.assert_array_equal(found.hasher.transform(rows), load(home / "model.dish").transform(rows))
     assert found.hasher._loaded is not None
 
 
-@pytest.mark.parametrize("change", ["new", "gone", "other", "model", "index", "state", "bits", "labels", "again"])
-def test_any_change_is_brought_up_to_date(folder, home, change):
-    assert reopened(folder, home) is not None
-    wishes = {}
+@pytest.mark.parametrize("change", ["new", "gone", "other", "model", "index", "state", "bits", "labels", "relearn"])
+def test_a_changed_library_is_not_reopened(photo_folder, home, change):
+    assert reopened(photo_folder, home) is not None
+    options = {}
     if change == "new":
-        draw(folder / "new.png", 99)
+        draw(photo_folder / "new.png", 99)
     elif change == "gone":
-        (folder / "IMG_000.png").unlink()
+        (photo_folder / "IMG_000.png").unlink()
     elif change == "other":
-        draw(folder / "IMG_001.png", 77, side=44)
+        draw(photo_folder / "IMG_001.png", 77, side=44)
     elif change in ("model", "index", "state"):
         (home / {"model": "model.dish", "index": "index.dish", "state": "library.json"}[change]).write_bytes(b"?")
     elif change == "labels":
-        with pytest.raises(ValueError, match="12 photos lie in no sub-folder"):
-            reopened(folder, home, labels=True)
+        with pytest.raises(ValueError, match="12 photos are not in a sub-folder"):
+            reopened(photo_folder, home, labels=True)
         return
     else:
-        wishes = {"bits": {"bits": 64}, "again": {"again": True}}[change]
-    assert reopened(folder, home, **wishes) is None
-    open_library(folder, Wishes(**wishes), home, say=lambda line: None)
-    library = reopened(folder, home)
+        options = {"bits": {"bits": 64}, "relearn": {"relearn": True}}[change]
+    assert reopened(photo_folder, home, **options) is None
+    open_library(photo_folder, PhotoOptions(**options), home, say=lambda line: None)
+    library = reopened(photo_folder, home)
     assert library.hasher.fingerprint_ == load(home / "model.dish").fingerprint_ == library.index.model
-    assert set(library.index.ids.tolist()) == {path.name for path in folder.iterdir()}
+    assert set(library.index.ids.tolist()) == {path.name for path in photo_folder.iterdir()}
 
 
-def test_a_photo_removed_on_the_page_needs_no_network_either(folder, home):
-    library = reopened(folder, home)
+def test_a_photo_removed_on_the_page_needs_no_update(photo_folder, home):
+    library = reopened(photo_folder, home)
     library.index.remove(["IMG_005.png"])
     library.index.save(home / "index.dish")  # as the server does when it ends
     for _ in range(2):
-        assert "IMG_005.png" not in reopened(folder, home).index.ids.tolist()
+        assert "IMG_005.png" not in reopened(photo_folder, home).index.ids.tolist()
     assert read_state(home).removed == ("IMG_005.png",)

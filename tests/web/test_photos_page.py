@@ -9,7 +9,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from dish.deep import image_features
-from dish.photos import Wishes
+from dish.photos import PhotoOptions
 from dish.web.photos import open_photos
 from helpers.page import needs_browser, opened, serving, until, wait_for_hits
 from helpers.photos import Patches, draw
@@ -32,7 +32,7 @@ def album(tmp_path, cheap):
     for i in range(30):
         draw(folder / f"a rather long name of a photo {i:02}.png", i, side=64)
     (folder / "copy of 7.png").write_bytes((folder / "a rather long name of a photo 07.png").read_bytes())
-    found, _ = open_photos(folder, Wishes(), tmp_path / "home", writable=True, say=lambda line: None)
+    found, _ = open_photos(folder, PhotoOptions(), tmp_path / "home", writable=True, say=lambda line: None)
     with serving(found) as url:
         yield url, folder, found
     found.close()

@@ -71,20 +71,20 @@ def photos(
         raise InputError("--epochs needs --train: without it no network is trained")
     if find_spec("PIL") is None:  # said at once, for all that is missing then
         raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
-    from dish.photos.options import EPOCHS, Wishes
-    from dish.photos.state import home_of
+    from dish.photos.options import EPOCHS, PhotoOptions
+    from dish.photos.state import default_home
     from dish.web.photos import open_photos, open_quickly
 
-    wishes = Wishes(bits, labels, (epochs or EPOCHS) if train else None, again)
+    options = PhotoOptions(bits, labels, (epochs or EPOCHS) if train else None, again)
     if not page:
-        _report(open_quickly(folder, wishes, cache or home_of(folder), _say))
+        _report(open_quickly(folder, options, cache or default_home(folder), _say))
         return
     from dish.web import server
     from dish.web.logs import start_log
     from dish.web.middleware import Limits
 
     start_log(logging.WARNING)  # a line per thumbnail would bury what is said
-    found, library = open_photos(folder, wishes, cache, writable=writable, say=_say)
+    found, library = open_photos(folder, options, cache, writable=writable, say=_say)
     _report(library)
     limits = Limits(max_body=MAX_BODY, max_pixels=MAX_PIXELS, connections=CONNECTIONS, token=token)
     server.serve(found, limits, host=host, port=port, show=browser and sys.stdout.isatty(), eager=False)

@@ -1,7 +1,7 @@
-"""Open a folder of photos: what is new gets features and codes, what is gone leaves the index, the rest is read.
+"""Bring the library of a photo folder up to date: encode new photos, drop deleted ones, keep the rest.
 
-Photos without labels get PCA-ITQ codes of their features; where every photo lies in a sub-folder, the sub-folders are
-labels and DISH learns from them. Either takes seconds, since the network that makes the features stays as it is.
+Photos without labels get PCA-ITQ codes of their features. If every photo is in a sub-folder, the sub-folders are
+labels and DISH learns from them. Both take seconds, since the network that computes the features is not trained.
 """
 
 from __future__ import annotations
@@ -22,95 +22,85 @@ from dish.index.hamming import HammingIndex
 from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.photos import fine_tune
-from dish.photos.options import (
-    EPOCHS,
-    Say,
-    Wishes,
-    labels_of,
-    note_unreadable,
-    outdated,
-    refuse_loose,
-    scan,
-    taken_out,
-    wanted,
-)
+from dish.photos.folder import Say, find_photos, report_unsupported, subfolder_labels
+from dish.photos.options import EPOCHS, PhotoOptions, check_labels_early, must_relearn, next_state
 from dish.photos.reopen import Library
-from dish.photos.state import State, home_of, read_state, write_state
+from dish.photos.state import LibraryState, default_home, read_state, removed_by_hand, write_state
 from dish.posterior.dish import DISH
 from dish.registry import load
 
-AT_ONCE = 64  # photos whose pixels are in memory
+AT_ONCE = 64  # photos whose pixels are in memory at a time
 
 
-def open_library(folder: Path, wishes: Wishes | None = None, home: Path | None = None, say: Say = print) -> Library:
-    """Bring the library of a folder up to date, and open it."""
-    wishes, home = wishes or Wishes(), home or home_of(folder)
-    files = scan(folder)
-    note_unreadable(folder, say)
+def open_library(
+    folder: Path, options: PhotoOptions | None = None, home: Path | None = None, say: Say = print
+) -> Library:
+    """Bring the library of a folder up to date and return it.
+
+    ``home`` is the folder for features, codes and index; None: one in the user's cache. ``say`` prints progress.
+    """
+    options, home = options or PhotoOptions(), home or default_home(folder)
+    files = find_photos(folder)
+    report_unsupported(folder, say)
     before = read_state(home)
     if before is None:
-        refuse_loose(files, wishes)
-    with FeatureCache(home / "features.db", NET) as kept:
-        known = kept.stamps()
+        check_labels_early(files, options)
+    with FeatureCache(home / "features.db", NET) as cache:
+        known = cache.stamps()
         new = [name for name in files if name not in known]
         gone = [name for name in known if name not in files]
         if new:
             say(f"{len(new):,} new of {len(files):,} photos: computing their features, once")
-        changed = file_features(files, kept)
-        problems = kept.problems()
-        work = _Work(folder, home, files, kept, say)
-        hasher, index, state = work.bring_up_to_date(wishes, before, changed)
-    return Library(folder, home, hasher, index, state.method, len(new), len(gone), problems)
+        changed = file_features(files, cache)
+        update = _Update(folder, home, files, cache, say)
+        hasher, index, state = update.run(options, before, changed)
+        return Library(folder, home, hasher, index, state.method, len(new), len(gone), cache.problems())
 
 
 @dataclass(frozen=True)
-class _Work:
-    """One opening of a library: the files there are now, and what is kept of them."""
+class _Update:
+    """One update of a library: the files there are now, and the features of each."""
 
     folder: Path
     home: Path
     files: Mapping[str, Path]
-    kept: FeatureCache
+    cache: FeatureCache
     say: Say
 
-    def bring_up_to_date(
-        self, wishes: Wishes, before: State | None, changed: list[str]
-    ) -> tuple[Hasher, HammingIndex, State]:
-        """Hasher and index as the folder is now; written to disk if anything is new."""
-        hasher, index = self._read(before)
-        problems = self.kept.problems()
-        sound = [name for name in self.files if name not in problems]
-        removed = taken_out(before, index, sound, changed)
-        members = [name for name in sound if name not in removed]
+    def run(
+        self, options: PhotoOptions, before: LibraryState | None, changed: list[str]
+    ) -> tuple[Hasher, HammingIndex, LibraryState]:
+        """Return hasher, index and state for the folder as it is now; save them if anything has changed."""
+        hasher, index = self._load(before)
+        problems = self.cache.problems()
+        readable = [name for name in self.files if name not in problems]
+        removed = removed_by_hand(before, index, readable, changed)
+        members = [name for name in readable if name not in removed]
         if len(members) < 2:
-            raise InputError(f"FOLDER: {self.folder} has {len(members)} photos that can be read; it needs two")
-        labels = labels_of(members, wishes.labels)
-        state = wanted(wishes, before, labels)
-        if hasher is None or before is None or wishes.again or outdated(before, state, len(members)):
-            hasher, index, state = (
-                self._learn(state, labels, members, wishes),
-                None,
-                replace(state, rows=len(members)),
-            )
+            raise InputError(f"FOLDER: {self.folder} must have at least two readable photos, found {len(members)}")
+        labels = subfolder_labels(members, options.labels)
+        state = next_state(options, before, labels)
+        if hasher is None or before is None or options.relearn or must_relearn(before, state, len(members)):
+            hasher, index = self._learn(state, labels, members, options), None
             hasher.save(self.home / "model.dish")
-        stamp = tuple(Stamp.of(self.home / "model.dish"))
-        state = replace(state, members=tuple(members), removed=tuple(sorted(removed)))
-        state = replace(state, model=hasher.fingerprint_, stamp=stamp)
-        if index is None:
-            index = HammingIndex(hasher.n_bits, model=hasher.fingerprint_)
-            self._put(index, hasher, members, labels)
-        else:
-            there = set(index.ids.tolist())
-            index.remove(sorted(there - set(members)) or np.empty(0, object))
-            fresh = set(changed) | set(members) - there
-            self._put(index, hasher, [name for name in members if name in fresh], labels, members)
-        if state != before or changed:
+            state = replace(state, rows=len(members))
+        state = replace(
+            state,
+            members=tuple(members),
+            removed=tuple(sorted(removed)),
+            model=hasher.fingerprint_,
+            stamp=tuple(Stamp.of(self.home / "model.dish")),
+        )
+        label_of = None if labels is None else dict(zip(members, labels.tolist(), strict=True))
+        rebuilt = index is None
+        index = self._update_index(index, hasher, members, set(changed), label_of)
+        if state != before or changed or rebuilt:
             index.save(self.home / "index.dish")
             write_state(self.home, state)
         return hasher, index, state
 
-    def _read(self, before: State | None) -> tuple[Hasher | None, HammingIndex | None]:
-        """What the last time left; an index of another model than the one there is made again."""
+    def _load(self, before: LibraryState | None) -> tuple[Hasher | None, HammingIndex | None]:
+        """Return the saved hasher and index; None for what is missing, damaged or of another model."""
         if before is None:
             return None, None
         try:
@@ -120,48 +110,56 @@ class _Work:
             return None, None
         return hasher, index if index.model == hasher.fingerprint_ else None
 
-    def _learn(self, state: State, labels: NDArray[Any] | None, names: list[str], wishes: Wishes) -> Hasher:
+    def _learn(
+        self, state: LibraryState, labels: NDArray[Any] | None, names: list[str], options: PhotoOptions
+    ) -> Hasher:
+        """Return a hasher fitted to the photos by the state's method."""
         if state.method == "pca_itq":
             self.say(f"learning {state.bits}-bit codes of {len(names):,} photos without labels")
-            return PCAITQ(n_bits=state.bits).fit(self.kept.read(names))
+            return PCAITQ(n_bits=state.bits).fit(self.cache.read(names))
         assert labels is not None
         self.say(
-            f"learning {state.bits}-bit codes: {len(state.labels)} sub-folders are labels (--no-labels: ignore them)"
+            f"learning {state.bits}-bit codes; the {len(state.labels)} sub-folders are labels "
+            "(--no-labels ignores them)"
         )
         if state.method == "dish":
-            return DISH(n_bits=state.bits, n_anchors=min(1000, len(names))).fit(self.kept.read(names), labels)
-        return self._fine_tune(state, labels, names, wishes)
+            return DISH(n_bits=state.bits, n_anchors=min(1000, len(names))).fit(self.cache.read(names), labels)
+        return self._fine_tune(state, labels, names, options.epochs or EPOCHS)
 
-    def _fine_tune(self, state: State, labels: NDArray[Any], names: list[str], wishes: Wishes) -> Hasher:
-        epochs = wishes.epochs or EPOCHS
-        time = fine_tune.in_words(fine_tune.seconds_needed(len(names), epochs))
+    def _fine_tune(self, state: LibraryState, labels: NDArray[Any], names: list[str], epochs: int) -> Hasher:
+        time = fine_tune.format_duration(fine_tune.estimate_seconds(len(names), epochs))
         self.say(
-            f"fine-tuning the network: {fine_tune.passes(epochs)} passes over {len(names):,} photos, {time} here"
+            f"fine-tuning the network: {fine_tune.total_epochs(epochs)} epochs over {len(names):,} photos, {time}"
         )
         checkpoint = self.home / "tuning.checkpoint"
-        deep = fine_tune.tuner(state.bits, epochs, checkpoint)
-        pixels = np.concatenate(list(self._pixels(names, deep.image_side)))
-        deep.fit(pixels, labels)
+        hasher = fine_tune.make_hasher(state.bits, epochs, checkpoint)
+        hasher.fit(np.concatenate(list(self._pixels(names, hasher.image_side))), labels)
         checkpoint.unlink(missing_ok=True)
-        return deep
+        return hasher
 
-    def _put(
+    def _update_index(
         self,
-        index: HammingIndex,
+        index: HammingIndex | None,
         hasher: Hasher,
-        names: list[str],
-        labels: NDArray[Any] | None,
-        labelled: list[str] | None = None,
-    ) -> None:
-        """Codes of these photos into the index, with their labels (which are those of ``labelled``)."""
-        if not names:
-            return
+        members: list[str],
+        changed: set[str],
+        label_of: dict[str, Any] | None,
+    ) -> HammingIndex:
+        """Remove photos that are no longer members; encode new and changed ones. None: build a new index."""
+        if index is None:
+            index = HammingIndex(hasher.n_bits, model=hasher.fingerprint_)
+        present = set(index.ids.tolist())
+        index.remove(sorted(present - set(members)))
+        names = [name for name in members if name in changed or name not in present]
+        if names:
+            labels = None if label_of is None else [label_of[name] for name in names]
+            index.upsert(self._encode(hasher, names), names, labels)
+        return index
+
+    def _encode(self, hasher: Hasher, names: list[str]) -> NDArray[np.uint8]:
         if getattr(hasher, "takes_images", False):
-            codes = np.concatenate([hasher.transform(p) for p in self._pixels(names, hasher.image_side)])
-        else:
-            codes = hasher.transform(self.kept.read(names))
-        label = None if labels is None else dict(zip(labelled or names, labels.tolist(), strict=True))
-        index.upsert(codes, names, None if label is None else [label[name] for name in names])
+            return np.concatenate([hasher.transform(p) for p in self._pixels(names, hasher.image_side)])
+        return hasher.transform(self.cache.read(names))
 
     def _pixels(self, names: list[str], side: int) -> Iterator[images.Pixels]:
         for i in range(0, len(names), AT_ONCE):

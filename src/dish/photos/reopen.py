@@ -1,6 +1,6 @@
-"""A library that nothing has changed since the last time: opened from its files, before torch is loaded.
+"""Open a library that has not changed since the last call, without loading torch.
 
-A photo counts as unchanged while its size and its time of change are what they were.
+A photo counts as unchanged if its size and modification time are the same.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from dish.errors import ModelFileError
 from dish.index.hamming import HammingIndex
 from dish.io import modelfile
 from dish.io.feature_cache import NET, FeatureCache, Stamp
-from dish.photos.duplicates import groups_alike
-from dish.photos.options import Say, Wishes, labels_of, note_unreadable, outdated, scan, taken_out, wanted
-from dish.photos.state import read_state, write_state
+from dish.photos.duplicates import find_duplicates
+from dish.photos.folder import Say, find_photos, report_unsupported, subfolder_labels
+from dish.photos.options import PhotoOptions, must_relearn, next_state
+from dish.photos.state import read_state, removed_by_hand, write_state
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 Load = Callable[[Path], Any]
 
 
-class LaterHasher:
-    """The hasher of a model file, read when something must be encoded: what it is like is known before."""
+class LazyHasher:
+    """A saved hasher whose parameters are loaded when something must be encoded; its header is read at once."""
 
     def __init__(self, path: Path, fingerprint: str, takes_images: bool, load: Load) -> None:
         self.kind, content, _ = modelfile.read(path, mmap=True, verify=False)
@@ -34,23 +37,36 @@ class LaterHasher:
         self.n_features_in_ = content["fitted"].get("n_features_in_")
         self.takes_images, self.fingerprint_ = takes_images, fingerprint
         self._path, self._load = path, load
-        self._loading, self._loaded = threading.Lock(), None
+        self._lock, self._loaded = threading.Lock(), None
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        with self._loading:
-            self._loaded = self._loaded or self._load(self._path)
-        return getattr(self._loaded, name)
+    @property
+    def image_side(self) -> int:
+        """Width and height of the images that ``transform`` takes."""
+        return int(self._hasher().image_side)
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return the packed codes of the rows of X."""
+        codes: NDArray[Any] = self._hasher().transform(X)
+        return codes
+
+    def _hasher(self) -> Any:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load(self._path)
+            return self._loaded
 
 
 @dataclass(frozen=True)
 class Library:
-    """An open folder: its hasher and index are in ``home``, as files that ``dish serve`` reads too."""
+    """An open photo library. Its hasher and index are files in ``home`` that ``dish serve`` can read too.
+
+    ``new`` and ``gone`` count the photos that appeared and disappeared since the last call; ``problems`` says why a
+    photo cannot be read.
+    """
 
     folder: Path
     home: Path
-    hasher: Hasher | LaterHasher
+    hasher: Hasher | LazyHasher
     index: HammingIndex
     method: str
     new: int
@@ -59,44 +75,44 @@ class Library:
 
     @property
     def takes(self) -> str:
-        """How an uploaded picture becomes a row of the hasher: the ``--input`` of ``dish serve``."""
-        return "image" if self.method == "dish_d" else NET
+        """What the hasher encodes: "image", or the name of the network whose features it takes (``--input``)."""
+        return "image" if self.method == "deep_dish" else NET
 
     def duplicates(self) -> list[list[str]]:
-        """Groups of photos that are copies of each other, by their features."""
-        with FeatureCache(self.home / "features.db", NET) as kept:
-            there = kept.stamps().keys() - kept.problems().keys()
-            names = [name for name in self.index.ids.tolist() if name in there]
-            return groups_alike(names, kept.read(names)) if names else []
+        """Return groups of photos that are copies of each other."""
+        with FeatureCache(self.home / "features.db", NET) as cache:
+            usable = cache.stamps().keys() - cache.problems().keys()
+            names = [name for name in self.index.ids.tolist() if name in usable]
+            return find_duplicates(names, cache.read(names)) if names else []
 
 
-def reopen(folder: Path, wishes: Wishes, home: Path, load: Load, say: Say) -> Library | None:
-    """The library as the last time left it; None if there is none, or if there is anything to compute.
+def reopen(folder: Path, options: PhotoOptions, home: Path, load: Load, say: Say) -> Library | None:
+    """Return the library as the last call left it; None if there is none or something must be computed.
 
-    ``load`` reads the model file, once something must be encoded.
+    ``load`` reads the model file when something must be encoded.
     """
     before, model = read_state(home), home / "model.dish"
-    if before is None or wishes.again or not model.exists() or Stamp.of(model) != before.stamp:
+    if before is None or options.relearn or not model.exists() or Stamp.of(model) != before.stamp:
         return None
-    files = scan(folder)
-    with FeatureCache(home / "features.db", NET) as kept:
-        if kept.stamps() != {name: Stamp.of(path) for name, path in files.items()}:
+    files = find_photos(folder)
+    with FeatureCache(home / "features.db", NET) as cache:
+        if cache.stamps() != {name: Stamp.of(path) for name, path in files.items()}:
             return None
-        problems = kept.problems()
+        problems = cache.problems()
     try:
         index = HammingIndex.load(home / "index.dish")
     except (OSError, ModelFileError):
         return None
-    sound = [name for name in files if name not in problems]
-    removed = taken_out(before, index, sound, [])
-    members = [name for name in sound if name not in removed]
-    state = wanted(wishes, before, labels_of(members, wishes.labels))
+    readable = [name for name in files if name not in problems]
+    removed = removed_by_hand(before, index, readable, [])
+    members = [name for name in readable if name not in removed]
+    state = next_state(options, before, subfolder_labels(members, options.labels))
     same = index.model == before.model and set(index.ids.tolist()) == set(members)
-    if not same or outdated(before, state, len(members)):
+    if not same or must_relearn(before, state, len(members)):
         return None
-    note_unreadable(folder, say)
+    report_unsupported(folder, say)
     now = replace(before, members=tuple(members), removed=tuple(sorted(removed)))
     if now != before:
         write_state(home, now)
-    hasher = LaterHasher(model, before.model, state.method == "dish_d", load)
+    hasher = LazyHasher(model, before.model, state.method == "deep_dish", load)
     return Library(folder, home, hasher, index, state.method, 0, 0, problems)

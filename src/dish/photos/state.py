@@ -1,4 +1,4 @@
-"""What a library remembers: how its codes were learned, which photos are in it, and which were taken out by hand."""
+"""What a library saves between calls: how its codes were learned, its photos, and those removed by hand."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dish.index.hamming import HammingIndex
 from dish.io.atomic import write_atomically
 from dish.io.data_cache import cache_folder
 
 
 @dataclass(frozen=True)
-class State:
-    """The last time the library was open.
+class LibraryState:
+    """The state of a library when it was last open.
 
-    ``method`` is a name of the registry; ``rows`` it learned from. ``model`` is the fingerprint of the model file,
-    ``stamp`` its size and time of change: while they are the same, the file need not be read to be known.
+    ``method`` is a registry name, ``rows`` the number of photos it learned from. ``model`` is the fingerprint of the
+    model file and ``stamp`` its size and modification time; an unchanged file need not be read.
     """
 
     method: str
@@ -31,23 +32,35 @@ class State:
     stamp: tuple[int, ...] = ()
 
 
-def home_of(folder: Path) -> Path:
-    """Where the files of a folder's library are kept: in the user's cache, since a photo folder may be read-only."""
+def default_home(folder: Path) -> Path:
+    """Return the folder for a library's files: in the user's cache, since the photo folder may be read-only."""
     place = str(folder.resolve())
     stem = re.sub(r"[^\w-]+", "_", folder.resolve().name)[:40]
     return cache_folder() / "photos" / f"{stem}-{hashlib.sha256(place.encode('utf8', 'replace')).hexdigest()[:12]}"
 
 
-def read_state(home: Path) -> State | None:
-    """None if there is none, or none that this version can read: then everything but the features is made again."""
+def read_state(home: Path) -> LibraryState | None:
+    """Return the saved state; None if there is none or it is damaged, and then only the features are reused."""
     try:
         found: dict[str, Any] = json.loads((home / "library.json").read_text())
         content: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return State(**content)
-    except (OSError, ValueError, KeyError, TypeError):
+        return LibraryState(**content)
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
-def write_state(home: Path, state: State) -> None:
-    """Whole or not at all."""
+def write_state(home: Path, state: LibraryState) -> None:
+    """Save the state atomically."""
     write_atomically(home / "library.json", json.dumps(asdict(state)).encode())
+
+
+def removed_by_hand(
+    before: LibraryState | None, index: HammingIndex | None, readable: list[str], changed: list[str]
+) -> set[str]:
+    """Return the photos that the user removed from the index; they stay out until their file changes."""
+    if before is None:
+        return set()
+    removed = set(before.removed)
+    if index is not None:
+        removed |= set(before.members) - set(index.ids.tolist())
+    return (removed & set(readable)) - set(changed)

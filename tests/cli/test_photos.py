@@ -1,0 +1,97 @@
+"""`dish photos` on the command line, and the collection that it serves."""
+
+import logging
+
+import pytest
+
+from dish.io import images
+from dish.photos import PhotoOptions
+from dish.web import server
+from dish.web.journal import pending
+from dish.web.photos import open_photos
+from helpers.photos import draw
+
+
+def test_no_page_updates_the_library(photo_folder, tmp_path, feature_network, cli):
+    (photo_folder / "broken.jpg").write_bytes(b"no picture")
+    code, out, _ = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page")
+    assert code == 0
+    assert "13 new of 13 photos" in out
+    assert "12 photos (13 new, 0 gone)" in out
+    assert "1 cannot be read and are left out" in out
+    code, out, _ = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page")
+    assert (code, "12 photos (0 new, 0 gone)" in out, "computing" in out) == (0, True, False)
+
+
+def test_the_page_accepts_whole_photos(photo_folder, tmp_path, feature_network, cli, monkeypatch):
+    served = {}
+
+    def serve(found, limits, **options):
+        served.update(found=found, limits=limits, **options)
+        found.close()
+
+    monkeypatch.setattr(server, "serve", serve)
+    code, _, errors = cli("photos", photo_folder, "--cache", tmp_path / "home", "--writable", "--port", "0")
+    assert code == 0, errors
+    assert served["found"].title == "Summer 2024"
+    assert served["found"].journal is not None
+    assert served["limits"].max_body > 30e6
+    assert served["show"] is False  # no terminal, no browser
+    assert not logging.getLogger("dish.web").isEnabledFor(logging.INFO)  # no line per thumbnail
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--train"], "--train needs labels"),
+        (["--labels"], "--labels uses sub-folders as labels, but 12 photos are not in a sub-folder"),
+        (["--epochs", "2"], "--epochs needs --train"),
+        (["--token", " "], "--token must not be empty"),
+        (["--bits", "0"], "--bits"),
+    ],
+)
+def test_errors_are_one_line(photo_folder, tmp_path, feature_network, cli, options, says):
+    code, out, errors = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page", *options)
+    assert code == 2
+    assert says in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert "computing" not in out  # before any work
+
+
+def test_unreadable_photos_need_no_label(photo_folder, tmp_path, feature_network, cli):
+    for name in ("a", "b"):
+        (photo_folder / name).mkdir()
+    for i, path in enumerate(sorted(path for path in photo_folder.iterdir() if path.is_file())):
+        path.rename(photo_folder / "ab"[i % 2] / path.name)
+    (photo_folder / "broken.jpg").write_bytes(b"not an image")
+    code, _, errors = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page", "--labels")
+    assert code == 0, errors
+
+
+def test_missing_extras_are_named_in_one_line(photo_folder, cli, monkeypatch):
+    monkeypatch.setattr("dish.cli.photos.find_spec", lambda name: None)
+    code, _, errors = cli("photos", photo_folder, "--no-page")
+    assert (code, errors.strip()) == (
+        2,
+        "dish: dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'",
+    )
+
+
+def test_files_that_need_a_plug_in_are_reported(photo_folder, tmp_path, feature_network, cli, monkeypatch):
+    (photo_folder / "a.heic").write_bytes(b"")
+    monkeypatch.setattr(images, "suffixes", lambda: frozenset(images.SUFFIXES))
+    _, out, _ = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page")
+    assert "1 .heic files are skipped; to read them, run pip install pillow-heif" in out
+
+
+def test_writes_of_a_killed_server_are_not_lost(photo_folder, tmp_path, feature_network):
+    home = tmp_path / "home"
+    found, _ = open_photos(photo_folder, PhotoOptions(), home, writable=True, say=lambda line: None)
+    found.remove("IMG_004.png")
+    added = found.add_picture(draw(tmp_path / "new.png", 50).read_bytes(), None, "new.png", None, 10_000)
+    found.journal.close()  # as if killed: the index file has none of it
+    assert pending(home / "index.dish.journal.db") == 2
+    found, library = open_photos(photo_folder, PhotoOptions(), home, writable=False, say=lambda line: None)
+    ids = found.index.ids.tolist()
+    assert (added in ids, "IMG_004.png" in ids, len(ids)) == (True, False, 12)
+    assert library.new == 1
