@@ -8,7 +8,7 @@ from dish.posterior.pool import Pool
 
 from dish import DISH, DeepDISH, codes, metrics, nets
 from dish.cbcd import algorithm1
-from dish.cbcd.cuda_sweep import can_fuse
+from dish.cbcd.cuda_sweep import can_sweep
 from dish.deep import training
 from dish.parallel import ALONE
 from dish.parallel.transport import Transport, home_of
@@ -27,7 +27,7 @@ def test_a_sweep_gives_the_same_codes():
     rng = np.random.default_rng(0)
     y, start = rng.integers(0, 7, 5001), codes.pack(rng.standard_normal((5001, 19)))
     q = torch.from_numpy(5 * rng.standard_normal((19, 5001))).float()
-    on_cpu, on_gpu = algorithm1.PackedColumns(start, 19), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 19)
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 19), algorithm1.TorchColumns(torch.from_numpy(start).cuda(), 19)
     algorithm1.sweep(on_cpu, from_labels(y), q)
     algorithm1.sweep(on_gpu, from_labels(y).to(torch.device("cuda")), q.cuda())
     np.testing.assert_array_equal(on_cpu.packed(), on_gpu.packed())
@@ -82,7 +82,7 @@ def test_bad_rows_on_the_gpu_are_named():
 
 
 def test_selection_of_many_ties():
-    columns = algorithm1.DeviceColumns(torch.zeros(200_000, 1, dtype=torch.uint8, device="cuda"), 1)
+    columns = algorithm1.TorchColumns(torch.zeros(200_000, 1, dtype=torch.uint8, device="cuda"), 1)
     for values in (torch.zeros(200_000), torch.arange(200_000) % 3, torch.randn(200_000)):
         sim = values.double().cuda()
         threshold, ties = columns.kth_largest(sim, 100_000)
@@ -96,7 +96,7 @@ def test_sums_by_group_are_exact(n_groups):
     rng = np.random.default_rng(0)
     row_group = torch.from_numpy(rng.integers(0, n_groups, 300_001).astype(np.int32))
     packed = codes.pack(rng.standard_normal((300_001, 3)))
-    on_gpu = algorithm1.DeviceColumns(torch.from_numpy(packed).cuda(), 3)
+    on_gpu = algorithm1.TorchColumns(torch.from_numpy(packed).cuda(), 3)
     H = torch.from_numpy(codes.unpack(packed, 3)).double()
     for k in range(3):
         sums, against = on_gpu.sums(k, row_group.cuda(), n_groups)
@@ -117,7 +117,7 @@ def test_a_sweep_over_many_label_sets_gives_the_same_codes():
     _, Y = many_label_sets()
     rng = np.random.default_rng(1)
     start, q = codes.pack(rng.standard_normal((len(Y), 12))), torch.from_numpy(rng.standard_normal((12, len(Y))))
-    on_cpu, on_gpu = algorithm1.PackedColumns(start, 12), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 12)
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 12), algorithm1.TorchColumns(torch.from_numpy(start).cuda(), 12)
     S = from_labels(Y)
     a = algorithm1.sweep(on_cpu, S, q)
     b = algorithm1.sweep(on_gpu, S.to(torch.device("cuda")), q.cuda())
@@ -224,8 +224,8 @@ def test_the_fused_sweep_takes_the_steps_of_the_cpu(n, several):
     rng = np.random.default_rng(n)
     y = (rng.random((n, 30)) < 0.1).astype(int) if several else rng.integers(0, 7, n)
     start, S = codes.pack(rng.standard_normal((n, 35))), from_labels(y)
-    on_cpu, on_gpu = algorithm1.PackedColumns(start, 35), algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 35)
-    assert can_fuse(on_gpu, S)
+    on_cpu, on_gpu = algorithm1.PackedColumns(start, 35), algorithm1.TorchColumns(torch.from_numpy(start).cuda(), 35)
+    assert can_sweep(on_gpu, S)
     for scale in (50.0, 0.0, 1.0):  # without linear terms nearly all scores are equal
         q = torch.from_numpy(scale * rng.standard_normal((35, n))).float()
         a = algorithm1.sweep(on_cpu, S, q, lam=3.0)
@@ -238,7 +238,7 @@ def test_the_fused_sweep_takes_the_steps_of_the_cpu(n, several):
 
 def test_the_fused_sweep_refuses_what_is_not_finite():
     rng = np.random.default_rng(0)
-    H = algorithm1.DeviceColumns(torch.from_numpy(codes.pack(rng.standard_normal((3000, 8)))).cuda(), 8)
+    H = algorithm1.TorchColumns(torch.from_numpy(codes.pack(rng.standard_normal((3000, 8)))).cuda(), 8)
     q = torch.zeros(8, 3000, device="cuda")
     q[5, 77] = torch.nan
     with pytest.raises(ValueError, match="bit 5: the objective is nan"):
@@ -249,9 +249,9 @@ def test_a_sweep_without_the_kernel_takes_the_same_steps(monkeypatch):
     rng = np.random.default_rng(0)
     S, start = from_labels(rng.integers(0, 9, 20_000)), codes.pack(rng.standard_normal((20_000, 16)))
     q = torch.from_numpy(20 * rng.standard_normal((16, 20_000))).float().cuda()
-    fused, stepped = (algorithm1.DeviceColumns(torch.from_numpy(start).cuda(), 16) for _ in range(2))
+    fused, stepped = (algorithm1.TorchColumns(torch.from_numpy(start).cuda(), 16) for _ in range(2))
     a = algorithm1.sweep(fused, S, q)
-    monkeypatch.setattr(algorithm1, "can_fuse", lambda H, S: False)
+    monkeypatch.setattr(algorithm1, "can_sweep", lambda H, S: False)
     b = algorithm1.sweep(stepped, S, q)
     np.testing.assert_array_equal(fused.packed(), stepped.packed())
     assert (a.steps, a.flips) == (b.steps, b.flips)

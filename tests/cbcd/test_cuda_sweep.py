@@ -1,4 +1,4 @@
-"""The kernel that sweeps on a GPU, compiled for the CPU: threads take the place of CUDA's, the same source."""
+"""The sweep kernel of the GPU, compiled for the CPU from the same source, with threads in place of CUDA's."""
 
 import ctypes
 
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dish import codes
-from dish.cbcd import algorithm1, cuda_sweep
-from dish.cbcd.columns import Sweep
+from dish import cbcd, codes
+from dish.cbcd import Sweep, cuda_sweep
 from dish.similarity import from_labels
 from helpers.kernels import compiled, needs_compiler
 
@@ -38,18 +37,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_kernel_takes_the_steps_of_the_cpu(kernel, case, monkeypatch):
+def test_kernel_takes_the_same_steps_as_the_cpu(kernel, case, monkeypatch):
     monkeypatch.setattr(cuda_sweep, "THREADS", 64)
     y, how = CASES[case]
     n, r, steps = len(y), 3, how.get("steps", 20)
     start = codes.pack(RNG.standard_normal((n, r)))
     q = torch.from_numpy(how.get("scale", 5.0) * RNG.standard_normal((r, n))).float()
     S = from_labels(y, similar_weight=how.get("w", 2.0))
-    on_cpu, on_gpu = algorithm1.PackedColumns(start, r), algorithm1.DeviceColumns(torch.from_numpy(start), r)
+    on_cpu, on_gpu = cbcd.PackedColumns(start, r), cbcd.TorchColumns(torch.from_numpy(start), r)
     on_gpu.Ht = on_gpu.Ht.bfloat16()
-    sweep = cuda_sweep.FusedSweep(on_gpu, S, 2)
+    sweep = cuda_sweep.CudaSweep(on_gpu, S, 2)
     for _ in range(how.get("sweeps", 1)):
-        expected = algorithm1.sweep(on_cpu, S, q, lam=how.get("lam", 0.0), max_steps=steps)
+        expected = cbcd.sweep(on_cpu, S, q, lam=how.get("lam", 0.0), max_steps=steps)
         found = Sweep(np.zeros(r), np.zeros(r), np.zeros((r, r)))
         sweep(on_gpu, q, how.get("lam", 0.0), steps, found, kernel)
         np.testing.assert_array_equal(on_gpu.packed(), on_cpu.packed())
@@ -58,11 +57,11 @@ def test_the_kernel_takes_the_steps_of_the_cpu(kernel, case, monkeypatch):
         np.testing.assert_allclose(found.qh, expected.qh, rtol=1e-9, atol=1e-9)
 
 
-def test_the_kernel_says_which_bit_is_not_finite(kernel, monkeypatch):
+def test_kernel_names_the_bit_that_is_not_finite(kernel, monkeypatch):
     monkeypatch.setattr(cuda_sweep, "THREADS", 64)
-    H = algorithm1.DeviceColumns(torch.from_numpy(codes.pack(RNG.standard_normal((70, 3)))), 3)
+    H = cbcd.TorchColumns(torch.from_numpy(codes.pack(RNG.standard_normal((70, 3)))), 3)
     H.Ht, q = H.Ht.bfloat16(), torch.zeros(3, 70)
     q[1, 5] = torch.nan
-    sweep = cuda_sweep.FusedSweep(H, from_labels(RNG.integers(0, 3, 70)), 2)
+    sweep = cuda_sweep.CudaSweep(H, from_labels(RNG.integers(0, 3, 70)), 2)
     with pytest.raises(ValueError, match="bit 1: the objective is nan"):
         sweep(H, q, 0.0, 20, Sweep(np.zeros(3), np.zeros(3), np.zeros((3, 3))), kernel)

@@ -1,4 +1,4 @@
-"""How kernels are compiled and started, with torch's compiler and the CUDA driver replaced."""
+"""Compiling and launching kernels, with fakes for torch's compiler and the CUDA driver."""
 
 import ctypes
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def started(monkeypatch):
-    """What was compiled and started; ``status`` is the driver's answer."""
+    """Records what is compiled and launched; ``status`` is what the driver returns."""
     said = SimpleNamespace(compiled=[], started=[], status=0)
 
     def compile_kernel(text, name, nvcc_options):
@@ -37,7 +37,7 @@ def started(monkeypatch):
     compile._compiled.cache_clear()
 
 
-def test_a_kernel_is_compiled_once_and_started_with_its_arguments(started):
+def test_compiles_once_and_passes_arguments(started):
     given = [(ctypes.c_int(phase), ctypes.c_double(0.5)) for phase in (1, 2)]
     for arguments in given:
         compile.launch(cuda_regression.KERNEL, GPU, 3, 256, *arguments)
@@ -53,7 +53,7 @@ def test_a_kernel_is_compiled_once_and_started_with_its_arguments(started):
     assert ctypes.cast(places[1], ctypes.POINTER(ctypes.c_double))[0] == 0.5
 
 
-def test_the_blocks_of_a_sweep_start_together_from_all_its_files(started):
+def test_sweep_is_a_cooperative_launch_of_all_its_sources(started):
     sizes, q = cuda_sweep.Sizes(n=40, r=35, labels=6), SimpleNamespace(dtype=torch.float64, device=GPU)
     cuda_sweep._launch(sizes, cuda_sweep.Memory(), 2, q)
     ((text, name, options),) = started.compiled
@@ -65,11 +65,11 @@ def test_the_blocks_of_a_sweep_start_together_from_all_its_files(started):
     assert call[7] == 4 * (6 + 2 * 128 + 36)
 
 
-def test_a_kernel_that_does_not_start_is_an_error(started):
+def test_failed_launch_raises(started):
     started.status = 720
     with pytest.raises(RuntimeError, match=r"did not start the kernel of steps\.cu: error 720"):
         compile.launch(cuda_regression.KERNEL, GPU, 1, 32)
 
 
-def test_nothing_is_compiled_for_a_cpu():
+def test_cannot_compile_for_the_cpu():
     assert not compile.can_compile(torch.device("cpu"))

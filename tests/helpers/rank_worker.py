@@ -76,7 +76,7 @@ def fits(ranks, folder):
 FORMS = {
     "packed": lambda packed, r: algorithm1.PackedColumns(packed, r),
     "dense": lambda packed, r: algorithm1.DenseColumns(packed, r),
-    "device": lambda packed, r: algorithm1.DeviceColumns(torch.from_numpy(packed), r),
+    "device": lambda packed, r: algorithm1.TorchColumns(torch.from_numpy(packed), r),
 }
 SWEEPS = ("2 alike", "3 classes", "sets", "many groups")  # columns alike have the largest sums, up to n
 

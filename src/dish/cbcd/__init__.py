@@ -4,18 +4,18 @@
 store the codes for it (readable, as bits on the CPU, on a GPU). ``cuda_sweep`` runs a whole sweep as one GPU kernel.
 """
 
-from dish.cbcd.algorithm1 import MAX_STEPS, columns_for, objective, pack_signs, sweep, update_column
+from dish.cbcd.algorithm1 import MAX_STEPS, columns_for, objective, sweep, update_column
 from dish.cbcd.columns import Columns, DenseColumns, Sweep
 from dish.cbcd.packed import PackedColumns
-from dish.cbcd.torch_columns import DeviceColumns
+from dish.cbcd.torch_columns import TorchColumns, pack_signs
 
 __all__ = [
     "MAX_STEPS",
     "Columns",
     "DenseColumns",
-    "DeviceColumns",
     "PackedColumns",
     "Sweep",
+    "TorchColumns",
     "columns_for",
     "objective",
     "pack_signs",

@@ -1,4 +1,4 @@
-"""How a sweep reads and writes codes: by column. The protocol, the readable form of it, and what a sweep finds."""
+"""Codes as columns: the protocol that a sweep works with, its readable implementation, and the result of a sweep."""
 
 from __future__ import annotations
 
@@ -13,40 +13,38 @@ from dish import codes, parallel
 from dish.errors import InputError
 from dish.lazy import Tensor, torch
 
-CHUNK = (
-    8192  # rows that a kernel works on at a time: a multiple of 64, so that no two threads share a word of a column
-)
+CHUNK = 8192  # rows per chunk of a kernel: a multiple of 64, so that no two threads share a word of a column
 
 
 @dataclass
 class Sweep:
-    """What a sweep leaves behind, bit by bit: enough to evaluate the objective in O(r²)."""
+    """The result of a sweep, per bit: enough to evaluate the objective in O(r²)."""
 
     hSh: NDArray[np.float64]  # (r,) h_kᵀ S h_k
     qh: NDArray[np.float64]  # (r,) q_kᵀ h_k
     gram: NDArray[np.float64]  # (r, r) HᵀH
-    steps: int = 0  # steps taken over all bits
-    flips: int = 0  # rows moved by the steps that were kept; 0: the sweep changed nothing
+    steps: int = 0  # steps of all bits
+    flips: int = 0  # bits that changed; 0 means convergence
 
 
 def check_objective(k: int, g: float) -> None:
-    """Refuse an objective of bit k that is not finite."""
+    """Refuse an objective that is not finite."""
     if not math.isfinite(g):
         raise InputError(f"bit {k}: the objective is {g}; the linear terms or the similarity hold NaN or infinity")
 
 
 class Columns(Protocol):
-    """Codes H (n, r), read and written by column. b is column k."""
+    """Codes H (n, r), read and written by column; b is column k."""
 
     n: int
     r: int
 
     @property
     def device(self) -> torch.device:
-        """Where a sweep has its tensors."""
+        """The device of the tensors that a sweep needs."""
 
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Eᵀb (g,), column k summed by group, and Hᵀb (r,), column k against every column."""
+        """Eᵀb (g,), column k summed by group, and Hᵀb (r,), column k times every column."""
 
     def gram(self) -> Tensor:
         """HᵀH (r, r)."""
@@ -56,38 +54,38 @@ class Columns(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return sim (n,) and qᵀb, with (Qb)_i = value[group_i] − H_i u and Q_ii = diag[group_i].
 
-        ``n_all``: rows of all processes, which bound the whole numbers |u|. Called right after ``sums`` of column k.
+        ``n_all``: rows of all processes, an upper bound of |u|. ``sums`` of column k must have been called before.
         """
 
     def column(self, k: int) -> Any:
-        """Column k, in a form that ``set_column`` takes."""
+        """Column k, as ``set_column`` takes it."""
 
     def set_column(self, k: int, column: Any) -> None:
         """Write column k."""
 
     def kth_largest(self, sim: Tensor, count: int) -> tuple[float, int]:
-        """The count-th largest sim, and how many of the values equal to it are among the ``count`` largest."""
+        """The count-th largest sim, and how many values equal to it are among the ``count`` largest."""
 
     def between(self, sim: Tensor, low: float, high: float) -> tuple[int, Tensor]:
-        """How many sim exceed ``high``, and those in [low, high]."""
+        """How many values exceed ``high``, and the values in [low, high]."""
 
     def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """Make column k +1 where sim > threshold and on the first ``ties`` rows where it is equal, −1 elsewhere.
 
-        Returns how many rows changed.
+        Returns the number of rows that changed.
         """
 
     def signs(self, rows: slice, like: Tensor) -> Tensor:
-        """Some rows as ±1 (rows, r), of the type and on the device of ``like``."""
+        """Some rows as ±1 (rows, r), with the dtype and the device of ``like``."""
 
     def packed(self) -> NDArray[np.uint8]:
         """All codes, packed by row."""
 
 
 class DenseColumns:
-    """Codes as a ±1 matrix: the readable form, and that of few rows, for which nothing has to be compiled."""
+    """Codes as a ±1 matrix in NumPy: the readable implementation, used for small data to avoid compilation."""
 
-    FEW = 1 << 18  # bits; with more of them packed ones are faster, even if they have to be compiled first
+    MOST_BITS = 1 << 18  # above this, ``PackedColumns`` is faster even if its kernels must be compiled first
 
     between = staticmethod(parallel.between)
 
@@ -96,7 +94,7 @@ class DenseColumns:
         self.Ht: NDArray[Any] = np.ascontiguousarray(codes.unpack(packed, n_bits).T, self._exact(self.n))  # (r, n)
 
     def _exact(self, n: int) -> Any:
-        """A type that holds sums over r numbers of at most n rows each."""
+        """A dtype that holds sums of r integers up to n exactly."""
         return np.float32 if n * self.r < 1 << 24 else np.float64
 
     @property
@@ -106,7 +104,7 @@ class DenseColumns:
 
     @property
     def H(self) -> Tensor:
-        """H (n, r) itself."""
+        """H (n, r)."""
         return torch.from_numpy(self.Ht.T.astype(np.float64, "C"))
 
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:

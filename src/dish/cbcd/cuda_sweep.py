@@ -1,4 +1,4 @@
-"""A sweep on a GPU as one launch of the kernel in ``sweep.cu``: the host waits once per sweep."""
+"""A whole sweep on a GPU as one kernel launch (``sweep.cu``). The host waits once per sweep."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from dish.cbcd.columns import Sweep, check_objective
-from dish.cbcd.torch_columns import DeviceColumns
+from dish.cbcd.torch_columns import TorchColumns
 from dish.cuda.compile import can_compile, launch
 from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity, n_labels
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("blocks.cu", "sweep.cu"))
-THREADS = 1024  # of a block; and the bins of a histogram
-ROOM = 10_000  # numbers of 4 bytes that a block may share beside its own 5 KB: 48 KB are sure to be there
+THREADS = 1024  # per block; also the number of histogram bins
+ROOM = 10_000  # 4-byte values of dynamic shared memory per block; with 5 KB of static memory this stays below 48 KB
 
 
 class Sizes(ctypes.Structure):
-    """``Sizes`` of the kernel."""
+    """The kernel's ``struct Sizes``."""
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("n", "r", "labels", "words", "max_steps")),
@@ -28,7 +28,7 @@ class Sizes(ctypes.Structure):
 
 
 class Memory(ctypes.Structure):
-    """``Memory`` of the kernel: where its arrays are."""
+    """The kernel's ``struct Memory``: addresses of its arrays."""
 
     _fields_ = [
         (name, ctypes.c_void_p)
@@ -54,21 +54,21 @@ class Memory(ctypes.Structure):
     ]
 
 
-def can_fuse(H: DeviceColumns, S: Similarity) -> bool:
-    """Whether the kernel can sweep these columns: on a GPU, for S = w YYᵀ − 1 of not too many labels."""
+def can_sweep(H: TorchColumns, S: Similarity) -> bool:
+    """Whether the kernel can sweep these columns: on a GPU, with S = w YYᵀ − 1 and not too many labels."""
     known = isinstance(S, Classes | LabelCounts) and H.n < 1 << 29
     return known and can_compile(H.device) and shared_numbers(S, H.r) <= ROOM
 
 
 def shared_numbers(S: Similarity, r: int) -> int:
-    """Numbers that a block shares: a sum per label, sums of any four bits of a code, a sum per bit."""
+    """Values in shared memory: a sum per label, sums of any four bits of a code, a sum per bit."""
     return n_labels(S) + 128 * -(-r // 32) + r + 1
 
 
-class FusedSweep:
-    """The arrays of a sweep over the columns of H, which stay where they are from one sweep to the next."""
+class CudaSweep:
+    """The arrays of sweeps over the columns of H, allocated once."""
 
-    def __init__(self, H: DeviceColumns, S: Similarity, blocks: int) -> None:
+    def __init__(self, H: TorchColumns, S: Similarity, blocks: int) -> None:
         assert isinstance(S, Classes | LabelCounts)
         self.S, self.blocks = S, blocks
         n, r, labels, words = H.n, H.r, n_labels(S), -(-H.n // 32)
@@ -94,17 +94,17 @@ class FusedSweep:
         }
 
     @classmethod
-    def on(cls, H: DeviceColumns, S: Similarity) -> FusedSweep:
-        """That of the sweep before, if it had the same rows."""
-        if not isinstance(H.steps, cls) or H.steps.S.diag is not S.diag:
+    def on(cls, H: TorchColumns, S: Similarity) -> CudaSweep:
+        """The one of the previous sweep if S is the same, else a new one."""
+        if not isinstance(H.sweep, cls) or H.sweep.S.diag is not S.diag:
             most = torch.cuda.get_device_properties(H.device).multi_processor_count
-            H.steps = cls(H, S, min(most, -(-H.n // THREADS)))
-        return H.steps
+            H.sweep = cls(H, S, min(most, -(-H.n // THREADS)))
+        return H.sweep
 
     def __call__(
-        self, H: DeviceColumns, q: Tensor, lam: float, max_steps: int, result: Sweep, start: Any = None
+        self, H: TorchColumns, q: Tensor, lam: float, max_steps: int, result: Sweep, start: Any = None
     ) -> None:
-        """Sweep over all columns of H; the values of the columns and the counts go to ``result``."""
+        """Sweep over all columns of H and write to ``result``. ``start`` launches the kernel (tests replace it)."""
         q = q.contiguous()
         self.sizes.lam, self.sizes.max_steps = lam, max_steps
         self.counts.zero_()
@@ -114,7 +114,7 @@ class FusedSweep:
         found = torch.cat([self.found.double(), self.values]).cpu().numpy()
         steps, flips, bad = map(int, found[:3])
         if bad:
-            check_objective(bad - 1, math.nan)  # or infinite: the kernel does not say which
+            check_objective(bad - 1, math.nan)  # or infinity: the kernel does not say which
         result.steps += steps
         result.flips += flips
         result.hSh[:], result.qh[:] = found[3 : 3 + H.r], found[3 + H.r :]
@@ -122,6 +122,6 @@ class FusedSweep:
 
 def _launch(sizes: Sizes, memory: Memory, blocks: int, q: Tensor) -> None:
     linear = "double" if q.dtype == torch.float64 else "float"
-    kernel = SOURCES, f"-DLINEAR={linear} --fmad=false"  # products and sums round as torch's do
+    kernel = SOURCES, f"-DLINEAR={linear} --fmad=false"  # the same rounding as torch
     shared = 4 * (sizes.labels + 128 * -(-sizes.r // 32) + sizes.r + 1)
     launch(kernel, q.device, blocks, THREADS, sizes, memory, shared=shared, together=True)

@@ -1,4 +1,4 @@
-"""Codes on a GPU, as ±1 by column."""
+"""Codes on a GPU: ±1, stored by column."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dish import parallel
 from dish.lazy import Tensor, torch
 
 
-class DeviceColumns:
+class TorchColumns:
     """Codes as ±1, one contiguous row of memory per bit, for a GPU.
 
-    Sums are exact. H'u: u is split into pieces of so few binary digits that products and sums of them are whole
-    numbers which the arithmetic of the matrix units holds. Eᵀb: rows are put in order of their group once, and the
-    sum of a group is the difference of two running sums, whole numbers too.
+    All sums are exact. For H'u, the integers u are split into pieces of a few binary digits, so that tensor cores
+    compute their products and sums without rounding. For Eᵀb, rows are sorted by group once; the sum of a group is
+    then the difference of two running sums of integers.
     """
 
     between = staticmethod(parallel.between)
@@ -31,10 +31,12 @@ class DeviceColumns:
             bits = packed[:, k // 8].bitwise_and(masks[: n_bits - k]) != 0  # (8, n)
             self.Ht[k : k + 8] = torch.where(bits, 1.0, -1.0)
         base = float(1 << self.digits)
-        self.powers = base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]  # of u's pieces
-        self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # of Eᵀb; its first stays 0
+        self.powers = (
+            base ** torch.arange(8, dtype=torch.float64, device=packed.device)[:, None]
+        )  # of the pieces of u
+        self._running = packed.new_zeros(self.n + 1, dtype=torch.int32)  # running sums for Eᵀb; the first stays 0
         self._order: tuple[Tensor, Tensor, Tensor] | None = None
-        self.steps: Any = None  # a ``DeviceSteps`` over these columns
+        self.sweep: Any = None  # the ``CudaSweep`` of these columns, reused by later sweeps
 
     @property
     def device(self) -> torch.device:
@@ -43,24 +45,17 @@ class DeviceColumns:
 
     def sums(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Eᵀb (g,) and Hᵀb (r,)."""
-        return self.group_sums(self.Ht[k], row_group, n_groups), self.against(self.Ht[k])
-
-    def group_sums(self, b: Tensor, row_group: Tensor, n_groups: int) -> Tensor:
-        """Eᵀb (g,) of a column b (n,)."""
+        b = self.Ht[k]
         if self._order is None or self._order[0] is not row_group:
             counts = torch.bincount(row_group, minlength=n_groups)
-            ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))  # where each group starts and ends
+            ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))  # start and end of each group
             self._order = row_group, torch.argsort(row_group, stable=True), ends
         _, order, ends = self._order
         torch.cumsum(b.index_select(0, order), 0, dtype=torch.int32, out=self._running[1:])
         at_ends = self._running.index_select(0, ends)
-        return (at_ends[1:] - at_ends[:-1]).double()
-
-    def against(self, b: Tensor) -> Tensor:
-        """Hᵀb (r,), exact: parts of it stay below 2²⁴."""
-        pairs = zip(self.Ht.split(1 << 23, dim=1), b.split(1 << 23), strict=True)
+        pairs = zip(self.Ht.split(1 << 23, dim=1), b.split(1 << 23), strict=True)  # parts of Hᵀb stay below 2²⁴
         parts = [_whole_product(Ht, part[:, None])[:, 0].double() for Ht, part in pairs]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        return (at_ends[1:] - at_ends[:-1]).double(), torch.stack(parts).sum(0)
 
     def gram(self) -> Tensor:
         """HᵀH (r, r)."""
@@ -71,14 +66,9 @@ class DeviceColumns:
         self, k: int, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
     ) -> tuple[Tensor, Tensor]:
         """sim = 4 (Qb − diag(Q) b) − q + λc, and qᵀb."""
-        return self.scores_of(self.Ht[k], u, value, diag, row_group, q, lam, n_all)
-
-    def scores_of(
-        self, b: Tensor, u: Tensor, value: Tensor, diag: Tensor, row_group: Tensor, q: Tensor, lam: float, n_all: int
-    ) -> tuple[Tensor, Tensor]:
-        """The same for a column b (n,)."""
-        cells = torch.add(b > 0, row_group, alpha=2)  # 2·group, and one more for rows with +1
-        table = torch.stack([4 * (value + diag), 4 * (value - diag) + lam], 1)  # (g, 2): by group, and by −1 or +1
+        b = self.Ht[k]
+        cells = torch.add(b > 0, row_group, alpha=2)  # 2·group, plus one for rows with +1
+        table = torch.stack([4 * (value + diag), 4 * (value - diag) + lam], 1)  # (g, 2): by group and sign
         sim = table.flatten().index_select(0, cells)
         pieces = (u.abs() / self.powers).floor_().remainder_(1 << self.digits).mul_(torch.sign(u))  # (8, r)
         Hu = _whole_product(pieces.to(self.Ht.dtype), self.Ht)  # (8, n)
@@ -99,23 +89,11 @@ class DeviceColumns:
         threshold = sim.sort().values[self.n - count]
         return float(threshold), count - int((sim > threshold).sum())
 
-    def largest(self, sim: Tensor, count: int) -> Tensor:
-        """A column that is +1 on the ``count`` largest sim, of equal ones on lower rows, and −1 elsewhere.
-
-        Nothing here waits for the device.
-        """
-        threshold = sim.sort().values[self.n - count]
-        return self._above(sim, threshold, count - (sim > threshold).sum())
-
-    def _above(self, sim: Tensor, threshold: Any, ties: Any) -> Tensor:
-        """+1 where sim > threshold, and on the first ``ties`` rows where it is equal, else −1."""
-        equal = sim == threshold
-        chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
-        return torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
-
     def set_largest(self, k: int, sim: Tensor, threshold: float, ties: int) -> int:
         """+1 where sim > threshold, and on the first ``ties`` rows where it is equal."""
-        column = self._above(sim, threshold, ties)
+        equal = sim == threshold
+        chosen = (sim > threshold) | (equal & (equal.cumsum(0, dtype=torch.int32) <= ties))
+        column = torch.where(chosen, 1.0, -1.0).to(self.Ht.dtype)
         moved = int((self.Ht[k] != column).sum())
         self.Ht[k] = column
         return moved
@@ -130,11 +108,11 @@ class DeviceColumns:
 
 
 def _whole_product(A: Tensor, B: Tensor) -> Tensor:
-    """A B of small whole numbers in float32: exact, whatever the order of the sums."""
+    """A B of small integers in float32: exact in any order of summation."""
     if A.device.type != "cuda":
         return A @ B
     rows, columns = len(A), B.shape[1]
-    if rows < 8:  # the matrix units want eight at least
+    if rows < 8:  # tensor cores need at least eight
         A = torch.nn.functional.pad(A, (0, 0, 0, 8 - rows))
     if columns < 8:
         B = torch.nn.functional.pad(B, (0, 8 - columns))
@@ -142,7 +120,7 @@ def _whole_product(A: Tensor, B: Tensor) -> Tensor:
 
 
 def pack_signs(F: Tensor) -> Tensor:
-    """``codes.pack`` on a tensor, on its own device: (n, r) → (n, ceil(r/8)) uint8; a value ≥ 0 is bit 1."""
+    """``codes.pack`` for a tensor, on its device: (n, r) → (n, ceil(r/8)) uint8; a value ≥ 0 is bit 1."""
     bits = torch.nn.functional.pad((F >= 0).to(torch.uint8), (0, -F.shape[1] % 8)).view(len(F), -1, 8)
     weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=F.device)
     return (bits * weights).sum(-1, dtype=torch.uint8)
