@@ -112,3 +112,16 @@ def test_bench_reads_all_file_types(cli, tmp_path, blobs, source):
     assert code == 0, err
     (run,) = (tmp_path / "runs").rglob("*.json")
     assert json.loads(run.read_text())["map"] > 0.9
+
+
+def test_bench_takes_a_split_and_columns(tmp_path, digits, cli):
+    pd = pytest.importorskip("pandas")
+    X, y, *_ = digits
+    pd.DataFrame({"embedding": list(X[:400]), "topic": y[:400]}).to_parquet(tmp_path / "d.parquet")
+    np.save(tmp_path / "split.npy", np.array(["train", "train", "database", "query"] * 100))
+    data = ["--data", tmp_path / "d.parquet", "--x-column", "embedding", "--y-column", "topic"]
+    lsh = ["--methods", "lsh", "--bits", 16, "--split", tmp_path / "split.npy", "--results", tmp_path / "r"]
+    code, out, err = cli("bench", *data, *lsh)
+    assert code == 0, err
+    assert "lsh" in out
+    assert cli("bench", "--data", "digits", *lsh)[0] == 2

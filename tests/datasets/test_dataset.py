@@ -1,4 +1,4 @@
-"""Splits, the cache folder, and the sets by name."""
+"""Splits, and data sets by name."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from dish import datasets
 from dish.datasets import Dataset, load_features, make_split
 
 
-def test_the_split_of_classes_is_the_papers():
+def test_the_split_of_classes_follows_the_paper():
     y = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 600))
     split = Dataset("d", np.zeros((6000, 2)), y).split(trial=3, n_train=500)
     assert np.bincount(y[split.query]).tolist() == [100] * 10
@@ -21,7 +21,7 @@ def test_the_split_of_classes_is_the_papers():
     assert set(split.train) <= set(split.database)
     whole = make_split(y, trial=3)
     assert np.array_equal(whole.train, whole.database)
-    assert np.array_equal(whole.query, split.query)  # the training size does not move the queries
+    assert np.array_equal(whole.query, split.query)  # the training size does not change the queries
 
 
 def test_trials_are_seeded_and_differ():
@@ -30,7 +30,7 @@ def test_trials_are_seeded_and_differ():
     assert not np.array_equal(make_split(y, trial=1).query, make_split(y, trial=2).query)
 
 
-def test_the_split_of_concepts_gives_every_concept_its_queries():
+def test_every_label_gets_its_queries():
     rng = np.random.default_rng(0)
     Y = (rng.random((2000, 5)) < [0.5, 0.3, 0.2, 0.1, 0.08]).astype(int)
     stored_zeros = sp.csr_array(np.ones((2000, 5), int))
@@ -50,28 +50,19 @@ def test_the_split_of_concepts_gives_every_concept_its_queries():
     [
         (np.arange(100) % 10, {"queries": 10}, "class 0 has 10 rows"),
         (np.arange(300) % 10, {"queries": 10, "n_train": 300}, "class 0 has 30 rows.*30 training"),
-        (np.eye(4)[np.arange(40) % 4], {"queries": 11}, "label 0 has 10 rows"),
+        (np.eye(4)[np.arange(40) % 4], {"queries": 11}, "label 0 needs 11 query rows, but only 10"),
         (np.eye(4)[np.arange(40) % 4], {"queries": 5, "n_train": 30}, "at most the 20 database rows, got 30"),
         (np.arange(300) % 10, {"queries": 0}, "queries must be"),
         (np.arange(300) % 10, {"queries": 1, "trial": -1}, "trial must be"),
         (np.arange(300) % 10, {"queries": 1, "n_train": 0}, "n_train must be"),
     ],
 )
-def test_splits_that_cannot_be_are_refused(y, options, message):
+def test_impossible_splits_are_rejected(y, options, message):
     with pytest.raises(ValueError, match=message):
         make_split(y, **options)
 
 
-def test_the_cache_folder(monkeypatch, tmp_path):
-    assert datasets.cache_folder("here").name == "here"
-    monkeypatch.setenv("DISH_CACHE", str(tmp_path / "a"))
-    assert datasets.cache_folder() == tmp_path / "a"
-    monkeypatch.delenv("DISH_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert datasets.cache_folder() == tmp_path / "dish"
-
-
-def test_digits_and_the_registry():
+def test_digits_and_the_names_of_data_sets():
     data = datasets.DATASETS["digits"]()
     assert data.X.shape == (1797, 64)
     assert data.X.max() == 1
@@ -88,7 +79,7 @@ def test_datasets_do_not_load_torch():
     assert done.stdout.strip() == "False"
 
 
-def test_a_split_of_ones_own(tmp_path, digits):
+def test_the_users_split(tmp_path, digits):
     X, y, *_ = digits
     roles = np.array(["train", "train-only", "database", "query"] * 100)
     np.savez(tmp_path / "d.npz", X=X[:400], y=y[:400])
@@ -107,31 +98,8 @@ def test_a_split_of_ones_own(tmp_path, digits):
     with pytest.raises(ValueError, match="must hold train, train-only, database, query; got test"):
         load_features(tmp_path / "d.npz", split=tmp_path / "split.npy")
     np.save(tmp_path / "split.npy", roles[:9])
-    with pytest.raises(ValueError, match="says what 9 rows are for, but there are 400"):
+    with pytest.raises(ValueError, match="one role per row, 400 in all; got 9"):
         load_features(tmp_path / "d.npz", split=tmp_path / "split.npy")
     np.save(tmp_path / "split.npy", np.full(400, "train"))
-    with pytest.raises(ValueError, match="no rows that are query"):
+    with pytest.raises(ValueError, match="no rows with the role query"):
         load_features(tmp_path / "d.npz", split=tmp_path / "split.npy").split()
-
-
-def test_bench_takes_a_split_and_columns(tmp_path, digits, cli):
-    pd = pytest.importorskip("pandas")
-    X, y, *_ = digits
-    pd.DataFrame({"embedding": list(X[:400]), "topic": y[:400]}).to_parquet(tmp_path / "d.parquet")
-    np.save(tmp_path / "split.npy", np.array(["train", "train", "database", "query"] * 100))
-    named = ["--x-column", "embedding", "--y-column", "topic", "--split", tmp_path / "split.npy"]
-    code, out, err = cli(
-        "bench",
-        "--data",
-        tmp_path / "d.parquet",
-        *named,
-        "--methods",
-        "lsh",
-        "--bits",
-        16,
-        "--results",
-        tmp_path / "r",
-    )
-    assert code == 0, err
-    assert "lsh" in out
-    assert cli("bench", "--data", "digits", "--methods", "lsh", "--split", tmp_path / "split.npy")[0] == 2

@@ -1,26 +1,26 @@
-"""GIST on images whose content is known."""
+"""GIST of images with known content."""
 
 import numpy as np
 import pytest
 import torch
 
-from dish.datasets import gist as room
+from dish.datasets import gist as module
 from dish.datasets.gist import gist, prefilter
 
 
-def grating(cycles_a_pixel, angle, size=64, contrast=60.0, phase=0.3):
+def grating(cycles_per_pixel, angle, size=64, contrast=60.0, phase=0.3):
     row, column = np.mgrid[:size, :size]
-    wave = np.sin(2 * np.pi * cycles_a_pixel * (np.cos(angle) * column + np.sin(angle) * row) + phase)
+    wave = np.sin(2 * np.pi * cycles_per_pixel * (np.cos(angle) * column + np.sin(angle) * row) + phase)
     return np.rint(128 + contrast * wave).astype(np.uint8)
 
 
 def channels(features):
-    """(n, 512) → (n, scale, orientation, block)."""
-    return features.reshape(-1, room.N_SCALES, room.N_ORIENTATIONS, 16)
+    """Reshape (n, 512) to (n, scale, orientation, block)."""
+    return features.reshape(-1, module.N_SCALES, module.N_ORIENTATIONS, 16)
 
 
 def scene(seed=0, size=40):
-    """Coloured noise with edges: something with structure at every scale."""
+    """Return an image with structure at every scale."""
     rng = np.random.default_rng(seed)
     f = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.fftfreq(size)) + 1 / size
     x = np.fft.ifft2(np.fft.fft2(rng.standard_normal((size, size))) / f).real
@@ -38,16 +38,16 @@ def test_shape_dtype_and_blocks_of_images(monkeypatch):
     assert whole.shape == (7, 512)
     assert whole.dtype == np.float32
     assert (whole > 0).all()
-    monkeypatch.setattr(room, "BLOCK", 3)
-    np.testing.assert_allclose(gist(images), whole, rtol=1e-5, atol=1e-6)  # FFTs round by batch; entries reach 0.15
+    monkeypatch.setattr(module, "BLOCK", 3)
+    np.testing.assert_allclose(gist(images), whole, rtol=1e-5, atol=1e-6)  # FFTs round per batch
     assert gist(images[:0]).shape == (0, 512)
 
 
-@pytest.mark.parametrize("orientation", range(8))
-def test_a_grating_peaks_in_the_channel_of_its_orientation(orientation):
-    for scale in (0, 1, 2):
-        f = room.TOP_FREQUENCY / room.SCALE_STEP**scale
-        response = channels(gist(grating(f, np.pi * orientation / 8)[None]))[0].mean(-1)  # (scale, orientation)
+def test_a_grating_peaks_in_the_channel_of_its_orientation():
+    pairs = [(scale, orientation) for scale in range(3) for orientation in range(8)]
+    frequency = module.TOP_FREQUENCY / module.SCALE_STEP ** np.arange(3)
+    images = np.stack([grating(frequency[scale], np.pi * orientation / 8) for scale, orientation in pairs])
+    for (scale, orientation), response in zip(pairs, channels(gist(images)).mean(-1), strict=True):
         assert response[scale].argmax() == orientation
         across = response[scale, (orientation + 4) % 8]
         assert response[scale, orientation] > 5 * across
@@ -55,12 +55,12 @@ def test_a_grating_peaks_in_the_channel_of_its_orientation(orientation):
 
 @pytest.mark.parametrize("scale", [0, 1, 2, 3])
 def test_a_grating_peaks_in_the_channel_of_its_frequency(scale):
-    f = room.TOP_FREQUENCY / room.SCALE_STEP**scale
+    f = module.TOP_FREQUENCY / module.SCALE_STEP**scale
     response = channels(gist(grating(f, 0.0, size=128)[None]))[0].mean(-1)
     assert response[:, 0].argmax() == scale
 
 
-def test_a_texture_is_found_in_the_block_where_it_lies():
+def test_a_texture_responds_in_its_own_block():
     image = np.full((64, 64), 128, np.uint8)
     image[16:32, 32:48] = grating(0.2, 0.0)[16:32, 32:48]  # block row 1, block column 2
     response = channels(gist(image[None]))[0].sum((0, 1)).reshape(4, 4)
@@ -69,22 +69,21 @@ def test_a_texture_is_found_in_the_block_where_it_lies():
 
 
 def test_the_response_matches_a_filter_applied_to_the_whole_spectrum():
-    """The small patch of the spectrum, at every second pixel, against the filter at every pixel."""
     size, margin = 32, 8
     side = size + 2 * margin
     x = prefilter(torch.from_numpy(scene(3, size)).float()[None])
     f = torch.fft.fftfreq(side)
-    spectrum = torch.fft.fft2(room.mirror(x, margin))
-    got = channels(room._FilterBank(size)(x).numpy())[0]
+    spectrum = torch.fft.fft2(module.mirror(x, margin))
+    got = channels(module._FilterBank(size)(x).numpy())[0]
     for scale, orientation in [(1, 0), (1, 3), (2, 5), (3, 6)]:
-        centre, angle = room.TOP_FREQUENCY / room.SCALE_STEP**scale, np.pi * orientation / 8
-        gain = room._gain(f[:, None], f, centre, angle)
+        centre, angle = module.TOP_FREQUENCY / module.SCALE_STEP**scale, np.pi * orientation / 8
+        gain = module._gain(f[:, None], f, centre, angle)
         response = torch.fft.ifft2(spectrum * gain)[0].abs()[margin:-margin, margin:-margin]
         expected = response.reshape(4, 8, 4, 8).mean((1, 3)).ravel().numpy()
         np.testing.assert_allclose(got[scale, orientation], expected, rtol=0.1)
 
 
-def test_a_small_shift_hardly_matters_and_another_image_does():
+def test_a_small_shift_changes_little_and_another_image_much():
     scenes = np.stack([scene(s) for s in range(8)])
     here, shifted = gist(scenes[:, :32, :32]), gist(scenes[:, 1:33, 1:33])
     moved = np.linalg.norm(here - shifted, axis=1)
@@ -93,7 +92,7 @@ def test_a_small_shift_hardly_matters_and_another_image_does():
     assert moved.max() < 0.7 * to_others.min()
 
 
-def test_the_prefilter_takes_out_lighting_but_not_faint_contrast():
+def test_the_prefilter_removes_lighting_and_does_not_amplify_faint_contrast():
     image = scene(2, 32).astype(float)
     darker = np.rint(image / 2)
     shaded = np.rint(image * np.linspace(0.5, 1.0, 32))
@@ -102,7 +101,7 @@ def test_the_prefilter_takes_out_lighting_but_not_faint_contrast():
     assert cosine(full, dark) > 0.99
     assert np.linalg.norm(full - dark) < 0.1 * np.linalg.norm(full)
     assert cosine(full, shade) > 0.98
-    assert np.linalg.norm(faint) < 0.5 * np.linalg.norm(full)  # near-flat images are not blown up to noise
+    assert np.linalg.norm(faint) < 0.5 * np.linalg.norm(full)  # noise is not amplified
 
 
 def test_a_flat_image_has_no_edges():
@@ -111,7 +110,7 @@ def test_a_flat_image_has_no_edges():
     assert np.isfinite(gist(np.full((1, 32, 32), 77, np.uint8), normalize=True)).all()
 
 
-def test_colour_is_averaged_and_rows_normalised():
+def test_colours_are_averaged_and_rows_normalised():
     grey = np.stack([scene(s, 32) for s in range(2)])
     colour = np.repeat(grey[..., None], 3, axis=3)
     np.testing.assert_allclose(gist(colour), gist(grey), rtol=1e-4)
@@ -144,12 +143,12 @@ def test_progress_counts_every_image():
         (np.zeros((2, 4, 32), np.uint8), "8 × 8.*4 × 32"),
     ],
 )
-def test_wrong_images_are_refused(images, message):
+def test_invalid_images_are_rejected(images, message):
     with pytest.raises(ValueError, match=message):
         gist(images)
 
 
 @pytest.mark.parametrize("size", [8, 33, 32.0, True])
-def test_wrong_sizes_are_refused(size):
+def test_invalid_sizes_are_rejected(size):
     with pytest.raises(ValueError, match="size must be"):
         gist(np.zeros((1, 32, 32), np.uint8), size=size)

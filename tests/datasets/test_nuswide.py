@@ -1,16 +1,16 @@
-"""NUS-WIDE on tiny files written in the official layout."""
+"""NUS-WIDE from small files in the official layout."""
 
 import numpy as np
 import pytest
 
 from dish.datasets import load_nuswide
-from dish.datasets import nuswide as room
+from dish.datasets import nuswide as module
 from dish.errors import DataFileError
 
 
 @pytest.fixture
 def nuswide(tmp_path):
-    """25 concepts, 60 images, the last ten of them without any frequent concept."""
+    """60 images with 25 concepts; the last ten have no frequent concept."""
     rng = np.random.default_rng(0)
     n, root = 60, tmp_path / "nus"
     Y = (rng.random((n, 25)) < np.linspace(0.6, 0.2, 25)).astype(int)
@@ -32,8 +32,8 @@ def nuswide(tmp_path):
 
 
 @pytest.mark.parametrize("lines", [7, 20, 10_000])
-def test_nuswide_keeps_frequent_concepts_and_labelled_images(nuswide, monkeypatch, lines):
-    monkeypatch.setattr(room, "READ_LINES", lines)
+def test_frequent_concepts_and_labelled_images_are_kept(nuswide, monkeypatch, lines):
+    monkeypatch.setattr(module, "READ_LINES", lines)
     root, Y, counts = nuswide
     data = load_nuswide(root)
     kept = Y[:, :21].any(1)
@@ -63,7 +63,7 @@ def line(file, number, text):
         ("BoW_int.dat", lambda f: line(f, 7, "1 2 3"), "BoW_int.dat, in the rows after 0"),
         ("BoW_int.dat", lambda f: line(f, 7, "x " * 500), "BoW_int.dat, in the rows after 0"),
         ("BoW_int.dat", lambda f: line(f, 7, "-1 " * 500), "negative counts"),
-        ("BoW_int.dat", lambda f: f.write_text("1 2 3\n" * 60), "rows of 3 numbers, not 500"),
+        ("BoW_int.dat", lambda f: f.write_text("1 2 3\n" * 60), "must have 500 numbers per row, got 3"),
         ("BoW_int.dat", lambda f: f.unlink(), "exactly one BoW_int.dat.*found none"),
         ("Labels_c05.txt", lambda f: line(f, 3, "2"), "Labels_c05.txt must hold one 0 or 1.*'2'"),
         ("Labels_c05.txt", lambda f: line(f, 3, ""), "Labels_c05.txt has 59 labels.*60 images"),
@@ -71,17 +71,17 @@ def line(file, number, text):
         ("Imagelist.txt", lambda f: f.write_text("a.jpg\n"), "60 labels, but Imagelist.txt has 1 images"),
     ],
 )
-def test_damaged_nuswide_files_are_refused(nuswide, name, change, message):
+def test_damaged_files_are_rejected(nuswide, name, change, message):
     (file,) = nuswide[0].rglob(name)
     change(file)
     with pytest.raises(DataFileError, match=message):
         load_nuswide(nuswide[0])
 
 
-def test_missing_nuswide_parts_are_named(nuswide, tmp_path):
+def test_missing_files_are_named(nuswide, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_nuswide(tmp_path / "nowhere")
-    with pytest.raises(DataFileError, match=r"25 files Labels_<concept>\.txt; 26"):
+    with pytest.raises(DataFileError, match=r"must contain 26 files Labels_<concept>\.txt, found 25"):
         load_nuswide(nuswide[0], n_concepts=26)
     (nuswide[0] / "ImageList" / "Imagelist.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"Imagelist\.txt"):

@@ -1,4 +1,4 @@
-"""The stand-ins: seeded, sparse or in blocks, and never called real."""
+"""Synthetic stand-ins: seeded, sparse or in blocks, and named synthetic."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from dish.errors import DataFileError
 
 
 @pytest.mark.slow
-def test_synthetic_nuswide_is_sparse_and_its_concepts_occur_together():
+def test_synthetic_nuswide_is_sparse_and_its_concepts_are_correlated():
     data = synthetic_nuswide(12_000)
     assert data.synthetic
     assert "synthetic" in data.name
@@ -23,8 +23,8 @@ def test_synthetic_nuswide_is_sparse_and_its_concepts_occur_together():
     share = Y.mean(0)
     expected = 12_000 * np.outer(share, share)
     lift = (Y.T @ Y / expected)[~np.eye(21, dtype=bool)]
-    assert (lift > 1.5).mean() > 0.05  # pairs that go together
-    assert (lift < 0.7).mean() > 0.05  # pairs that avoid each other
+    assert (lift > 1.5).mean() > 0.05  # pairs that occur together often
+    assert (lift < 0.7).mean() > 0.05  # pairs that rarely occur together
     assert len(data.split().query) == 2100
     again, other = synthetic_nuswide(300), synthetic_nuswide(300, seed=1)
     assert (data.X[:300] != again.X).nnz == 0
@@ -32,7 +32,7 @@ def test_synthetic_nuswide_is_sparse_and_its_concepts_occur_together():
     assert (data.X[10_000:10_300] != again.X).nnz > 0
 
 
-def test_the_words_of_synthetic_nuswide_tell_its_concepts():
+def test_the_words_of_synthetic_nuswide_depend_on_its_concepts():
     data = synthetic_nuswide(4000)
     X, Y = data.rows(), data.y.toarray()
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -61,12 +61,12 @@ def test_synthetic_imagenet_blocks_do_not_depend_on_their_order(tmp_path):
 
 
 @pytest.mark.slow
-def test_synthetic_imagenet_rows_of_a_class_are_near_each_other():
+def test_rows_of_a_class_of_synthetic_imagenet_are_near_each_other():
     X, y = SyntheticImageNet(n=3000).block(0)
     similarity = X @ X.T
     same = (y[:, None] == y) & ~np.eye(len(y), dtype=bool)
     assert similarity[same].mean() > similarity[~same].mean() + 0.05
-    assert abs(X.mean(axis=0)).max() < 0.01  # the mean is taken off
+    assert abs(X.mean(axis=0)).max() < 0.01  # the mean is subtracted
 
 
 @pytest.mark.slow
@@ -82,9 +82,9 @@ def test_synthetic_imagenet_on_disk(tmp_path):
     synthetic_imagenet(600, path=path)
     assert path.stat().st_mtime_ns == stamp
     assert [f.name for f in tmp_path.iterdir()] == ["rows.npy"]
-    with pytest.raises(DataFileError, match="other rows than seed 1"):
+    with pytest.raises(DataFileError, match="another seed than 1"):
         synthetic_imagenet(600, seed=1, path=path)
-    with pytest.raises(DataFileError, match=r"not float32 \(500, 4096\)"):
+    with pytest.raises(DataFileError, match=r"must hold float32 \(500, 4096\)"):
         synthetic_imagenet(500, path=path)
 
 

@@ -1,6 +1,6 @@
-"""Labelled data by name: real sets with the paper's splits, readers for one's own files, synthetic stand-ins.
+"""Labelled data sets by name: real ones with the paper's splits, the user's own files, synthetic stand-ins.
 
-Nothing here runs code found in a data file, keeps a broken download, or calls a stand-in real.
+Files are verified, and no code in them is executed. A stand-in is always called synthetic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 × 8 pixels as float32 (n, 64) of 0 … 1."""
+    """Return scikit-learn's 1,797 handwritten digits: 8 × 8 pixels as float32 (n, 64) in [0, 1]."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)

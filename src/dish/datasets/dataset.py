@@ -1,4 +1,4 @@
-"""Rows with labels, and the splits of them into queries, database and training rows."""
+"""Labelled rows, and their split into queries, database and training rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dish.errors import InputError
 from dish.io.readers import ColumnNames, StrPath, read_features, read_labels
 
 Indices = NDArray[np.int64]
-ROLES = ("train", "train-only", "database", "query")  # "train" rows are in the database, too
+ROLES = ("train", "train-only", "database", "query")  # "train" rows are also in the database
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of one trial. Queries are in neither other part; training rows are in the database, if drawn."""
+    """Row indices of one trial. Queries are in no other part; drawn training rows are also in the database."""
 
     train: Indices
     query: Indices
@@ -29,41 +29,41 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows with labels, and how the paper splits them.
+    """Labelled rows, with the paper's split.
 
-    ``X``: (n, d) features (array, memory map, CSR, or shards) or (n, H, W, 3) images; ``y``: (n,) classes,
-    (n, l) labels of 0 and 1, or None for unlabelled files. ``synthetic`` is true of every stand-in.
+    ``X`` is (n, d) features (array, memory map, CSR or shards) or (n, H, W, 3) images. ``y`` is (n,) classes, (n, l)
+    labels of 0 and 1, or None if there are no labels. ``synthetic`` is True for every stand-in.
     """
 
     name: str
     X: Any
     y: Any
-    queries: int = 100  # per class, or per concept
+    queries: int = 100  # number of queries per class or label
     synthetic: bool = False
     label_names: tuple[str, ...] = ()
     ids: NDArray[np.str_] | None = field(default=None, repr=False)
-    roles: NDArray[np.str_] | None = field(default=None, repr=False)  # a split of one's own: one of ROLES per row
+    roles: NDArray[np.str_] | None = field(default=None, repr=False)  # the user's split: one of ROLES per row
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
     def rows(self, which: Any = slice(None)) -> NDArray[Any]:
-        """Some rows of X (or all), dense and in memory."""
+        """Return some or all rows of X, dense and in memory."""
         rows = self.X[which]
         return rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
 
     def split(self, trial: int = 0, n_train: int | None = None) -> Split:
-        """Queries, database and training rows of one trial; the same trial is the same split everywhere.
+        """Return queries, database and training rows of one trial; a trial gives the same split on every machine.
 
-        ``n_train=None`` trains on the whole database; a number takes that many of its rows, an equal share
-        of every class (multi-label rows: any). A split of one's own (``roles``) is the same in every trial.
+        ``n_train=None`` trains on the whole database; an integer draws that many of its rows, equally from every
+        class (multilabel rows: from all). With ``roles``, only the drawn training rows depend on the trial.
         """
         if self.roles is not None:
             return split_by_roles(self.roles, n_train, trial)
         if self.y is None:
             raise InputError(
-                f"{self.name} has no labels, so there are no classes to split by: name a file of them (labels=, "
-                "--labels), or keep them with the rows (y in a .npz, a column y or label, name_labels.npy)"
+                f"{self.name} has no labels to split by: give a file of labels (labels=, --labels), or store them "
+                "with the rows (y in a .npz, a column y or label, name_labels.npy)"
             )
         return make_split(self.y, self.queries, n_train, trial)
 
@@ -75,10 +75,10 @@ def load_features(
     split: StrPath | None = None,
     columns: ColumnNames | None = None,
 ) -> Dataset:
-    """Your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
+    """Read your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
 
-    ``io.features.read_features`` says what is read of each; ``labels`` is a file of labels of any of these kinds, and
-    ``split`` one that says of every row what it is for (``ROLES``); without it queries are drawn.
+    ``labels`` is a file of labels in any of these formats (see ``io.readers.read_features``). ``split`` is a file
+    with one of ``ROLES`` per row; without it queries are drawn at random.
     """
     X, y = read_features(path, labels, columns)
     roles = None if split is None else _read_roles(Path(split), X.shape[0], columns)
@@ -88,7 +88,7 @@ def load_features(
 def _read_roles(path: Path, n: int, columns: ColumnNames | None) -> NDArray[np.str_]:
     roles = np.asarray(read_labels(path, ColumnNames(header=columns.header if columns else None)))
     if roles.shape != (n,):
-        raise InputError(f"split {path} says what {roles.shape[0]} rows are for, but there are {n}")
+        raise InputError(f"split {path} must hold one role per row, {n} in all; got {roles.shape[0]}")
     roles = roles.astype(str)
     unknown = sorted(set(roles.tolist()) - set(ROLES))
     if unknown:
@@ -97,12 +97,12 @@ def _read_roles(path: Path, n: int, columns: ColumnNames | None) -> NDArray[np.s
 
 
 def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: int = 0) -> Split:
-    """The split that ``roles`` describes; ``n_train`` takes some of its training rows, others in every trial."""
+    """Return the split that ``roles`` describes; ``n_train`` draws some of its training rows, per trial."""
     train, query = np.flatnonzero(np.isin(roles, ("train", "train-only"))), np.flatnonzero(roles == "query")
     database = np.flatnonzero(np.isin(roles, ("train", "database")))
     for name, rows in (("train", train), ("query", query), ("train or database", database)):
         if not len(rows):
-            raise InputError(f"split has no rows that are {name}")
+            raise InputError(f"split has no rows with the role {name}")
     if n_train is not None:
         if n_train > len(train):
             raise InputError(f"n_train must be at most the {len(train)} training rows of the split, got {n_train}")
@@ -111,22 +111,22 @@ def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: i
 
 
 def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: int = 0) -> Split:
-    """Draw ``queries`` rows per class (or concept) as queries; the rest is the database (``Dataset.split``)."""
+    """Draw ``queries`` rows per class or label; the other rows are the database (see ``Dataset.split``)."""
     queries = check_integer("queries", queries, low=1)
     trial = check_integer("trial", trial, low=0)
     if n_train is not None:
         n_train = check_integer("n_train", n_train, low=1)
     rng = np.random.default_rng(trial)
     multilabel = sp.issparse(y) or np.ndim(y) == 2
-    return (_split_concepts if multilabel else _split_classes)(y, queries, n_train, rng)
+    return (_split_labels if multilabel else _split_classes)(y, queries, n_train, rng)
 
 
 def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
     classes, code = np.unique(np.asarray(y), return_inverse=True)
     sizes = np.bincount(code)
     order = rng.permutation(len(code))
-    order = order[np.argsort(code[order], kind="stable")]  # class after class, shuffled within
-    place = np.empty(len(code), np.int64)  # a row's place within its class
+    order = order[np.argsort(code[order], kind="stable")]  # sorted by class, shuffled within each
+    place = np.empty(len(code), np.int64)  # place of each row within its class
     place[order] = np.arange(len(code)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     share = np.zeros(len(classes), np.int64)
     if n_train is not None:
@@ -138,17 +138,17 @@ def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Gen
     return Split(np.flatnonzero(train), np.flatnonzero(query), np.flatnonzero(~query))
 
 
-def _split_concepts(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
+def _split_labels(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
     Y = sp.csc_array(y, copy=True)
     Y.eliminate_zeros()
     query = np.zeros(Y.shape[0], bool)
     sizes = np.diff(Y.indptr)
-    for concept in np.argsort(sizes, kind="stable"):  # the rarest first, while its rows are free
-        rows = Y.indices[Y.indptr[concept] : Y.indptr[concept + 1]]
+    for label in np.argsort(sizes, kind="stable"):  # the rarest first, while its rows are still free
+        rows = Y.indices[Y.indptr[label] : Y.indptr[label + 1]]
         free = rows[~query[rows]]
         if len(free) < queries:
             raise InputError(
-                f"label {concept} has {len(free)} rows that are not queries yet; {queries} per label are needed"
+                f"label {label} needs {queries} query rows, but only {len(free)} of its rows are still free"
             )
         query[rng.choice(free, queries, replace=False)] = True
     database = np.flatnonzero(~query)
@@ -165,6 +165,6 @@ def _check_sizes(sizes: Indices, needed: Indices, classes: NDArray[Any], queries
     if len(short):
         c = short[0]
         raise InputError(
-            f"class {classes[c]!s} has {sizes[c]} rows; {queries} queries and {needed[c] - queries} training "
-            f"rows of every class need {needed[c]}"
+            f"class {classes[c]!s} has {sizes[c]} rows, but {queries} queries and {needed[c] - queries} training "
+            f"rows per class need {needed[c]}"
         )

@@ -1,7 +1,7 @@
-"""The GIST descriptor of Oliva and Torralba (2001): where in an image which edges lie, in 512 numbers.
+"""The GIST descriptor of Oliva and Torralba (2001): 512 numbers that say which edges are where in an image.
 
-A grey image is evened out in local contrast, passed through a bank of log-Gabor-like filters (4 scales × 8
-orientations), and the magnitude of every response is averaged over a 4 × 4 grid of blocks.
+A grey image is normalised for local contrast and filtered by a bank of Gabor-like filters (4 scales × 8
+orientations). The magnitude of every response is averaged over a 4 × 4 grid of blocks.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.checks import check_integer
 from dish.errors import InputError
+from dish.lazy import Tensor, torch
 
 N_SCALES = 4
 N_ORIENTATIONS = 8
 GRID = 4
-VERSION = 1  # part of the name of cached features: raised whenever the numbers change
+VERSION = 1  # part of the name of cached features; increased when the descriptor changes
 N_FEATURES = N_SCALES * N_ORIENTATIONS * GRID * GRID
 
-TOP_FREQUENCY = 0.4  # centre of the finest scale, cycles per pixel
-SCALE_STEP = 2.0  # from one scale to the next coarser one
-RADIAL_WIDTH = 0.378  # standard deviation along the frequency, as a share of the centre
-ANGULAR_WIDTH = 0.282  # standard deviation across orientations, in radians
-CUTOFF = 6.0  # of the prefilter, cycles per image: what is coarser counts as lighting
-CONTRAST_FLOOR = 0.1  # local contrast (of the log image) below which the prefilter no longer amplifies
+TOP_FREQUENCY = 0.4  # centre frequency of the finest scale, in cycles per pixel
+SCALE_STEP = 2.0  # ratio of the centre frequencies of neighbouring scales
+RADIAL_WIDTH = 0.378  # standard deviation in frequency, relative to the centre
+ANGULAR_WIDTH = 0.282  # standard deviation in orientation, in radians
+CUTOFF = 6.0  # the prefilter removes lower frequencies as lighting, in cycles per image
+CONTRAST_FLOOR = 0.1  # the prefilter does not amplify lower local contrast (of the log image)
 
-BLOCK = 256  # images at a time
+BLOCK = 256  # images processed at a time
 
 
 def gist(
@@ -41,15 +40,15 @@ def gist(
     size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
-    """GIST of images, uint8 (n, H, W) grey or (n, H, W, 3) colour → float32 (n, 512).
+    """Return the GIST descriptors, float32 (n, 512), of images, uint8 (n, H, W) grey or (n, H, W, 3) colour.
 
     Column ``((scale * 8) + orientation) * 16 + 4 * row + column`` is the mean response of one filter in one
-    block; scale 0 is the finest, orientation o the gratings whose brightness changes along the direction
-    o·π/8, counted from the horizontal axis towards the lower edge.
+    block. Scale 0 is the finest. Orientation o responds to gratings whose brightness changes in the direction
+    o·π/8, measured from the horizontal axis towards the lower edge.
 
-    ``size``: images of another shape are resized to size × size (a multiple of 8) first; by default the
-    shorter side, rounded to a multiple of 8, at most 128. ``normalize`` divides every row by its l2 norm.
-    ``progress`` is called with the number of images done since the last call.
+    ``size`` is the side to which images are resized, a multiple of 8; None: the shorter side rounded to a multiple
+    of 8, at most 128. ``normalize`` divides every row by its l2 norm. ``progress`` is called with the number of
+    images done since its last call.
     """
     images = _check_images(images)
     size = _working_size(images.shape[1:3]) if size is None else _check_size(size)
@@ -67,15 +66,15 @@ def gist(
 
 
 def prefilter(grey: Tensor) -> Tensor:
-    """Local contrast normalisation of grey images (b, s, s) of 0 … 255.
+    """Normalise the local contrast of grey images (b, s, s) with values 0 … 255.
 
-    With a Gaussian low pass L and x = log(1 + grey): (x − L x) / (floor + √L (x − L x)²).
+    The result is (x − L x) / (floor + √L (x − L x)²) for x = log(1 + grey) and a Gaussian low-pass filter L.
     """
     size = grey.shape[-1]
     margin = size // 4
     x = mirror(torch.log1p(grey), margin)
     side = x.shape[-1]
-    sigma = CUTOFF / size / math.sqrt(math.log(2))  # gain one half at the cutoff
+    sigma = CUTOFF / size / math.sqrt(math.log(2))  # the gain is one half at the cutoff
     f_row, f_column = torch.fft.fftfreq(side)[:, None], torch.fft.rfftfreq(side)
     gain = torch.exp(-(f_row**2 + f_column**2) / sigma**2)
 
@@ -89,7 +88,7 @@ def prefilter(grey: Tensor) -> Tensor:
 
 
 def mirror(x: Tensor, margin: int) -> Tensor:
-    """Images (b, s, s) with a symmetric border: the edge row itself is repeated first."""
+    """Pad images (b, s, s) symmetrically: the border repeats the edge pixels first."""
     size = x.shape[-1]
     at = torch.arange(-margin, size + margin)
     at = torch.where(at < 0, -1 - at, torch.where(at >= size, 2 * size - 1 - at, at))
@@ -97,11 +96,11 @@ def mirror(x: Tensor, margin: int) -> Tensor:
 
 
 class _FilterBank:
-    """The 32 filters of one image size, applied in the frequency domain.
+    """The 32 filters for one image size, applied in the frequency domain.
 
-    A filter lives on one small patch of the spectrum. Only that patch, half the spectrum wide and centred on
-    the filter, is transformed back: that gives the response at every second pixel, up to a phase that the
-    magnitude does not see, at a quarter of the cost.
+    A filter is non-zero only on a small patch of the spectrum. Transforming back only that patch, half the spectrum
+    wide and centred on the filter, gives the response at every second pixel at a quarter of the cost. Its phase
+    differs, which does not change the magnitude.
     """
 
     STRIDE = 2
@@ -109,9 +108,9 @@ class _FilterBank:
     def __init__(self, size: int) -> None:
         self.margin = size // 4
         side = size + 2 * self.margin
-        self.width = side // self.STRIDE  # of a patch
+        self.width = side // self.STRIDE  # width of a patch
         half = self.width // 2
-        cycles = (torch.arange(self.width) + half) % self.width - half  # in the padded image, −w/2 … w/2 − 1
+        cycles = (torch.arange(self.width) + half) % self.width - half  # −w/2 … w/2 − 1, per padded image
         patches, gains = [], []
         for scale in range(N_SCALES):
             centre = TOP_FREQUENCY / SCALE_STEP**scale
@@ -121,11 +120,11 @@ class _FilterBank:
                 column = cycles + round(centre * math.cos(angle) * side)
                 patches.append((row[:, None] % side) * side + column % side)
                 gains.append(_gain(_alias(row, side)[:, None], _alias(column, side), centre, angle))
-        self.patch = torch.stack(patches).ravel()  # (32·w·w,) places in the flat spectrum
+        self.patch = torch.stack(patches).ravel()  # (32·w·w,) indices into the flat spectrum
         self.gain = torch.stack(gains) / self.STRIDE**2  # (32, w, w)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Prefiltered images (b, s, s) → descriptors (b, 512)."""
+        """Return the descriptors (b, 512) of prefiltered images (b, s, s)."""
         spectrum = torch.fft.fft2(mirror(x, self.margin)).flatten(1)
         patches = spectrum[:, self.patch].view(len(x), *self.gain.shape)  # (b, 32, w, w)
         response = torch.fft.ifft2(patches.mul_(self.gain)).abs()
@@ -136,19 +135,19 @@ class _FilterBank:
 
 
 def _alias(cycles: Tensor, side: int) -> Tensor:
-    """Whole cycles per image → cycles per pixel in [−½, ½), as the discrete spectrum holds them."""
+    """Convert cycles per image to cycles per pixel in [−½, ½), the range of the discrete spectrum."""
     return torch.remainder(cycles / side + 0.5, 1.0) - 0.5
 
 
 def _gain(f_row: Tensor, f_column: Tensor, centre: float, angle: float) -> Tensor:
-    """Gaussian in frequency around ``centre`` and in direction around ``angle``; one side only."""
+    """Return a filter's gain: Gaussian in frequency around ``centre`` and in direction around ``angle``."""
     radius = torch.hypot(f_row, f_column)
     turn = torch.remainder(torch.atan2(f_row, f_column) - angle + math.pi, 2 * math.pi) - math.pi
     return torch.exp(-0.5 * ((radius / centre - 1) / RADIAL_WIDTH) ** 2 - 0.5 * (turn / ANGULAR_WIDTH) ** 2)
 
 
 def _grey(images: NDArray[np.uint8], size: int) -> Tensor:
-    """Mean of the colours, float32 (b, size, size) of 0 … 255."""
+    """Return the mean of the colour channels, float32 (b, size, size) with values 0 … 255."""
     x = torch.from_numpy(np.ascontiguousarray(images)).float()
     if x.ndim == 4:
         x = x.mean(-1)

@@ -16,15 +16,15 @@ from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21
 NUSWIDE_WORDS = 500
-READ_LINES = 10_000  # of a text file at a time
+READ_LINES = 10_000  # lines of a text file that are parsed at a time
 
 
 def load_nuswide(path: StrPath, n_concepts: int = NUSWIDE_CONCEPTS) -> Dataset:
-    """NUS-WIDE from its official files: 500-d bags of visual words and the most frequent concepts.
+    """Read NUS-WIDE from its official files: 500-d bags of visual words and the most frequent concepts.
 
-    ``path`` holds ``Groundtruth/AllLabels/Labels_<concept>.txt``, ``ImageList/Imagelist.txt`` and, in any
-    sub-folder, ``BoW_int.dat``; all list the images in one order. Images without any kept concept are left
-    out. X is CSR float32 (n, 500), y CSR of 0 and 1 (n, concepts), the most frequent concept first.
+    ``path`` contains ``Groundtruth/AllLabels/Labels_<concept>.txt``, ``ImageList/Imagelist.txt`` and, in any
+    sub-folder, ``BoW_int.dat``; all list the images in the same order. Images with none of the kept concepts are
+    dropped. X is CSR float32 (n, 500), y CSR of 0 and 1 (n, concepts), the most frequent concept first.
     """
     n_concepts = check_integer("n_concepts", n_concepts, low=1)
     path = Path(path)
@@ -36,7 +36,7 @@ def load_nuswide(path: StrPath, n_concepts: int = NUSWIDE_CONCEPTS) -> Dataset:
     words = sorted(path.rglob("BoW*.dat"))
     if len(words) != 1:
         found = ", ".join(str(file) for file in words) or "none"
-        raise DataFileError(f"{path} must hold exactly one BoW_int.dat (bags of visual words), found {found}")
+        raise DataFileError(f"{path} must contain exactly one BoW_int.dat (bags of visual words), found {found}")
     X = _read_counts(words[0], len(ids))
     kept = np.flatnonzero(np.diff(Y.indptr))
     return Dataset("nuswide", X[kept], sp.csr_array(Y[kept]), label_names=concepts, ids=ids[kept])
@@ -45,7 +45,7 @@ def load_nuswide(path: StrPath, n_concepts: int = NUSWIDE_CONCEPTS) -> Dataset:
 def _nuswide_labels(folder: Path, n: int, n_concepts: int) -> tuple[sp.csr_array, tuple[str, ...]]:
     files = sorted(folder.glob("Labels_*.txt"))
     if len(files) < n_concepts:
-        raise DataFileError(f"{folder} holds {len(files)} files Labels_<concept>.txt; {n_concepts} are needed")
+        raise DataFileError(f"{folder} must contain {n_concepts} files Labels_<concept>.txt, found {len(files)}")
     columns = []
     for file in files:
         marks = _read_text(file).split()
@@ -61,7 +61,7 @@ def _nuswide_labels(folder: Path, n: int, n_concepts: int) -> tuple[sp.csr_array
 
 
 def _read_counts(path: Path, n: int) -> sp.csr_array:
-    """Rows of 500 whole numbers, in blocks of lines."""
+    """Read n rows of 500 counts, block by block."""
     blocks: list[sp.csr_array] = []
     done = 0
     with open(path, encoding="utf-8") as file, progress(f"reading {path.name}", n) as step:
@@ -74,9 +74,9 @@ def _read_counts(path: Path, n: int) -> sp.csr_array:
             except ValueError as error:
                 raise DataFileError(f"{path}, in the rows after {done}: {error}") from None
             if block.shape[1] != NUSWIDE_WORDS:
-                raise DataFileError(f"{path} has rows of {block.shape[1]} numbers, not {NUSWIDE_WORDS}")
+                raise DataFileError(f"{path} must have {NUSWIDE_WORDS} numbers per row, got {block.shape[1]}")
             if block.min() < 0:
-                raise DataFileError(f"{path} holds negative counts in the rows after {done}")
+                raise DataFileError(f"{path} has negative counts in the rows after {done}")
             blocks.append(sp.csr_array(block.astype(np.float32)))
             done += len(block)
             step(len(block))

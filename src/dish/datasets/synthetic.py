@@ -1,4 +1,4 @@
-"""Synthetic stand-ins for sets too large to ship, made from a seed and always called synthetic."""
+"""Seeded synthetic stand-ins for data sets that are too large to ship. Their names say synthetic."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from dish.progress import progress
 
 
 def synthetic_nuswide(n: int = 190_000, seed: int = 0) -> Dataset:
-    """A synthetic stand-in for NUS-WIDE: (n, 500) sparse word counts, 21 concepts that occur together.
+    """Return a synthetic stand-in for NUS-WIDE: (n, 500) sparse word counts, 21 correlated concepts.
 
-    Every row shows one of 12 scenes; a scene makes some concepts likely (sky with clouds, water with
-    beach). Some words come from the concepts that are there, most from styles that no label names. The
-    sizes of the concepts fall off as in the real set. Made in seeded blocks: the first rows do not depend
-    on ``n``.
+    Every row shows one of 12 scenes, and a scene makes some concepts likely (sky with clouds, water with beach). Some
+    words depend on the concepts of the row, most on styles that no label names. The frequencies of the concepts
+    decrease as in the real set. Rows are made in seeded blocks, so the first rows do not depend on ``n``.
     """
     n = check_integer("n", n, low=1)
     seed = check_integer("seed", seed, low=0)
@@ -39,29 +38,29 @@ def synthetic_nuswide(n: int = 190_000, seed: int = 0) -> Dataset:
 
 
 class _BagModel:
-    """Scenes → concepts → words."""
+    """Draws scenes, then concepts, then words."""
 
     ROWS = 10_000
     SCENES = 12
     STYLES = 40
     WORDS_PER_ROW = 150.0
-    CONCEPT_SHARE = 0.2  # of the words; the others tell the style of the picture, which no label names
+    CONCEPT_SHARE = 0.2  # share of words that depend on the concepts; the others depend on the style
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         rng = np.random.default_rng([seed, 0])
-        frequency = 0.4 * np.arange(1, NUSWIDE_CONCEPTS + 1) ** -0.9  # 40 % of the rows, falling to about 3 %
+        frequency = 0.4 * np.arange(1, NUSWIDE_CONCEPTS + 1) ** -0.9  # from 40 % of the rows down to about 3 %
         taste = rng.gamma(0.3, size=(self.SCENES, NUSWIDE_CONCEPTS))
         self.concept = np.minimum(frequency * taste / taste.mean(axis=0), 0.9)  # (scenes, concepts)
         self.topic = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.3), size=NUSWIDE_CONCEPTS)  # (concepts, words)
         self.style = rng.dirichlet(np.full(NUSWIDE_WORDS, 0.3), size=self.STYLES)  # (styles, words)
 
     def block(self, i: int, rows: int) -> tuple[sp.csr_array, sp.csr_array]:
-        """Counts (rows, 500) and concepts (rows, 21) of block i: always made whole, then cut."""
+        """Return counts (rows, 500) and concepts (rows, 21) of block i; a whole block is drawn, then cut."""
         rng = np.random.default_rng([self.seed, 1, i])
         p = self.concept[rng.integers(self.SCENES, size=self.ROWS)]  # (ROWS, concepts)
         Y = rng.random(p.shape) < p
-        likeliest = (p * rng.random(p.shape)).argmax(axis=1)  # a row without any concept gets one
+        likeliest = (p * rng.random(p.shape)).argmax(axis=1)  # for rows without any concept
         empty = ~Y.any(axis=1)
         Y[empty, likeliest[empty]] = True
         weight = Y * rng.gamma(1.0, size=Y.shape)
@@ -77,11 +76,11 @@ class _BagModel:
 class SyntheticImageNet:
     """A synthetic stand-in for ImageNet's 4096-d network features: 1,000 classes, made block by block.
 
-    A row is ReLU(W z − shift) of a latent z, less the mean, of l2 norm one. 64 entries of z lie around the centre
-    of the class; centres lie around 50 families, and classes differ in how far they spread. 16 more, twice as
-    large, tell nothing of the class: the l2 distance suffers from them, a supervised map can learn to leave
-    them out, so that labels help here more than on real features. Block i is the same whatever was made
-    before it: any worker can make any block.
+    A row is ReLU(W z − shift) of a latent z, minus the mean, scaled to norm one. 64 entries of z are distributed
+    around the centre of the class; centres are distributed around 50 family centres, and classes differ in spread.
+    16 more entries, twice as large, do not depend on the class. They harm the l2 distance, but a supervised method
+    can learn to ignore them, so labels help more here than on real features. Blocks are independent of each other:
+    any worker can make any block.
     """
 
     n: int = 1_280_000
@@ -91,11 +90,11 @@ class SyntheticImageNet:
     N_CLASSES = 1000
     N_FEATURES = 4096
     FAMILIES = 50
-    SIGNAL, NUISANCE = 64, 16  # entries of the latent
-    FAMILY_SHARE = 0.3  # of the variance between classes
-    SPREAD = 0.7  # within a class, over that between classes
-    NUISANCE_SPREAD = 2.28  # l2 MAP 0.31 (1,000 queries)
-    SHIFT = 0.8  # leaves about a fifth of the features above zero
+    SIGNAL, NUISANCE = 64, 16  # entries of the latent vector
+    FAMILY_SHARE = 0.3  # share of the variance between classes that is between families
+    SPREAD = 0.7  # standard deviation within a class, relative to that between classes
+    NUISANCE_SPREAD = 2.28  # chosen for an l2 MAP of 0.31 (1,000 queries)
+    SHIFT = 0.8  # about a fifth of the features stay positive
 
     def __post_init__(self) -> None:
         check_integer("n", self.n, low=1)
@@ -103,20 +102,20 @@ class SyntheticImageNet:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, 4096)."""
+        """Shape (n, 4096) of all rows."""
         return self.n, self.N_FEATURES
 
     @property
     def n_blocks(self) -> int:
-        """Blocks 0 … n_blocks − 1 hold all rows."""
+        """Number of blocks."""
         return -(-self.n // self.ROWS)
 
     def labels(self) -> NDArray[np.int64]:
-        """Classes (n,), without making the rows."""
+        """Return the classes (n,) without making the rows."""
         return np.concatenate([self._latent(i)[0][: self._rows(i)] for i in range(self.n_blocks)])
 
     def block(self, i: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Rows and classes of block i."""
+        """Return rows and classes of block i."""
         i = check_integer("i", i, low=0, high=self.n_blocks - 1)
         y, Z = self._latent(i)
         rows = self._rows(i)
@@ -128,9 +127,9 @@ class SyntheticImageNet:
         return (self.block(i) for i in range(self.n_blocks))
 
     def write(self, path: StrPath) -> NDArray[np.float32]:
-        """All rows as a .npy file (21 GB for 1.28 million), made in blocks; returned memory-mapped.
+        """Write all rows to a .npy file (21 GB for 1.28 million), block by block, and return it memory-mapped.
 
-        A file that is there already is used if its shape, first and last rows are those of this set.
+        An existing file is reused if its shape and its first and last blocks are right.
         """
         path = Path(path)
         if path.exists():
@@ -148,17 +147,17 @@ class SyntheticImageNet:
         X = read_npy(path, mmap_mode="r")
         last = self.n_blocks - 1
         if X.shape != self.shape or X.dtype != np.float32:
-            raise DataFileError(f"{path} holds {X.dtype} {X.shape}, not float32 {self.shape}: remove or rename it")
+            raise DataFileError(f"{path} must hold float32 {self.shape}, got {X.dtype} {X.shape}: remove it")
         same = np.allclose(X[: self._rows(0)], self.block(0)[0], atol=1e-5)
         if not same or not np.allclose(X[last * self.ROWS :], self.block(last)[0], atol=1e-5):
-            raise DataFileError(f"{path} holds other rows than seed {self.seed} makes: remove or rename it")
+            raise DataFileError(f"{path} holds rows of another seed than {self.seed}: remove it")
         return X
 
     def _rows(self, i: int) -> int:
         return min(self.ROWS, self.n - i * self.ROWS)
 
     def _latent(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Classes and latents of block i, whole."""
+        """Return classes and latents of the whole block i."""
         rng = np.random.default_rng([self.seed, 1, i])
         y = rng.permutation(np.arange(self.ROWS) % self.N_CLASSES)
         centre, spread, _ = self._model
@@ -172,7 +171,7 @@ class SyntheticImageNet:
 
     @cached_property
     def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """Centres (classes, signal), spreads (classes, 1) and W (latent, 4096), which makes W z of variance one."""
+        """Centres (classes, signal), spreads (classes, 1) and W (latent, 4096); W z has variance one."""
         rng = np.random.default_rng([self.seed, 0])
         family = rng.standard_normal((self.FAMILIES, self.SIGNAL), dtype=np.float32)
         own = rng.standard_normal((self.N_CLASSES, self.SIGNAL), dtype=np.float32)
@@ -185,14 +184,14 @@ class SyntheticImageNet:
 
     @cached_property
     def _mean(self) -> NDArray[np.float32]:
-        """Mean activation, of block 0."""
+        """Mean activation in block 0."""
         return self._activations(self._latent(0)[1]).mean(axis=0)
 
 
 def synthetic_imagenet(n: int = 1_280_000, seed: int = 0, path: StrPath | None = None) -> Dataset:
-    """The synthetic stand-in for ImageNet as one matrix: in memory, or memory-mapped from the .npy ``path``.
+    """Return the synthetic stand-in for ImageNet as one matrix: in memory, or memory-mapped from the .npy ``path``.
 
-    The whole set is 21 GB; ``SyntheticImageNet`` makes it a block at a time instead.
+    The whole set has 21 GB; ``SyntheticImageNet`` makes one block at a time.
     """
     source = SyntheticImageNet(n, seed)
     if path is not None:

@@ -18,29 +18,29 @@ ANNOTATIONS = Path("val") / "val_annotations.txt"
 
 @dataclass(frozen=True)
 class Listing:
-    """Image files and their labels, WordNet ids such as n01443537: those of ``train`` first, then of ``val``."""
+    """Image files and their labels, which are WordNet ids such as n01443537: ``train`` first, then ``val``."""
 
-    files: dict[str, Path]  # by their name in the folder
+    files: dict[str, Path]  # by path relative to the folder
     labels: list[str]
     n_train: int
 
 
 def is_tinyimagenet(path: Path) -> bool:
-    """Whether a folder has the official layout."""
+    """Return whether a folder has the official layout."""
     return (path / "train").is_dir() and (path / ANNOTATIONS).is_file()
 
 
 def list_tinyimagenet(path: StrPath) -> Listing:
-    """``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the labels of ``val/val_annotations.txt``."""
+    """List ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with labels from ``val/val_annotations.txt``."""
     root = Path(path)
     if not is_tinyimagenet(root):
-        raise FileNotFoundError(f"no Tiny ImageNet at {root}: it needs a folder train and a file {ANNOTATIONS}")
+        raise FileNotFoundError(f"no Tiny ImageNet at {root}: a folder train and a file {ANNOTATIONS} are needed")
     files: dict[str, Path] = {}
     labels: list[str] = []
     for folder in sorted(p for p in (root / "train").iterdir() if p.is_dir()):
         found = images.image_files(folder / "images")
         if not found:
-            raise DataFileError(f"{folder / 'images'} holds no images: the folder is not whole")
+            raise DataFileError(f"{folder / 'images'} contains no images: the data set is incomplete")
         files |= {file.relative_to(root).as_posix(): file for file in found}
         labels += [folder.name] * len(found)
     n_train, known = len(files), set(labels)
@@ -57,10 +57,10 @@ def list_tinyimagenet(path: StrPath) -> Listing:
 
 
 def load_tinyimagenet(path: StrPath) -> Dataset:
-    """Tiny ImageNet: 110,000 images, uint8 (n, 64, 64, 3), 550 in each of 200 classes; 1.4 GB of memory.
+    """Return Tiny ImageNet: 110,000 images, uint8 (n, 64, 64, 3), 550 in each of 200 classes; 1.4 GB of memory.
 
-    ``path`` is the official folder (tiny-imagenet-200), with ``train`` and ``val``; the images of ``test`` have no
-    labels and are not read. Rows of ``train`` come first; ``ids`` are the names of the files in the folder.
+    ``path`` is the official folder tiny-imagenet-200. Rows of ``train`` come first, then ``val``; the images in
+    ``test`` have no labels and are not read. ``ids`` are the paths of the files relative to the folder.
     """
     listing = list_tinyimagenet(path)
     pixels, kept = images.read_files(list(listing.files.values()), SIDE)
@@ -72,7 +72,7 @@ def load_tinyimagenet(path: StrPath) -> Dataset:
 
 
 def _words(path: Path) -> dict[str, str]:
-    """WordNet id → what people call it; nothing if the file is not there."""
+    """Return the name of each WordNet id; empty if there is no such file."""
     if not path.is_file():
         return {}
     lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line)
