@@ -88,8 +88,8 @@ def bad_calls(files):
         "--net is not an option of DISH": ("fit", X, y, "-o", out, "--net", "6conv"),
         "net must be": ("fit", files / "folder", "-o", out, "--net", "resnet"),
         "has no images": ("fit", files / "folder", "-o", out, "--quiet"),
-        "is a folder, but this DISH": ("encode", m, files / "folder", "-o", out),
-        "labels - need": ("eval", m, "--db", X, "-", "--queries", X, y),
+        "is a folder without shards": ("encode", m, files / "folder", "-o", out),
+        "comes without labels": ("eval", m, "--db", X, "-", "--queries", X, y),
     }
 
 

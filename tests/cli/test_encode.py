@@ -183,9 +183,9 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     assert "rows of the database" not in err
     code, out, err = cli(*command, *pair, "--json")
     assert "700 of 700 queries are rows of the database, too" in err
-    assert [line["ranking"] for line in json.loads(out)["beside"]][-1] == "DISH"
-    code, out, _ = cli(*command, *queries, "--alone", "--json")
-    assert json.loads(out)["beside"] == []
+    assert [line["ranking"] for line in json.loads(out)["rankings"]][-1] == "DISH"
+    code, out, _ = cli(*command, *queries, "--no-compare", "--json")
+    assert json.loads(out)["rankings"] == []
     code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
     assert code == 2
     assert "a picture file must end in .png or .svg" in err

@@ -58,8 +58,8 @@ def test_store(dsn, cli, monkeypatch, tmp_path):
         np.save(tmp_path / f"{name}.npy", array)
     monkeypatch.setenv("DISH_DSN", dsn)
     push = ("store", "push", tmp_path / "B.npy", "--table", "from cli", "--labels", tmp_path / "y.npy")
-    assert cli(*push) == (0, "from cli: 900 rows written, 900 there\n", "")
-    assert cli(*push, "--resume")[1] == "from cli: 0 rows written, 900 there\n"
+    assert cli(*push) == (0, "from cli: 900 rows written, 900 in total\n", "")
+    assert cli(*push, "--resume")[1] == "from cli: 0 rows written, 900 in total\n"
     code, _, err = cli(*push)
     assert (code, len(err.strip().splitlines())) == (2, 1)
     assert "resume" in err

@@ -1,6 +1,7 @@
-"""The command line: parse, call one function, print.
+"""The `dish` command: parse the arguments, call one function, print.
 
-A module per group of commands; they import torch and the like only when they run, so that `dish --help` is fast.
+There is one module per group of commands. They import torch and other large packages only when they run, so that
+`dish --help` is fast.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dish.cli.options import Command
 app = typer.Typer(
     name="dish",
     help="Supervised learning to hash: short binary codes from labelled rows.\n\n"
-    "Files of rows and labels: .npy (memory-mapped), .npz, .parquet or .csv.",
+    "Rows and labels are read from .npy (memory-mapped), .npz, .parquet or .csv files.",
     epilog="Example: dish fit X.npy y.npy -o model.dish --bits 64 && dish encode model.dish X.npy -o codes.npy",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-store_app = typer.Typer(help="Codes in PostgreSQL with pgvector.", no_args_is_help=True)
+store_app = typer.Typer(help="Store and search codes in PostgreSQL with pgvector.", no_args_is_help=True)
 
 COMMANDS: dict[str, Command] = {
     "features": features.features,
@@ -53,7 +54,7 @@ app.add_typer(store_app, name="store")
 
 
 def main() -> None:
-    """Entry point: bad input ends with one clear line and exit code 2, never a traceback."""
+    """Entry point. Bad input prints one line and exits with code 2, without a traceback."""
     warnings.showwarning = lambda message, *_, **__: print(f"dish: note: {message}", file=sys.stderr)
     run(app)
 
@@ -70,4 +71,4 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before any command."""
+    """Options that come before the command."""

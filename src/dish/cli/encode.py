@@ -1,4 +1,4 @@
-"""`dish encode`, `dish eval` and `dish info`: what a model makes of rows, how good that is, what is in it."""
+"""`dish encode`, `dish eval` and `dish info`: encode rows, score a model, show what a model file contains."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from dish.io.readers import ColumnNames
 
-MANY_ARRAYS = 20  # more than the models of vectors have
-NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names that promise another format
+MANY_ARRAYS = 20  # from here on, arrays are summarised: the model is a network
+NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffixes of other formats
 
 
 @example(
@@ -42,21 +42,22 @@ NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # names 
 def encode(
     model: ModelPath,
     rows: RowsPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the codes go (.npy, packed uint8).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File of the codes (.npy, packed uint8).")],
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Codes of rows, or of one image: an (n, bits/8) uint8 .npy file. Of a folder of images also names and labels.
+    """Encode rows or images. The codes are an (n, bits/8) uint8 .npy file.
 
-    Beside codes.npy, names (codes.ids.npy) are paths in the folder without suffix (which stays where two would have
-    the same name), as `dish index --ids` and `dish serve --images` want them; labels (codes.labels.npy) are the names
-    of the sub-folders. Of a table, --id-column and --y-column are written there.
+    For a folder of images, ids and labels are written next to codes.npy. The ids (codes.ids.npy) are paths in the
+    folder without suffix, as `dish index --ids` and `dish serve --images` expect them; a suffix is kept if two images
+    would have the same id. The labels (codes.labels.npy) are the names of the sub-folders. For a table, the columns
+    --id-column and --y-column are written to the same files.
     """
     check_writable(output, model, rows)
     if output.suffix in NOT_NPY:
-        raise InputError(f"codes are written as .npy (packed uint8), not as {output.suffix}: name {output.stem}.npy")
+        raise InputError(f"codes are written as .npy (packed uint8), not {output.suffix}: use -o {output.stem}.npy")
     from dish import parallel
     from dish.io.batch_jobs import encode_file
     from dish.io.data_cache import save_npy
@@ -65,7 +66,7 @@ def encode(
     columns = columns_of(x_column, y_column, id_column, header)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
-            X, beside = _rows_and_beside(hasher, rows, columns)
+            X, beside = _rows_and_columns(hasher, rows, columns)
         n, width = encode_file(hasher, X, output, ranks)
         if ranks.first:
             for suffix, array in beside.items():
@@ -73,8 +74,8 @@ def encode(
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
 
-def _rows_and_beside(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Rows to encode, and what is written beside their codes, by suffix."""
+def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Rows to encode, and the arrays to write next to their codes, by suffix."""
     import numpy as np
 
     from dish.io import images, readers
@@ -101,35 +102,38 @@ def evaluate(
         tuple[Path, Path],
         typer.Option(
             metavar="X Y",
-            help="Database rows and labels. Y may be -: labels that come with X, as in a .npz; for images the "
-            "sub-folders.",
+            help="Database rows and labels. For Y, - means the labels that come with X, as in a .npz; for images, "
+            "the names of the sub-folders.",
         ),
     ],
     queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
-    top: Annotated[int | None, typer.Option(help="Cut the MAP at that many places.")] = None,
-    beside: Annotated[
+    top: Annotated[int | None, typer.Option(metavar="K", help="Compute MAP@K instead of MAP.")] = None,
+    compare: Annotated[
         bool,
         typer.Option(
-            "--beside/--alone", help="Rank the same rows by float cosine, sign bits, PCA-ITQ and a classifier, too."
+            "--compare/--no-compare",
+            help="Also score rankings of the same rows by float cosine, sign bits, PCA-ITQ and a classifier.",
         ),
     ] = True,
     seen: Annotated[
         Path | None,
-        typer.Option(help="Labels that the model was trained on: scores for seen and unseen classes apart."),
+        typer.Option(help="Labels of the training rows: score queries of seen and unseen classes separately."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw the rankings: a .png or .svg file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Plot the rankings to a .png or .svg file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """MAP, precision and recall of a model on labelled queries, beside other ways to rank the same rows.
+    """MAP, precision and recall of a model on labelled queries, compared with other rankings of the same rows.
 
-    "float cosine" ranks by the vectors themselves; "sign bits" by the signs of their numbers, less their means;
-    "PCA-ITQ" by codes as long as the model's, learned without labels; "classifier" by the probabilities of
-    the labels, as much as codes that know only labels can tell. Queries must not be rows of the database.
+    "float cosine" ranks by the vectors themselves, "sign bits" by the signs of the centred vectors, "PCA-ITQ" by
+    codes of the same length learned without labels, and "classifier" by class probabilities, an upper bound for codes
+    that only know the labels. Queries should not be rows of the database.
     """
+    if not compare and (seen or picture):
+        raise InputError("--seen and --picture need --compare, which is the default")
     if picture is not None:
         check_writable(picture, model, *db, *queries)
     from dish import parallel
@@ -142,7 +146,7 @@ def evaluate(
         report = evaluate_files(hasher, wanted, base, top, ranks)
         if not ranks.first:
             return
-    lines = _beside(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if beside else []
+    lines = _other_rankings(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if compare else []
     if picture is not None:
         from dish.experiments import figures
 
@@ -150,20 +154,20 @@ def evaluate(
     if json:
         import json as js
 
-        print(js.dumps(report.to_dict() | {"beside": [line.to_dict() for line in lines]}))
+        print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
         return
     _show_report(report)
-    _show_beside(lines)
+    _show_rankings(lines)
 
 
-def _beside(
+def _other_rankings(
     hasher: Any, queries: Any, database: Any, seen: Path | None, columns: ColumnNames, needed: bool
 ) -> list[Any]:
-    """Other rankings of the same rows, or none, saying why."""
+    """Scores of the model and of other rankings. If they cannot be computed, print or raise the reason."""
     from dish.io.readers import read_labels
     from dish.lazy import has_torch
 
-    why = "the model reads images" if getattr(hasher, "takes_images", False) else ""
+    why = "the model encodes images" if getattr(hasher, "takes_images", False) else ""
     why = why or ("" if has_torch() else "torch is not installed")
     if not why:
         from dish import machine
@@ -172,8 +176,8 @@ def _beside(
         why = "" if size < machine.free_memory() else f"about {size >> 30} GB of memory would be needed"
     if why:
         if needed:
-            raise InputError(f"other rankings cannot be had: {why}")
-        typer.echo(f"dish: note: nothing is ranked beside the model: {why}", err=True)
+            raise InputError(f"--seen and --picture cannot compare rankings here: {why}")
+        typer.echo(f"dish: note: not compared with other rankings: {why}", err=True)
         return []
     from dish.evaluation.compare import compare
 
@@ -182,14 +186,14 @@ def _beside(
     return compare(hasher, pairs[0], pairs[1], labels)
 
 
-def _show_beside(lines: list[Any]) -> None:
+def _show_rankings(lines: list[Any]) -> None:
     for queries in dict.fromkeys(line.queries for line in lines):
         part = [line for line in lines if line.queries == queries]
         which = "all queries" if queries == "all" else f"queries of {queries} classes"
         table = Table(title=f"{which}: {part[0].n_queries:,}", box=box.SIMPLE_HEAD)
-        table.caption = "P precision, R recall; ≤2: within radius 2"
-        places = list(part[0].precision_at)
-        names = [f"P@{k}" for k in places[:2]] + [f"R@{k}" for k in places[1:]]
+        table.caption = "P: precision, R: recall, ≤2: within radius 2"
+        at = list(part[0].precision_at)
+        names = [f"P@{k}" for k in at[:2]] + [f"R@{k}" for k in at[1:]]
         for name in ("ranking by", "bytes", "MAP", *names, "P ≤2", "R ≤2"):
             table.add_column(name, justify="left" if name == "ranking by" else "right")
         for line in part:
@@ -211,12 +215,12 @@ def _show_report(report: Any) -> None:
 
 @example("dish info model.dish")
 def info(model: ModelPath) -> None:
-    """What a model file holds."""
+    """Show what a model or index file contains."""
     from dish.io import modelfile
 
     kind, content, arrays = modelfile.read(model)
     table = Table(title=f"{escape(str(model))}: {kind}")
-    table.add_column("what")
+    table.add_column("name")
     table.add_column("value")
     for name, value in {**content.get("init", {}), **content.get("fitted", {})}.items():
         table.add_row(name, escape(str(value)))
@@ -226,7 +230,7 @@ def info(model: ModelPath) -> None:
 
 
 def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
-    """Names and shapes; of a network, which has hundreds of arrays, one line for each of its parts."""
+    """Names and shapes of arrays. Those of a network are summarised by part, since there are hundreds."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for name, array in sorted(arrays.items()):
         part = ".".join(name.split(".")[:2])  # such as model.body
@@ -240,7 +244,7 @@ def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
 
 
 def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> Any:
-    """Rows of a file or of shards; or the path itself for a hasher that reads images."""
+    """Rows of a file or of shards, or the path itself if the model encodes images."""
     from dish.io import images
     from dish.io.readers import has_shards, read_features
 
@@ -251,14 +255,14 @@ def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> Any:
         return read_features(path, columns=columns)[0]
     if not reads_images:
         raise InputError(
-            f"{path} is a folder, but this {type(hasher).__name__} learned from rows of features, and there are no "
-            "shards (.npy, .npz or .parquet files) in it"
+            f"{path} is a folder without shards (.npy, .npz or .parquet files), but this {type(hasher).__name__} "
+            "encodes rows of features"
         )
     return path
 
 
 def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -> tuple[Any, Any]:
-    """Rows and labels; labels "-" come with the rows, or are the names of the sub-folders of images."""
+    """Rows and labels. Labels "-" come with the rows, or are the names of the sub-folders of images."""
     from dish.io import images
     from dish.io.readers import read_features, read_labels
 
@@ -270,7 +274,5 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -
     elif within:
         y = read_features(rows, columns=columns)[1]
     if y is None:
-        raise InputError(
-            f"labels - need rows that come with labels, or a folder with one sub-folder per label: {rows}"
-        )
+        raise InputError(f"{rows} comes without labels: give a file of labels instead of -")
     return X, y

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the few helpers all of them call."""
+"""Options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -17,41 +17,39 @@ if TYPE_CHECKING:
     from dish.io.readers import ColumnNames
 
 console = Console()
-RESULTS = Path("benchmarks/results/runs")  # in a checkout the committed runs; elsewhere a new folder
+RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
 RowsPath = Annotated[
     Path,
     typer.Argument(
         metavar="X",
-        help="Rows (n, d): .npy, .npz, .parquet or .csv, a folder of .npy, .npz or .parquet shards; or a folder of "
-        "images.",
+        help="Rows (n, d): a .npy, .npz, .parquet or .csv file, or a folder of .npy, .npz or .parquet shards. Or a "
+        "folder of images.",
     ),
 ]
 CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes made by `dish encode`.")]
 QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
-IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids, whole numbers or strings; without: 0, 1, 2, …")]
+IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids: integers or strings. Default: 0, 1, 2, …")]
 LabelsPath = Annotated[Path | None, typer.Option("--labels", help="Labels, one per row.")]
-Bits = Annotated[int | None, typer.Option(help="Code length, if not eight times the bytes.")]
-Nearest = Annotated[int, typer.Option("--k", "-k", help="How many nearest rows.")]
-Radius = Annotated[int | None, typer.Option(help="All rows within that distance instead of the k nearest.")]
+Bits = Annotated[int | None, typer.Option(help="Code length, if it is not a multiple of 8.")]
+Nearest = Annotated[int, typer.Option("--k", "-k", help="Number of nearest rows.")]
+Radius = Annotated[int | None, typer.Option(help="Return all rows within this distance, instead of the k nearest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per query.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; others than loopback are open to the network.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. Any other than loopback is open to the network.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
 
 DropUnlabelled = Annotated[
     bool,
     typer.Option(
         "--drop-unlabelled",
-        help="Leave out rows without a label (an empty field, None, NaN, or -1) and say how many.",
+        help="Ignore rows without a label (an empty field, None, NaN, or -1), and print how many there are.",
     ),
 ]
 TABLES = "Tables (.csv, .parquet)"
 XColumn = Annotated[
     list[str] | None,
-    typer.Option(
-        "--x-column", rich_help_panel=TABLES, help="Column of the features or the vectors; may be repeated."
-    ),
+    typer.Option("--x-column", rich_help_panel=TABLES, help="Column of features or vectors; may be repeated."),
 ]
 YColumn = Annotated[str | None, typer.Option("--y-column", rich_help_panel=TABLES, help="Column of the labels.")]
 IdColumn = Annotated[str | None, typer.Option("--id-column", rich_help_panel=TABLES, help="Column of the ids.")]
@@ -69,7 +67,7 @@ Command = Callable[..., None]
 
 
 def example(*lines: str) -> Callable[[Command], Command]:
-    """Give a command the examples that its help ends with."""
+    """Add examples to the end of a command's help."""
 
     def mark(command: Command) -> Command:
         command.epilog = "\n\n".join(f"Example: {line}" for line in lines)  # type: ignore[attr-defined]
@@ -81,21 +79,21 @@ def example(*lines: str) -> Callable[[Command], Command]:
 def columns_of(
     x: list[str] | None = None, y: str | None = None, ids: str | None = None, header: bool | None = None
 ) -> ColumnNames:
-    """The options about tables as one object."""
+    """The columns that the options about tables name."""
     from dish.io.readers import ColumnNames
 
     return ColumnNames(tuple(x or ()), y, ids, header)
 
 
 def load_model(path: Path) -> Hasher:
-    """A model from its file."""
+    """Load a model from its file."""
     from dish.registry import load
 
     return load(path)
 
 
 def check_writable(path: Path, *inputs: Path | None) -> None:
-    """Fail before hours of work, not after; never write over an input."""
+    """Raise an error if ``path`` cannot be written, or is an input: before hours of work, not after."""
     given = [one.resolve() for one in inputs if one is not None]
     if path.resolve() in given:
         raise InputError(f"cannot write {path}: it is one of the inputs")

@@ -1,4 +1,4 @@
-"""`dish photos`: search in a folder of photos, on a page in the browser."""
+"""`dish photos`: search a folder of photos, on a page in the browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dish.errors import InputError
 if TYPE_CHECKING:
     from dish.photos import Library
 
-MAX_BODY = 64 << 20  # whole photos are added
+MAX_BODY = 64 << 20  # bytes: enough for whole photos
 MAX_PIXELS = 200_000_000
 CONNECTIONS = 64  # each may hold a body in memory
 
@@ -27,30 +27,30 @@ CONNECTIONS = 64  # each may hold a body in memory
     "dish photos ~/Pictures/by-kind --train",
 )
 def photos(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Photos, in sub-folders or not.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of photos, with or without sub-folders.")],
     bits: Annotated[
-        int | None, typer.Option(min=8, help="Code length; default 256 without labels, 64 with them.")
+        int | None, typer.Option(min=8, help="Code length. Default: 64 with labels, 256 without.")
     ] = None,
     labels: Annotated[
         bool | None,
         typer.Option(
             "--labels/--no-labels",
-            help="Whether sub-folders are labels to learn from. Default: if every photo lies in one.",
+            help="Whether sub-folders are labels to learn from. Default: yes if every photo is in one.",
         ),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Fine-tune the network on the labels; says first how long it takes.")
+        bool, typer.Option("--train", help="Fine-tune the network on the labels. The expected time is printed first.")
     ] = False,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="With --train: passes over the photos in each round; default 5.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Learn the codes anew; features are kept.")] = False,
+    epochs: Annotated[int | None, typer.Option(min=1, help="With --train: epochs per round. Default: 5.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Learn the codes again; features are kept.")] = False,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder for features, codes and index; default: in the user's cache.")
+        Path | None, typer.Option(help="Folder for features, codes and index. Default: in the user's cache folder.")
     ] = None,
-    writable: Annotated[bool, typer.Option("--writable", help="Add and remove photos on the page.")] = False,
+    writable: Annotated[
+        bool, typer.Option("--writable", help="Allow adding and removing photos on the page.")
+    ] = False,
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Serve the page, or only bring all up to date.")
+        bool, typer.Option("--page/--no-page", help="Serve the page, or only update features, codes and index.")
     ] = True,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     host: Host = "127.0.0.1",
@@ -59,17 +59,17 @@ def photos(
         str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
     ] = None,
 ) -> None:
-    """Search in a folder of photos: similar ones, copies, and what an uploaded picture resembles.
+    """Search a folder of photos for similar photos, copies, and photos that resemble an uploaded picture.
 
-    The first time a network looks at every photo (a minute for a few hundred); after that the same command opens at
-    once, takes up new files and drops deleted ones. Nothing leaves this machine, and the photos stay as they are.
+    The first call computes features of every photo (a minute for a few hundred). Later calls start at once, add new
+    files and drop deleted ones. Nothing leaves this machine, and the photos are not changed.
     Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
     """
     if token is not None and not token.strip():
         raise InputError("--token must not be empty")
     if epochs is not None and not train:
-        raise InputError("--epochs needs --train: without it no network is trained")
-    if find_spec("PIL") is None:  # said at once, for all that is missing then
+        raise InputError("--epochs needs --train")
+    if find_spec("PIL") is None:  # one message for all missing packages
         raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
     from dish.photos.options import EPOCHS, PhotoOptions
     from dish.photos.state import default_home
@@ -83,7 +83,7 @@ def photos(
     from dish.web.logs import start_log
     from dish.web.middleware import Limits
 
-    start_log(logging.WARNING)  # a line per thumbnail would bury what is said
+    start_log(logging.WARNING)  # no line for every thumbnail
     found, library = open_photos(folder, options, cache, writable=writable, say=_say)
     _report(library)
     limits = Limits(max_body=MAX_BODY, max_pixels=MAX_PIXELS, connections=CONNECTIONS, token=token)
@@ -98,4 +98,4 @@ def _report(library: Library) -> None:
     _say(f"{len(library.index):,} photos ({library.new:,} new, {library.gone:,} gone)")
     if library.problems:
         first = next(iter(library.problems.values()))
-        _say(f"{len(library.problems):,} cannot be read and are left out, the first: {first}")
+        _say(f"{len(library.problems):,} photos cannot be read and are skipped; the first: {first}")

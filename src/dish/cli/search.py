@@ -1,4 +1,4 @@
-"""`dish index`, `dish search` and `dish store`: codes to search in, in a file or in PostgreSQL."""
+"""`dish index`, `dish search` and `dish store`: search codes in an index file or in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     from dish.index.hamming import HammingIndex
 
-Dsn = Annotated[str, typer.Option(envvar="DISH_DSN", help="Of the server: postgresql://user@host/database.")]
-TableName = Annotated[str, typer.Option("--table", help="Table of the codes.")]
+Dsn = Annotated[
+    str, typer.Option(envvar="DISH_DSN", help="Connection string of the server: postgresql://user@host/database.")
+]
+TableName = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 
 @example(
@@ -42,25 +44,27 @@ TableName = Annotated[str, typer.Option("--table", help="Table of the codes.")]
     "dish index -o ix.dish --remove gone_ids.npy",
 )
 def index(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the index goes, or is with --add, --remove.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File of the index; with --add or --remove, an existing one.")
+    ],
     codes: Annotated[
         Path | None, typer.Argument(metavar="[CODES]", help="Packed codes made by `dish encode`.")
     ] = None,
     ids: IdsPath = None,
     labels: LabelsPath = None,
     bits: Bits = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to the index that is there, replacing equal ids.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; existing ids are replaced.")] = False,
     remove: Annotated[
-        Path | None, typer.Option("--remove", help="Remove the ids in this file from the index that is there.")
+        Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Make a searchable index of packed codes, or add codes to one and remove ids from it."""
+    """Build a search index of packed codes, or add codes to one, or remove ids from it."""
     check_writable(output, codes, ids, labels, remove)
     if codes is None and (remove is None or add or ids or labels):
-        raise InputError("CODES are missing: name a file of packed codes (only --remove does without)")
+        raise InputError("CODES are missing: give a file of packed codes (only --remove works without)")
     read = _Reader(y_column, id_column, header)
     ix = _open_index(output) if add or remove else None
     gone = 0
@@ -78,14 +82,17 @@ def index(
 def _open_index(path: Path) -> HammingIndex:
     from dish.index.hamming import HammingIndex
 
-    beside = path.with_name(path.name + ".journal")
-    if beside.exists() and beside.stat().st_size:
-        raise InputError(f"{beside} holds items of a server that are not in {path} yet: stop it, or add over HTTP")
+    journal = path.with_name(path.name + ".journal")
+    if journal.exists() and journal.stat().st_size:
+        raise InputError(
+            f"{journal} holds changes of a running server that are not in {path} yet: stop the server, or change "
+            "items over HTTP"
+        )
     return HammingIndex.load(path)
 
 
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
-    """Codes with their ids and labels in a new index, or in one that is there."""
+    """Add codes with their ids and labels to a new or an existing index."""
     from dish.index.hamming import HammingIndex
     from dish.io.code_provenance import note_of
 
@@ -112,7 +119,7 @@ def search(
     radius: Radius = None,
     json: AsJson = False,
 ) -> None:
-    """The nearest rows of each query, exact."""
+    """Find the nearest codes of each query. The search is exact."""
     from dish.index.hamming import HammingIndex
     from dish.io.code_provenance import model_of
 
@@ -130,12 +137,12 @@ def push(
     labels: LabelsPath = None,
     bits: Bits = None,
     batch: Annotated[int, typer.Option(help="Rows per transaction.")] = 10_000,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an upload that broke off.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted upload.")] = False,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Upload packed codes; makes the table if there is none."""
+    """Upload packed codes. The table is created if it does not exist."""
     from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
@@ -146,7 +153,7 @@ def push(
     with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
         store.create()
         written = store.push(B, given, y, batch=batch, resume=resume)
-        print(f"{table}: {written:,} rows written, {len(store):,} there")
+        print(f"{table}: {written:,} rows written, {len(store):,} in total")
 
 
 @example("dish store search --dsn … --table codes --codes q.npy --k 10")
@@ -160,7 +167,7 @@ def search_store(
     strings: Annotated[bool, typer.Option("--string-ids", help="The table's ids are strings.")] = False,
     json: AsJson = False,
 ) -> None:
-    """The nearest rows of each query, exact."""
+    """Find the nearest codes of each query. The search is exact."""
     from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
@@ -172,13 +179,13 @@ def search_store(
 
 
 class _Reader:
-    """Codes, ids and labels from files, with what the options say about tables."""
+    """Reads codes, ids and labels from files, and columns of tables."""
 
     def __init__(self, y: str | None, ids: str | None, header: bool | None) -> None:
         self.y, self.id, self.header = y, ids, header
 
     def coded(self, codes: Path, ids: Path | None, labels: Path | None) -> tuple[NDArray[Any], Any, Any]:
-        """Codes with their ids and labels, or None."""
+        """Codes, ids (or None) and labels (or None)."""
         from dish.io.readers import read_labels
 
         y = None if labels is None else read_labels(labels, columns_of(y=self.y, header=self.header))
@@ -196,12 +203,12 @@ def _read_codes(path: Path) -> NDArray[Any]:
 
     codes = read_features(path)[0]
     if codes.dtype != "uint8":
-        raise InputError(f"{path}: packed codes are uint8 (dish encode makes them), found {codes.dtype}")
+        raise InputError(f"{path}: packed codes are uint8, as `dish encode` writes them; found {codes.dtype}")
     return codes
 
 
 def _show_hits(where: Any, Q: NDArray[Any], k: int, radius: int | None, as_json: bool) -> None:
-    """One line per query: ids with distances, and labels where rows have them."""
+    """Print one line per query: ids with distances, and labels if there are any."""
     if radius is None:
         D, found = where.search(Q, k)
         hits = [list(zip(ids.tolist(), d.tolist(), strict=True)) for ids, d in zip(found, D, strict=True)]

@@ -1,4 +1,4 @@
-"""`dish serve` and `dish demo`: search over HTTP, and the demonstration on digits."""
+"""`dish serve` and `dish demo`: search over HTTP, and the demo on handwritten digits."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from dish.errors import InputError
 def serve(
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
     index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
-    images: Annotated[Path | None, typer.Option(help="Folder of pictures, named by the ids of the items.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder of images, named by the ids of the items.")] = None,
     takes: Annotated[
         str | None,
         typer.Option(
-            "--input", help="What becomes of an uploaded picture: vector, gist32, digits8, efficientnet_lite0, image."
+            "--input",
+            help="How an uploaded image becomes model input: vector, gist32, digits8, efficientnet_lite0 or image.",
         ),
     ] = None,
     writable: Annotated[
-        bool, typer.Option("--writable", help="Take new items (POST /items) and remove them (DELETE /items/ID).")
+        bool, typer.Option("--writable", help="Allow adding (POST /items) and removing items (DELETE /items/ID).")
     ] = False,
-    title: Annotated[str | None, typer.Option(help="Heading of the page; default: the name of the folder.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the folder.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Annotated[
         str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1024, help="Bytes per request, at most.")] = 4 << 20,
-    max_k: Annotated[int, typer.Option(min=1, help="Hits per search, at most.")] = 1000,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an uploaded picture, at most.")] = 16_000_000,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests under way; the next ones get 503.")] = 32,
+    max_body: Annotated[int, typer.Option(min=1024, help="Largest request in bytes.")] = 4 << 20,
+    max_k: Annotated[int, typer.Option(min=1, help="Largest number of hits per search.")] = 1000,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest uploaded image in pixels.")] = 16_000_000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time; further ones get status 503.")] = 32,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A further host name to answer to; repeatable; * answers to any.")
+        list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that answer; several share the index's file and take no items.")
+        int,
+        typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
     ] = 1,
 ) -> None:
-    """Serve search over HTTP, with a page. Needs the extra: pip install 'dish-hash\\[serve]'."""
+    """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'."""
     if token is not None and not token.strip():
         raise InputError("--token must not be empty")
     if workers > 1 and writable:
@@ -75,12 +77,14 @@ def serve(
 @example("dish demo --output demo; dish demo --serve")
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path("demo"),
-    serve: Annotated[bool, typer.Option("--serve", help="Serve a page to search on instead.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve a page to search on, instead of writing one.")
+    ] = False,
     data: Annotated[str, typer.Option(help="With --serve: digits or cifar10.")] = "digits",
     host: Host = "127.0.0.1",
     port: Port = 8000,
 ) -> None:
-    """Train on real handwritten digits, compare with l2 and LSH, search, and draw the neighbours."""
+    """Train DISH-K and DISH on handwritten digits, compare them with l2 distance and LSH, and show searches."""
     if serve:
         _serve_demo(data, host, port)
         return
@@ -90,7 +94,7 @@ def demo(
 
     output.mkdir(parents=True, exist_ok=True)
     result = demonstration.run()
-    table = Table(title="scikit-learn digits (real data): 300 queries, 1,497 database rows")
+    table = Table(title="Handwritten digits of scikit-learn: 300 queries, 1,497 database rows")
     for name in ("ranking by", "bytes per row", "MAP", "precision within radius 2"):
         table.add_column(name, justify="left" if name == "ranking by" else "right")
     for row in result.rows:
@@ -99,11 +103,11 @@ def demo(
     console.print(table)
     for i, label in enumerate(result.query_labels[:5]):
         found = " ".join(str(result.labels[j]) for j in result.neighbours[i])
-        print(f"query {label}: nearest by 64-bit code are {found}")
+        print(f"query {label}: the nearest 64-bit codes are of {found}")
     result.hasher.save(output / "digits.dish")
     demonstration.write_page(result, output / "digits.html")
     demonstration.write_table(result, output / "digits.json")
-    print(f"written to {output}: digits.html (the picture), digits.dish (the model), digits.json (the figures)")
+    print(f"written to {output}: digits.html (a page), digits.dish (the model), digits.json (the scores)")
 
 
 def _serve_demo(data: str, host: str, port: int) -> None:

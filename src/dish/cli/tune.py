@@ -1,4 +1,4 @@
-"""`dish tune`: which parameters suit one's rows."""
+"""`dish tune`: find good parameters of DISH for your own rows."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ from dish.cli.options import (
 def tune(
     rows: RowsPath,
     labels: Annotated[
-        Path | None, typer.Argument(metavar="[Y]", help="Labels, as for `dish fit`. Without: those that come with X.")
+        Path | None, typer.Argument(metavar="[Y]", help="Labels, as for `dish fit`. Default: those that come with X.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time to spend, about.")] = 2.0,
-    max_rows: Annotated[int, typer.Option(min=100, help="Rows to judge by, at most.")] = 20_000,
-    picture: Annotated[Path | None, typer.Option(help="Draw what each parameter does: a .png or .svg file.")] = None,
+    minutes: Annotated[float, typer.Option(help="Approximate time limit.")] = 2.0,
+    max_rows: Annotated[int, typer.Option(min=100, help="Largest sample of the rows.")] = 20_000,
+    picture: Annotated[
+        Path | None, typer.Option(help="Plot the effect of each parameter to a .png or .svg file.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     drop_unlabelled: DropUnlabelled = False,
@@ -46,7 +48,7 @@ def tune(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Try bits, anchors, weights and losses on held-out rows within a given time; recommend what to fit with."""
+    """Try code lengths, anchors and weights on held-out rows within a time limit, and recommend parameters."""
     if picture is not None:
         check_writable(picture, rows, labels)
     from dish.evaluation.tune import recommend
