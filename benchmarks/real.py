@@ -188,7 +188,7 @@ def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, 
     start = time.perf_counter()
     hasher = DISH(random_state=trial, device=device).fit(parts.train.X, parts.train.y)
     seconds = time.perf_counter() - start
-    p, p_base = hasher.label_probabilities(q.X), hasher.label_probabilities(b.X)
+    p, p_base = hasher.predict_proba(q.X), hasher.predict_proba(b.X)
     return {"map": metrics.product_mean_average_precision(p, q.y, p_base, b.y, cut, sorts_on), "fit_s": seconds}
 
 

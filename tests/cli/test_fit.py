@@ -111,8 +111,21 @@ def test_npz_files_and_npz_shards(cli, folder, blobs):
 
 def test_options_reach_the_estimator(cli, folder, tmp_path):
     options = ("--bits", 12, "--anchors", 20, "--gamma", 0.5, "--iter", 2, "--seed", 3, "--similar-weight", 4)
-    assert cli("fit", folder / "X.npy", folder / "y.npy", "-o", tmp_path / "m.dish", *options, "-q")[0] == 0
-    params = dish.load(tmp_path / "m.dish").get_params()
+    call = (
+        "fit",
+        folder / "X.npy",
+        folder / "y.npy",
+        "-o",
+        tmp_path / "m.dish",
+        "--method",
+        "dish_k",
+        *options,
+        "-q",
+    )
+    assert cli(*call)[0] == 0
+    model = dish.load(tmp_path / "m.dish")
+    assert type(model) is dish.DISHK
+    params = model.get_params()
     wanted = {"n_bits": 12, "n_anchors": 20, "gamma": 0.5, "n_iter": 2, "random_state": 3, "similar_weight": 4}
     assert {name: params[name] for name in wanted} == wanted
 
@@ -145,7 +158,7 @@ def test_photos_are_encoded_by_a_pretrained_network(cli, image_folder, tmp_path,
 
 
 def test_method_can_be_any_name_or_class(cli, folder, tmp_path, monkeypatch):
-    (tmp_path / "my_methods.py").write_text(
+    (tmp_path / "fit_methods.py").write_text(
         "from dish.baselines.lsh import LSH\nclass MyHasher(LSH): pass\nclass NoSave:\n"
         "    def fit(self, X, y): pass\n    transform = decision_function = fit\n"
     )
@@ -155,9 +168,9 @@ def test_method_can_be_any_name_or_class(cli, folder, tmp_path, monkeypatch):
     model = dish.load(tmp_path / "m.dish")
     assert type(model) is registry.find("sdh")
     assert (model.n_bits, model.n_anchors, model.lam) == (12, 20, 2.0)
-    code, out, err = cli(*call, "my_methods:MyHasher", "--bits", 12)
+    code, out, err = cli(*call, "fit_methods:MyHasher", "--bits", 12)
     assert (code, "12 bits learned from 120 rows" in out) == (0, True), err
-    code, _, err = cli(*call, "my_methods:NoSave")
+    code, _, err = cli(*call, "fit_methods:NoSave")
     assert (code, "NoSave cannot be saved" in err) == (2, True)
     code, _, err = cli(*call, "magic")
     assert (code, "method must be one of dish, dish_k" in err) == (2, True)

@@ -25,7 +25,7 @@ HELP = {
     "n_anchors": "Number of anchors of the kernel features. More are better and slower.",
     "anchors": "How anchors are chosen: random or kmeans.",
     "gamma": "RBF kernel coefficient γ in exp(-γ|x-a|²): auto, or a number.",
-    "kernel": "Feature map: rbf, linear or rbf+linear; DISH also has auto.",
+    "kernel": "Feature map: rbf, linear or rbf+linear, or auto (DISH only).",
     "n_iter": "Number of iterations, at most. For networks: rounds of learning codes and training.",
     "nu": "Weight ν of the loss of the hash function when codes are learned.",
     "lam": "Weight λ: of the penalty in Fast C-BCD (DISH-K), or of the regularisation (rivals).",
@@ -54,7 +54,6 @@ HELP = {
     "alpha": "DisturbBinaryCodes: fraction α of flipped target bits.",
     "mu": "Weight μ of the auxiliary softmax loss.",
     "stop_agreement": "Stop when this fraction of bits agrees with the network.",
-    "polish": "Gradient steps at the end.",
     "head": "auto, codewords or paper.",
     "carry": "Error diffusion.",
 }

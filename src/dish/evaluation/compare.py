@@ -129,8 +129,8 @@ def class_probabilities(
     Their ranking is an upper bound for codes that only know the labels. They come from the model itself, or from a
     logistic regression, which needs exactly one label per row.
     """
-    if hasattr(hasher, "frame_"):
-        return normalize(hasher.label_probabilities(Xq)), normalize(hasher.label_probabilities(X))
+    if hasattr(hasher, "predict_proba"):
+        return normalize(hasher.predict_proba(Xq)), normalize(hasher.predict_proba(X))
     if is_tags(y) or np.ndim(y) != 1:
         return None
     scale = max(float(X[learned].std()), 1e-12)

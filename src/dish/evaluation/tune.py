@@ -22,9 +22,9 @@ from dish.posterior.dish import DISH
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     "n_bits": (32, 128, 16, 256),
     "n_anchors": (3000, 300),
-    "similar_weight": (2.0, 10.0),
+    "kernel": ("linear",),
 }
-DEFAULTS: dict[str, Any] = {name: DISH().get_params()[name] for name in CANDIDATES}
+DEFAULTS: dict[str, Any] = DISH().get_params()
 MIN_ROWS = 20  # enough for a split
 TOLERANCE = 0.01  # MAP that shorter codes may lose
 SLACK = 1.5  # a fit may take this many times its expected time
@@ -32,10 +32,10 @@ SLACK = 1.5  # a fit may take this many times its expected time
 
 @dataclass
 class Trial:
-    """One setting and its scores. ``parameter`` is the one that differs from the defaults."""
+    """One setting and its scores."""
 
-    parameter: str
-    params: dict[str, Any]
+    parameter: str  # the one that differs from the defaults, or "defaults", or "together"
+    params: dict[str, Any]  # all parameters, defaults included
     bytes: int
     map: float
     precision_at_10: float
@@ -96,7 +96,7 @@ def recommend(
     seconds : float
         Approximate time limit. The defaults are always tried.
     candidates : dict, optional
-        Parameter → values to try. The parameters are ``n_bits``, ``n_anchors`` and ``similar_weight``.
+        Parameter of DISH → values to try.
     max_rows, random_state : int
         Largest sample; seed of the sample and of every fit.
     report : callable
@@ -179,7 +179,7 @@ class HeldOut:
 
     def trial(self, parameter: str, params: dict[str, Any]) -> Trial:
         """Fit and score one setting."""
-        hasher = DISH(**(DEFAULTS | params), random_state=self.seed)
+        hasher = DISH(**(DEFAULTS | params | {"random_state": self.seed}))
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="n_anchors")  # about the sample, not about all rows
@@ -197,7 +197,7 @@ def _settings(candidates: Mapping[str, Sequence[Any]], n_train: int) -> Iterator
     """Yield parameters and values to try: first values first, and no more anchors than training rows."""
     for name in candidates:
         if name not in DEFAULTS:
-            raise InputError(f"candidates must be parameters among {', '.join(DEFAULTS)}; got {name!r}")
+            raise InputError(f"candidates must be parameters of DISH: {', '.join(DEFAULTS)}; got {name!r}")
     for turn in range(max(map(len, candidates.values()), default=0)):
         for name, values in candidates.items():
             if turn < len(values) and values[turn] != DEFAULTS[name]:

@@ -361,8 +361,8 @@ def _scores(q: NDArray[np.uint8], yq: Any, base: NDArray[np.uint8], yb: Any, run
 def _ceiling(hasher: DISH, Xq: Any, yq: Any, data: Any, database: NDArray[Any], cut: int | None) -> dict[str, Any]:
     """MAP of p(x)·p(x′), DISH's estimate that two rows share a class: an upper bound for its codes."""
     start = time.perf_counter()
-    P = _by_blocks(hasher.label_probabilities, data, database)
-    value = metrics.product_mean_average_precision(hasher.label_probabilities(Xq), yq, P, data.y[database], k=cut)
+    P = _by_blocks(hasher.predict_proba, data, database)
+    value = metrics.product_mean_average_precision(hasher.predict_proba(Xq), yq, P, data.y[database], k=cut)
     return {"map": value, "score_s": time.perf_counter() - start, "fit_s": sum(hasher.timings_.values())}
 
 
