@@ -1,15 +1,15 @@
-"""Fast where people really run it: fits beside busy neighbours, first use, imports. All in one run, taken in turn.
+"""Times that users see: fits next to busy processes, first use, imports. All in one run, measured in turn.
 
     python benchmarks/busy.py               # everything; writes benchmarks/results/busy.json
     python benchmarks/busy.py first neighbours     # some parts; the others stay in the file as they were
     python benchmarks/busy.py page                 # the table of docs/scale.md, from the file
 
-Every figure is the fastest of a few runs. What is compared runs in turn, so that a change of the machine's load meets
-both; the load average before and after each part is kept beside it. Rows are synthetic. Parts:
+Every number is the fastest of a few runs. Compared runs alternate, so that a change of the load affects both. The
+load average before and after each part is stored. Rows are synthetic. Parts, with the limit of each in brackets:
 
-neighbours   a fit alone and beside two endless loops (bar: 3 times as long); NUMBA_NUM_THREADS=16 (1.3 times)
-products     60,000 × 512, 1,000 anchors, 64 bits, over its own matrix products (1.5 times), both hash functions
-labels       12,928 label sets over 60,000 rows beside one label per row (2 times)
+neighbours   a fit alone, and next to two endless loops (3 times as long); NUMBA_NUM_THREADS=16 (1.3 times)
+products     60,000 × 512, 1,000 anchors, 64 bits, relative to its own matrix products (1.5 times), DISH-K and DISH
+labels       12,928 label sets over 60,000 rows, relative to one label per row (2 times), DISH-K and DISH
 first        the README's ten lines on scikit-learn's digits, nothing compiled before (6 s) and again (2.5 s); imports
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dish import DISH, machine
+from dish import DISH, DISHK, machine
 from dish.experiments import bench
 from dish.io.atomic import write_atomically
 
@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 MARKS = "<!-- the table of benchmarks/busy.py -->", "<!-- its end -->"
 REPEATS = 3
 N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels, of fits beside busy loops
-PAPER = {"loss": "ridge", "similar_weight": 2.0}
+METHODS = {"paper": DISHK, "default": DISH}
 
 
 def rows(n: int, d: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +69,7 @@ def in_turn(works: dict[str, Callable[[], float]], repeats: int = REPEATS) -> di
 
 @contextmanager
 def busy_loops(n: int = 2) -> Iterator[None]:
-    """So many processes that never wait."""
+    """``n`` processes that never wait."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
     try:
         yield
@@ -80,7 +80,7 @@ def busy_loops(n: int = 2) -> Iterator[None]:
 
 
 def beside_loops(work: Callable[[], Any]) -> float:
-    """Seconds of a piece of work beside two busy loops."""
+    """Seconds of ``work`` next to two busy loops."""
     with busy_loops():
         return seconds_of(work)
 
@@ -95,7 +95,7 @@ def compared(found: dict[str, float], over: str, under: str, bar: float) -> dict
 
 
 def neighbours() -> dict[str, Any]:
-    """Fits beside busy loops, and with more threads than cores."""
+    """Fits next to busy loops, and with more threads than cores."""
     out = {}
     for n in NEIGHBOURS:
         X, y = rows(n, 256, 80)
@@ -132,14 +132,14 @@ def fit_elsewhere(environment: dict[str, str]) -> float:
 
 
 def products() -> dict[str, Any]:
-    """Fits over the products that they cannot do without."""
+    """Fits, relative to the matrix products that they need."""
     X, y = rows(N, 512, 10)
     out = {}
-    for name, params in {"paper": PAPER, "default": {}}.items():
-        fits: list[DISH] = []
+    for name, kind in METHODS.items():
+        fits: list[Any] = []
 
-        def fit(fits: list[DISH] = fits, params: dict[str, Any] = params) -> None:
-            fits.append(DISH(n_bits=64, **params).fit(X, y))
+        def fit(fits: list[Any] = fits, kind: Any = kind) -> None:
+            fits.append(kind(n_bits=64).fit(X, y))
 
         fit()
         floor = floors(X, fits[0], 10)
@@ -155,7 +155,7 @@ def products() -> dict[str, Any]:
     return out
 
 
-def floors(X: np.ndarray, hasher: DISH, classes: int) -> dict[str, tuple[Callable[[], Any], int]]:
+def floors(X: np.ndarray, hasher: Any, classes: int) -> dict[str, tuple[Callable[[], Any], int]]:
     """Each product of a fit as one plain torch product, and how often a fit needs it."""
     n, m, r = len(X), len(hasher.mean_), hasher.n_bits
     kept, sweeps = hasher.n_iter_, min(hasher.n_iter_ + 1, hasher.n_iter)
@@ -167,24 +167,24 @@ def floors(X: np.ndarray, hasher: DISH, classes: int) -> dict[str, tuple[Callabl
         "KW": (lambda: K @ W, sweeps),
         "KᵀH": (lambda: K.T @ H, kept),
     }
-    if hasattr(hasher, "frame_"):  # the posterior: whitened rows, then two products per step over 1,024 of them
+    if isinstance(hasher, DISH):  # regression on whitened rows: two products per step over 1,024 rows
         batch, B, excess = K[:1024].clone(), torch.randn(m, classes), torch.randn(1024, classes)
         found |= {
             "K times its whitening": (lambda: K @ square, 1),
-            "posterior, forward": (lambda: batch @ B, 1400),
-            "posterior, back": (lambda: batch.T @ excess, 1400),
+            "regression, forward": (lambda: batch @ B, 1400),
+            "regression, back": (lambda: batch.T @ excess, 1400),
         }
-        codes, slopes = torch.randn(2048, r), torch.randn(1024, 2048)  # the frame: 1,024 queries, as many others
+        codes, gradients = torch.randn(2048, r), torch.randn(1024, 2048)  # projection: 1,024 queries, 1,024 others
         found |= {
-            "frame, forward": (lambda: codes[:1024] @ codes.T, 100),
-            "frame, back to queries": (lambda: slopes @ codes, 100),
-            "frame, back to all": (lambda: slopes.T @ codes[:1024], 100),
+            "projection, forward": (lambda: codes[:1024] @ codes.T, 100),
+            "projection, back to queries": (lambda: gradients @ codes, 100),
+            "projection, back to all": (lambda: gradients.T @ codes[:1024], 100),
         }
     return found
 
 
 def labels() -> dict[str, Any]:
-    """Several labels per row beside one."""
+    """Several labels per row, compared with one."""
     n, n_labels, rng = N, 80, np.random.default_rng(0)
     sets = (rng.random((N // 4, n_labels)) < 4 / n_labels).astype(np.uint8)
     Y = sets[rng.integers(0, len(sets), n)]
@@ -192,12 +192,12 @@ def labels() -> dict[str, Any]:
     X = Y @ rng.standard_normal((n_labels, 512)) + 2 * rng.standard_normal((n, 512))
     X = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
     out = {}
-    for name, params in {"paper": PAPER, "default": {}}.items():
+    for name, kind in METHODS.items():
         stages = {}
 
-        def fit(kind: str, labels: Any, params: Any = params, stages: Any = stages) -> float:
+        def fit(what: str, labels: Any, kind: Any = kind, stages: Any = stages) -> float:
             start = time.perf_counter()
-            stages[kind] = DISH(n_bits=64, **params).fit(X, labels).timings_
+            stages[what] = kind(n_bits=64).fit(X, labels).timings_
             return time.perf_counter() - start
 
         works = {"one label": lambda fit=fit: fit("one label", y), "several": lambda fit=fit: fit("several", Y)}

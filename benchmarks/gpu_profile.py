@@ -1,6 +1,6 @@
 """Where the time of a fit on a GPU goes: stages, steps of the H-step, kernels by time, Python functions by time.
 
-    python benchmarks/gpu_profile.py                         # all fits of benchmarks/gpu.py, with both losses
+    python benchmarks/gpu_profile.py                         # all fits of benchmarks/gpu.py, by both methods
     python benchmarks/gpu_profile.py "several labels" parts   # some of them
     python benchmarks/gpu_profile.py --brief                  # stages and steps only
     python benchmarks/gpu_profile.py parts                    # single operations: products, solves, draws, launches
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dish import DISH, cbcd
-from gpu import DEVICE, LOSSES, overlapping, several_labels, synchronize
+from dish import cbcd
+from gpu import DEVICE, METHODS, overlapping, several_labels, synchronize
 from scale import M, R, rows_on_gpu
 
 ON_GPU = DEVICE == "cuda"
@@ -32,12 +32,12 @@ ROWS = 1_280_000 if ON_GPU else 2_000
 
 
 def profile(name: str, X: torch.Tensor, y: np.ndarray, n_bits: int) -> None:
-    """Fits with both losses, in words on standard output."""
-    for loss, params in LOSSES.items():
-        print(f"\n=== {name}, {loss}, {tuple(X.shape)}, {n_bits} bits", flush=True)
+    """Print profiles of fits by both methods."""
+    for method, kind in METHODS.items():
+        print(f"\n=== {name}, {method}, {tuple(X.shape)}, {n_bits} bits", flush=True)
 
-        def fit(params: dict[str, Any] = params) -> DISH:
-            hasher = DISH(n_bits=n_bits, n_anchors=M, device=DEVICE, **params).fit(X, y)
+        def fit(kind: Any = kind) -> Any:
+            hasher = kind(n_bits=n_bits, n_anchors=M, device=DEVICE).fit(X, y)
             synchronize()
             return hasher
 
@@ -74,7 +74,7 @@ class counted_steps:
         cbcd.sweep = self.sweep
 
 
-def kernels(fit: Callable[[], DISH]) -> str:
+def kernels(fit: Callable[[], Any]) -> str:
     """Kernels by the time they took, and how often they ran."""
     from torch.profiler import ProfilerActivity
 
@@ -89,7 +89,7 @@ def kernels(fit: Callable[[], DISH]) -> str:
     return "\n".join(lines)
 
 
-def functions(fit: Callable[[], DISH]) -> str:
+def functions(fit: Callable[[], Any]) -> str:
     """Functions by the time they took themselves, what they waited for included."""
     watch, out = cProfile.Profile(), io.StringIO()
     watch.runcall(fit)

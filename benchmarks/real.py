@@ -40,7 +40,7 @@ CUT = 5000  # places of a ranking that count, where rows have several labels
 PROTOCOLS = ("trained on", "disjoint", "few rows", "unseen classes")
 FEW = 3000  # rows to train on, of those of "disjoint"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dish_k_auto": ("dish", {"loss": "ridge"}),  # the paper's hash function with our similar_weight
+    "dish_k_2": ("dish_k", {"similar_weight": 2.0}),  # the paper's weight for few classes
     "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # some columns for every class
 }
 FLOATS = ("cosine", "ceiling")  # rankings by real numbers: of the rows, and the product of the posteriors of DISH
@@ -170,7 +170,7 @@ def cut_of(parts: Split) -> int | None:
 
 def make(name: str, bits: int, trial: int, device: str) -> Any:
     """A method as it is measured: its defaults, the trial as its seed."""
-    known, params = VARIANTS.get(name, (name, registry.PRESETS.get(name, {})))
+    known, params = VARIANTS.get(name, (name, {}))
     kind = registry.find(known)
     if "device" in kind().get_params():
         params = params | {"device": device}
@@ -340,7 +340,7 @@ def all_methods() -> list[str]:
     """Floats first, then ours, then every rival that takes rows of features."""
     names = [name for name in registry.NAMES if name in bench.method_names()]
     for name, (base, _) in VARIANTS.items():
-        names.insert(names.index(base) + (2 if base == "dish" else 1), name)  # after dish and dish_k, or its own
+        names.insert(names.index(base) + 1, name)  # after its own
     return [*FLOATS, *names]
 
 

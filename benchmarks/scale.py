@@ -1,4 +1,4 @@
-"""Fits of up to 1.28 million synthetic rows × 4096: on a GPU, on the CPU from a file, and by several processes.
+"""DISH-K fits of up to 1.28 million synthetic rows × 4096: on a GPU, on the CPU from a file, by several processes.
 
 python benchmarks/scale.py gpu              on a machine with a GPU: results/scale_gpu.json
 python benchmarks/scale.py cpu              from a memory-mapped file of 21 GB: results/scale_cpu.json
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dish import DISH, load, machine, metrics
+from dish import DISHK, load, machine, metrics
 from dish.datasets.synthetic import SyntheticImageNet
 from dish.experiments import bench
 from dish.io.data_cache import cache_folder
@@ -41,14 +41,14 @@ def held_out() -> tuple[Any, Any]:
     return X[:1000], y[:1000]
 
 
-def score(hasher: DISH, X: Any, y: Any) -> float:
+def score(hasher: DISHK, X: Any, y: Any) -> float:
     """MAP of the queries against 100,000 of the rows (or all there are)."""
     step = max(1, len(y) // 100_000)
     Xq, yq = held_out()
     return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X[::step]), y[::step])
 
 
-def floors(n: int, m: int, hasher: DISH, gemm: float, copy: float, *, gpu: bool) -> dict[str, float]:
+def floors(n: int, m: int, hasher: DISHK, gemm: float, copy: float, *, gpu: bool) -> dict[str, float]:
     """Seconds each stage must take: its products at the measured rate, or its bytes at the measured bandwidth."""
     t, d, r = hasher.n_iter_, 4096, R
     passes = t + 1  # the last sweep, which changed nothing, is not kept
@@ -64,7 +64,7 @@ def floors(n: int, m: int, hasher: DISH, gemm: float, copy: float, *, gpu: bool)
     }
 
 
-def with_floors(hasher: DISH, floor: dict[str, float]) -> dict[str, Any]:
+def with_floors(hasher: DISHK, floor: dict[str, float]) -> dict[str, Any]:
     """Each stage: measured seconds, floor, and their ratio."""
     return {
         name: {"s": s, "floor_s": floor.get(name), "ratio": s / floor[name] if floor.get(name) else None}
@@ -84,7 +84,7 @@ def on_gpu() -> None:
     start = time.perf_counter()
     X, y = rows_on_gpu()
     print(f"rows made in {time.perf_counter() - start:.1f} s", flush=True)
-    DISH(**PARAMS, n_anchors=M, device="cuda").fit(X[:20_000], y[:20_000])  # libraries load, kernels compile
+    DISHK(**PARAMS, n_anchors=M, device="cuda").fit(X[:20_000], y[:20_000])  # libraries load, kernels compile
     rows = []
     for n in SIZES:
         hasher, seconds, memory = timed_gpu_fit(X[:n], y[:n], M, 3)
@@ -111,7 +111,7 @@ def on_gpu() -> None:
     bench.write_json(RESULTS / "scale_gpu.json", content | {"environment": machine.environment()})
 
 
-def timed_gpu_fit(X: Any, y: Any, m: int, repeats: int) -> tuple[DISH, list[float], int]:
+def timed_gpu_fit(X: Any, y: Any, m: int, repeats: int) -> tuple[DISHK, list[float], int]:
     """The fastest of a few fits, all their seconds, and the GPU memory beyond X at the peak."""
     import torch
 
@@ -121,7 +121,7 @@ def timed_gpu_fit(X: Any, y: Any, m: int, repeats: int) -> tuple[DISH, list[floa
     for _ in range(repeats):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        hasher = DISH(**PARAMS, n_anchors=m, device="cuda").fit(X, y)
+        hasher = DISHK(**PARAMS, n_anchors=m, device="cuda").fit(X, y)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
         if seconds[-1] == min(seconds):
@@ -132,10 +132,10 @@ def timed_gpu_fit(X: Any, y: Any, m: int, repeats: int) -> tuple[DISH, list[floa
 
 def beside_cpu(X: Any, y: Any) -> dict[str, Any]:
     """Codes of a GPU fit and a CPU fit of the same rows: the share of equal bits, and both MAPs."""
-    on_gpu = DISH(**PARAMS, n_anchors=M, device="cuda").fit(X, y)
+    on_gpu = DISHK(**PARAMS, n_anchors=M, device="cuda").fit(X, y)
     start = time.perf_counter()
     rows = X.cpu().numpy()
-    on_cpu = DISH(**PARAMS, n_anchors=M, device="cpu").fit(rows, y)
+    on_cpu = DISHK(**PARAMS, n_anchors=M, device="cpu").fit(rows, y)
     seconds = time.perf_counter() - start
     equal = [
         float((np.unpackbits(a) == np.unpackbits(b)).mean())
@@ -224,10 +224,10 @@ def one_cpu_fit(n: int) -> None:
     del A, big
     X = np.load(cache_folder() / "synthetic_imagenet.npy", mmap_mode="r")[:n]
     y = SyntheticImageNet(n).labels()
-    DISH(n_bits=16, n_anchors=50, n_iter=1, device="cpu").fit(np.array(X[:5000]), y[:5000])  # compile
+    DISHK(n_bits=16, n_anchors=50, n_iter=1, device="cpu").fit(np.array(X[:5000]), y[:5000])  # compile
     peak = machine.PeakMemory()
     start = time.perf_counter()
-    hasher = DISH(**PARAMS, n_anchors=M, device="cpu").fit(X, y)
+    hasher = DISHK(**PARAMS, n_anchors=M, device="cpu").fit(X, y)
     seconds = time.perf_counter() - start
     memory = peak.start + peak.bytes()
     line = {"n": n, "seconds": seconds, "peak_bytes": memory, "n_iter": hasher.n_iter_, "map": score(hasher, X, y)}
@@ -304,7 +304,7 @@ def one_rank(n: int, path: str) -> None:
         mine = ranks.my_rows(n)
         whole = np.load(cache_folder() / "synthetic_imagenet.npy", mmap_mode="r")
         X, y = np.array(whole[mine]), SyntheticImageNet(n).labels()[mine]
-        DISH(n_bits=16, n_anchors=50, n_iter=1).fit(X[:4096], y[:4096])  # compile
+        DISHK(n_bits=16, n_anchors=50, n_iter=1).fit(X[:4096], y[:4096])  # compile
         steps.clear()
         made = parallel.Group.__init__
         groups = []
@@ -316,7 +316,7 @@ def one_rank(n: int, path: str) -> None:
         parallel.Group.__init__ = kept  # type: ignore[method-assign]
         ranks.barrier()
         start = time.perf_counter()
-        hasher = DISH(**PARAMS, n_anchors=M).fit(X, y)
+        hasher = DISHK(**PARAMS, n_anchors=M).fit(X, y)
         ranks.barrier()
         seconds = time.perf_counter() - start
         codes = np.concatenate(ranks.gather_arrays(hasher.codes_))
@@ -330,6 +330,11 @@ def one_rank(n: int, path: str) -> None:
 # --- kills ---
 
 
+def W(hasher: DISHK) -> Any:
+    """The matrix of the linear hash function."""
+    return hasher.hash_function_.W
+
+
 def kills(wanted: int = 20) -> None:
     """Kill a fit at random moments and resume it, again and again; every one that ends must have the same codes."""
     rng = np.random.default_rng(0)
@@ -341,6 +346,7 @@ def kills(wanted: int = 20) -> None:
         np.save(folder / "X.npy", (rng.standard_normal((n, 32)) + centres[y]).astype(np.float32))
         np.save(folder / "y.npy", y)
         options = ["--bits", "64", "--anchors", "800", "--iter", "12", "--init", "random", "-q"]
+        options += ["--method", "dish_k"]
         command = [sys.executable, "-m", "dish", "fit", str(folder / "X.npy"), str(folder / "y.npy"), *options]
         subprocess.run([*command, "-o", str(folder / "whole.dish")], check=True)
         start = time.perf_counter()
@@ -361,7 +367,7 @@ def kills(wanted: int = 20) -> None:
                     moments.append(round(moment, 2))
             found = load(output)
             fits += 1
-            same += bool(np.array_equal(found.codes_, whole.codes_) and np.array_equal(found.W_, whole.W_))
+            same += bool(np.array_equal(found.codes_, whole.codes_) and np.array_equal(W(found), W(whole)))
             print(f"{len(moments)} kills, {fits} fits ended, {same} with the same codes", flush=True)
     content = {
         "what": "fits killed at random moments and resumed",

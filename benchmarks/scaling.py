@@ -1,6 +1,6 @@
-"""Time and memory of `fit` as n doubles: 25k … 400k synthetic rows, d = 128, 100 classes, r = 64, m = 1000.
+"""Time and memory of a DISH-K fit as n doubles: 25k … 400k synthetic rows, d = 128, 100 classes, r = 64, m = 1000.
 
-Each size runs in a process of its own, so that its peak memory is its own. Writes results/scaling.json and .png.
+Each size runs in its own process, so that peak memory is measured separately. Writes results/scaling.json and .png.
 
     python benchmarks/scaling.py
 """
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def one(n: int) -> dict[str, float]:
     """Fit n rows in this process; seconds (best of a few) and bytes beyond X, y and K at the peak."""
-    from dish import DISH
+    from dish import DISHK
 
     rng = np.random.default_rng(0)
     y = rng.integers(0, N_CLASSES, n)
@@ -35,12 +35,12 @@ def one(n: int) -> dict[str, float]:
     for start in range(0, n, 10_000):  # no large temporaries: they would hide the peak of fit
         rows = slice(start, min(n, start + 10_000))
         X[rows] = centres[y[rows]] + 4 * rng.standard_normal((len(y[rows]), D), dtype=np.float32)
-    DISH(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
+    DISHK(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
     peak = machine.PeakMemory()
     seconds = []
     for _ in range(REPEATS):
         start_time = time.perf_counter()
-        hasher = DISH(n_bits=R, n_anchors=M, n_iter=N_ITER).fit(X, y)
+        hasher = DISHK(n_bits=R, n_anchors=M, n_iter=N_ITER).fit(X, y)
         seconds.append(time.perf_counter() - start_time)
     used = peak.bytes()
     K = 4 * n * M
@@ -74,7 +74,7 @@ def plot(rows: list[dict[str, float]], path: Path) -> None:
         axis.set(xlabel="rows (synthetic, d = 128)", ylabel=name)
         axis.grid(True, which="both", alpha=0.3)
         axis.legend()
-    figure.suptitle("DISH fit, m = 1000, r = 64: time and memory are linear in n")
+    figure.suptitle("DISH-K fit, m = 1000, r = 64: time and memory are linear in n")
     figure.savefig(path, dpi=150)
 
 
