@@ -62,7 +62,7 @@ codes of a column are bold.
 
 This page is written by `benchmarks/real_tables.py` from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
 Every run names its commit. Later trials of DISH, and all runs on CIFAR-10, predate the current model selection. The
-page was made before `similar_weight="auto"` became the default of DISH-K: its row has w = 2, and the row "w = auto" is
+page was made before `similar_weight="auto"` became the default of DISH-K: its row has w = 2; the row "w = auto" is
 what `DISHK()` does now. The page will be regenerated.
 """
 

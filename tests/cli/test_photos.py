@@ -18,7 +18,7 @@ def test_no_page_updates_the_library(photo_folder, tmp_path, feature_network, cl
     assert code == 0
     assert "13 new of 13 photos" in out
     assert "12 photos (13 new, 0 gone)" in out
-    assert "1 cannot be read and are left out" in out
+    assert "1 photos cannot be read and are skipped" in out
     code, out, _ = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page")
     assert (code, "12 photos (0 new, 0 gone)" in out, "computing" in out) == (0, True, False)
 
