@@ -45,7 +45,7 @@ def test_stable_ties_equal_a_stable_sort(multi, k):
     assert metrics.mean_average_precision(q, yq, b, yb, k=k, ties="stable") == pytest.approx(expected)
 
 
-def test_expected_ties_equal_the_mean_over_all_orders():
+def test_expected_ties_equal_the_mean_over_all_orders(kernels):
     q = np.array([[0]], np.uint8)
     b = np.array([[0b00000001], [0b00000010], [0b00000111], [0b00000100], [0b11100000], [0]], np.uint8)
     yq, yb = np.array([1]), np.array([1, 0, 1, 1, 0, 0])
@@ -76,7 +76,7 @@ def test_expected_ties_at_k_are_the_mean_precisions_over_the_mean_number_found(k
 
 @pytest.mark.parametrize("ties", ["expected", "stable"])
 @pytest.mark.parametrize("k", [1, 5, 40])
-def test_map_over_what_could_have_been_found(ties, k):
+def test_map_over_what_could_have_been_found(ties, k, kernels):
     q, yq, b, yb = make(nq=4)
     D, rel = codes.hamming(q, b), relevance(yq, yb)
     values = []
@@ -96,7 +96,7 @@ def test_map_over_what_could_have_been_found(ties, k):
 
 
 @pytest.mark.parametrize("multi", [False, True])
-def test_recall_equals_counting(multi):
+def test_recall_equals_counting(multi, kernels):
     q, yq, b, yb = make(nq=20, r=8, multi=multi)
     D, rel = codes.hamming(q, b), relevance(yq, yb)
     total = np.maximum(rel.sum(1), 1)
@@ -137,7 +137,7 @@ def test_metrics_load_without_torch():
     assert done.stdout.strip() == "False"
 
 
-def test_without_ties_it_is_scikit_learns_average_precision():
+def test_without_ties_it_is_scikit_learns_average_precision(kernels):
     r = 40
     b = np.packbits(np.tril(np.ones((r, r), bool)), axis=1)  # distances 1 … r from zero
     q = np.zeros((1, r // 8), np.uint8)
@@ -148,7 +148,7 @@ def test_without_ties_it_is_scikit_learns_average_precision():
 
 
 @pytest.mark.parametrize("multi", [False, True])
-def test_radius_curve_and_report_equal_counting(multi):
+def test_radius_curve_and_report_equal_counting(multi, kernels):
     q, yq, b, yb = make(nq=20, r=8, multi=multi)
     D, rel = codes.hamming(q, b), relevance(yq, yb)
     ball = D <= 2
