@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 
 from dish.baselines._pca import Matrix
@@ -15,6 +14,7 @@ from dish.checks import check_integer
 from dish.hasher import Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.features import choose_anchors
+from dish.lazy import torch
 from dish.similarity import anchor_weights
 
 ROWS_PER_ANCHOR = 100  # k-means sees at most that many

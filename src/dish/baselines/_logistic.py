@@ -6,13 +6,13 @@ from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
-from torch import Tensor
 
 from dish.baselines._pairs import labelled
 from dish.encoder import Posterior
 from dish.io.rows import RowSource
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
 from dish.posterior.regression import WhitenedRows, regress, whitening

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.encoder import Linear, row_blocks
 from dish.errors import InputError
 from dish.kernel.fit_data import FitData
+from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity
 
 POOL = 2048  # rows drawn as possible partners of a block of rows

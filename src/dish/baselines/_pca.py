@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dish.encoder import row_blocks
 from dish.errors import InputError
 from dish.hasher import Hasher
+from dish.lazy import torch
 
 Matrix = NDArray[np.float64]
 ROWS = 2**13  # rows made float64 at a time

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor
 from dish.numba_lazy import njit
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.baselines._pairs import labelled
 from dish.checks import check_integer, check_number
@@ -17,6 +15,7 @@ from dish.encoder import Linear
 from dish.errors import InputError
 from dish.kernel.features import feature_blocks
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.posterior.projection import rotation
 from dish.similarity import Classes, LabelCounts
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 from dish.numba_lazy import njit
 from dish.similarity import Similarity

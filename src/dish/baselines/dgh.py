@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 
 from dish import codes
@@ -14,6 +13,7 @@ from dish.baselines._anchorgraph import AnchorGraphHasher, graph_eigenvectors, m
 from dish.baselines._pca import Matrix
 from dish.checks import check_integer, check_number, check_option, check_random_state
 from dish.errors import InputError
+from dish.lazy import torch
 from dish.numba_lazy import njit, prange
 from dish.posterior.projection import rotation
 

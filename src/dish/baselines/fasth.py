@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish import codes
 from dish.baselines import _trees as trees
@@ -30,6 +28,7 @@ from dish.checks import check_integer, check_option, check_random_state
 from dish.encoder import Array, HashFunction, Linear
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import labelled
@@ -15,6 +13,7 @@ from dish.checks import check_integer, check_number
 from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts
 
 

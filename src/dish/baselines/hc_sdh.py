@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from dish import codes
 from dish.baselines._hadamard import codes_by_group, codewords
 from dish.baselines._pairs import labelled
 from dish.baselines.sdh import f_step
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.posterior.regression import n_labels
 
 

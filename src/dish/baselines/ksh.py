@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from dish.checks import check_flag, check_integer
 from dish.encoder import Linear
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
+from dish.lazy import Tensor, torch
 from dish.similarity import Similarity
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from dish import codes
 from dish.baselines._pairs import regress, similar_columns
 from dish.checks import check_integer, check_number
 from dish.encoder import row_blocks
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 from dish.similarity import Similarity
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dish.baselines._hadamard import codewords
 from dish.baselines._logistic import LogisticHasher
 from dish.encoder import Array, Posterior, namespace
+from dish.lazy import Tensor, torch
 from dish.posterior.regression import WhitenedRows
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dish.baselines._logistic import LogisticHasher
+from dish.lazy import Tensor, torch
 from dish.posterior.regression import WhitenedRows
 from dish.posterior.selection import MOST_HELD_OUT
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dish.baselines._pairs import sample_pairs
 from dish.checks import check_integer, check_number
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 
 

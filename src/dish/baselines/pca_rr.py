@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
-
 from dish.baselines._pca import PCAHasher, principal
 from dish.checks import check_random_state
+from dish.lazy import torch
 from dish.posterior.projection import rotation
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import labelled
@@ -23,6 +21,7 @@ from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.whitening import Whitening
+from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit, prange
 from dish.similarity import Classes, LabelCounts
 

@@ -8,17 +8,16 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-from torch import Tensor
 
 from dish import codes
 from dish.baselines._pairs import regress, sample_pairs
 from dish.checks import check_integer, check_number, check_option
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.lazy import Tensor, torch
 from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]
