@@ -69,8 +69,8 @@ class _Arrays:
         return replace(self, **{n: convert(v) for n, v in given.items() if isinstance(v, np.ndarray | Tensor)})  # type: ignore[type-var]
 
     def numpy(self) -> Self:
-        """The same with NumPy arrays."""
-        return self.mapped(lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else a)
+        """The same with NumPy arrays in row order, as a model file has them: a product depends on the order."""
+        return self.mapped(lambda a: np.ascontiguousarray(a.detach().cpu().numpy() if isinstance(a, Tensor) else a))
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Self:
         """The same with torch tensors on a device."""
@@ -320,8 +320,9 @@ class Encoder:
 
     def _by_blocks(self, X: NDArray[Any], apply: Callable[[Array], Array], width: int) -> NDArray[np.float32]:
         anchors = self.features.anchors
+        device = anchors.device if isinstance(anchors, Tensor) else None  # NumPy's device is a string
         out = np.empty((len(X), width), np.float32)
-        for rows in row_blocks(len(X), rows_at_a_time(getattr(anchors, "device", None), *anchors.shape)):
+        for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
             if isinstance(anchors, Tensor):
                 out[rows] = apply(torch.tensor(X[rows]).to(anchors)).cpu().numpy()
             else:

@@ -44,15 +44,24 @@ class LazyModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)  # copy and inspect ask for these; no reason to import anything
-        with _sleeping_threads():
-            module = importlib.import_module(self._name)
-            for companion in self._companions:
-                with suppress(ImportError):
-                    importlib.import_module(companion)
-        value = getattr(module, name)
+        value = getattr(self._load(), name)
         if callable(value) or type(value) is type(sys):
             self.__dict__[name] = value  # next time it is found without coming here
         return value
+
+    def _load(self) -> Any:
+        with _sleeping_threads():
+            try:
+                module = importlib.import_module(self._name)
+            except ModuleNotFoundError as error:
+                if error.name != self._name:
+                    raise
+                missing = f"this needs {self._name}, which is not installed: pip install {self._name}"
+                raise ModuleNotFoundError(missing, name=self._name) from None
+            for companion in self._companions:
+                with suppress(ImportError):
+                    importlib.import_module(companion)
+        return module
 
 
 @cache

@@ -98,8 +98,7 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     except ModuleNotFoundError as error:
         if has_torch() or error.name != "torch":
             raise
-        raise ModelFileError(
-            f"codes of a {kind} are computed by torch, which is not installed: pip install torch"
-        ) from None
+        missing = f"{kind} encodes with torch, which is not installed: pip install torch"
+        raise ModelFileError(f"{path}: {missing}") from None
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path} does not fit this version of {kind}: {error}") from None

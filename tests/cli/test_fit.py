@@ -211,3 +211,41 @@ def test_help_shows_the_options_of_the_method(cli):
         assert "--method" in out
         assert shown in out
         assert hidden not in out.split("Example:")[0]
+
+
+def test_files_that_cannot_be_read_say_what_to_do(cli, folder, blobs):
+    X, y = blobs
+    np.save(folder / "X.npy", X)
+    np.save(folder / "objects.npy", np.array(["a", "b", "c"] * 40, object))
+    code, _, err = cli("fit", folder / "X.npy", folder / "objects.npy", "-o", folder / "m.dish")
+    assert code == 2
+    assert "np.save(path, y.astype(str))" in err
+    (folder / "shards").mkdir()
+    (folder / "shards" / "notes.txt").write_text("neither images nor shards")
+    code, _, err = cli("fit", folder / "shards", "-o", folder / "m.dish")
+    assert (code, "has no images" in err) == (2, True)
+    (folder / "shards" / "notes.txt").unlink()
+    np.savez(folder / "shards" / "part.npz", X=X, y=y)
+    assert cli("fit", folder / "shards", "-o", folder / "m.dish", *QUICK)[0] == 0
+
+
+def test_rows_without_a_label_are_dropped_on_request(cli, folder, blobs):
+    X, y = blobs
+    np.save(folder / "X.npy", X)
+    np.save(folder / "y.npy", np.where(np.arange(120) % 3 == 0, -1, y))
+    command = ["fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "--anchors", 20]
+    assert cli(*command)[0] == 2
+    code, out, err = cli(*command, "--drop-unlabelled")
+    assert code == 0
+    assert "40 of 120 rows have no label" in err
+    assert "learned from 80 rows" in out
+
+
+def test_a_transposed_X_is_noticed(cli, folder, blobs):
+    X, y = blobs
+    np.save(folder / "X.npy", X.T)
+    np.save(folder / "y.npy", y)
+    code, _, err = cli("fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish")
+    assert code == 2
+    assert "X has 6 rows but y has 120" in err
+    assert "transposed" in err
