@@ -129,6 +129,7 @@ NO_NUMBERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names")
 @pytest.mark.parametrize(("rows", "message"), NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_rows_that_are_not_numbers_are_refused_with_advice(rows, message, expected):
     for use in (lambda: LSH(n_bits=4).fit(rows()), lambda: expected.decision_function(as_rows(rows()))):

@@ -36,26 +36,13 @@ def test_help_does_not_load_torch():
     assert output(program).strip().endswith("False")
 
 
-def test_names_load_nothing_heavy_until_they_are_used():
-    """scikit-learn itself imports scipy.stats and pandas; afterwards they are there for whoever asks."""
+def test_scikit_learn_is_imported_whole():
+    """No package is replaced by a stand-in while dish is imported."""
     program = (
-        "import gc, sys; from dish import DISH, HammingIndex, load, metrics; DISH(n_bits=8).get_params(); "
-        "print(sorted({'torch', 'numba', 'scipy.stats', 'pandas', 'dish.baselines.sdh'} & set(sys.modules))); "
-        "import pandas, scipy.stats; from scipy import stats; from sklearn.utils import fixes; "
-        "print(pandas.DataFrame.__name__, stats.norm is scipy.stats.norm, fixes._mode([[1, 1]])[0], gc.isenabled())"
+        "import gc, sys; from dish import DISH; DISH(n_bits=8).get_params(); import pandas, scipy.stats; "
+        "print(all(type(m) is type(sys) for m in (pandas, scipy.stats)), gc.isenabled())"
     )
-    assert output(program).splitlines() == ["[]", "DataFrame True [[1 1]] True"]
-
-
-def test_what_an_import_only_names_is_loaded_when_it_is_used():
-    program = (
-        "import sys; from dish.lazy import quick_imports\n"
-        "with quick_imports(): import pandas; named = type(sys.modules['pandas']).__name__\n"
-        "import pandas as again; print(named, pandas.DataFrame is again.DataFrame)\n"
-        "with quick_imports(): from scipy.stats import norm; import scipy.stats.contingency as c\n"
-        "print(norm.name, c.__name__)"
-    )
-    assert output(program).splitlines() == ["Later True", "norm scipy.stats.contingency"]
+    assert output(program).split() == ["True", "True"]
 
 
 def test_public_names():
