@@ -1,7 +1,7 @@
-"""Binary codes: ±1 matrices ↔ packed bytes, Hamming distance, exact nearest codes.
+"""Binary codes: ±1 matrices ↔ packed bytes, Hamming distance, codes as machine words.
 
-A code of r bits is ``ceil(r / 8)`` bytes, bits in ``np.packbits`` order (bit j is ``128 >> (j % 8)`` of
-byte ``j // 8``), the unused low bits of the last byte zero. Bit 1 stands for +1, bit 0 for −1.
+A code of r bits takes ``ceil(r / 8)`` bytes in the order of ``np.packbits``: bit j is ``128 >> (j % 8)`` of byte
+``j // 8``, and the unused low bits of the last byte are zero. Bit 1 stands for +1, bit 0 for −1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Bytes = NDArray[np.uint8]
 
 @intrinsic
 def popcount(typingctx: Any, x: Any) -> Any:
-    """Set bits of a uint64, as one machine instruction where there is one (for numba kernels)."""
+    """The number of set bits of a uint64, in numba kernels: one machine instruction where the CPU has it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
@@ -30,7 +30,7 @@ def popcount(typingctx: Any, x: Any) -> Any:
 
 
 def n_bytes(n_bits: int) -> int:
-    """Bytes in a packed code of ``n_bits`` bits."""
+    """The number of bytes of a packed code of ``n_bits`` bits."""
     return (n_bits + 7) // 8
 
 
@@ -51,12 +51,12 @@ def prefix(codes: ArrayLike, n_bits: int, keep: int) -> Bytes:
     if not 1 <= keep <= n_bits:
         raise InputError(f"n_bits must be between 1 and the {n_bits} bits of the codes, got {keep}")
     shorter = check_codes(codes, n_bits)[:, : n_bytes(keep)].copy()
-    shorter[:, -1] &= 0xFF << (-keep % 8) & 0xFF  # bits beyond the last are zero
+    shorter[:, -1] &= 0xFF << (-keep % 8) & 0xFF  # unused bits are zero
     return shorter
 
 
 def check_codes(codes: ArrayLike, n_bits: int | None = None, name: str = "codes") -> Bytes:
-    """Return ``codes`` as a contiguous uint8 matrix, or say what is wrong with it."""
+    """Return ``codes`` as a contiguous uint8 matrix, or raise InputError."""
     array = np.asarray(codes)
     if array.ndim != 2 or array.dtype != np.uint8:
         raise InputError(
@@ -105,7 +105,7 @@ def from_words(words: NDArray[Any], n_bits: int) -> Bytes:
 
 
 def distances(A: NDArray[Any], B: NDArray[Any]) -> NDArray[np.int64]:
-    """Hamming distances (p, q) of codes as words, by NumPy: for a few pairs, for which nothing need be compiled."""
+    """Hamming distances (p, q) between codes as words, by NumPy. For few pairs: nothing is compiled."""
     D = np.zeros((len(A), len(B)), np.int64)
     for a, b in zip(A.T, B.T, strict=True):  # word by word
         D += np.bitwise_count(a[:, None] ^ b)
@@ -113,25 +113,12 @@ def distances(A: NDArray[Any], B: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
-    """All Hamming distances between packed codes ``a`` (p rows) and ``b`` (q rows), shape (p, q)."""
+    """Hamming distances (p, q) between packed codes ``a`` (p rows) and ``b`` (q rows)."""
     A, B = _same_width(a, b)
     words = as_words(A), as_words(B)
     if not numba_lazy.pays(_hamming, len(A) * len(B)):
         return distances(*words).astype(np.int32)
     return np.concatenate(threads.over_rows(_hamming, words[:1], words[1]))
-
-
-def nearest(queries: ArrayLike, database: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The k nearest database codes of every query: distances and rows, both (n_queries, k).
-
-    Exact, by counting sort on the distance. Equal distances come in database order (lower row first).
-    """
-    Q, B = _same_width(queries, database)
-    if not 1 <= k <= len(B):
-        raise InputError(f"k must be between 1 and the {len(B)} database rows, got {k}")
-    parts = threads.over_rows(_nearest, (as_words(Q),), as_words(B), k)
-    D, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return D, rows
 
 
 def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
@@ -143,9 +130,9 @@ def _same_width(a: ArrayLike, b: ArrayLike) -> tuple[Bytes, Bytes]:
 
 @njit(cache=True)
 def byte_table(u: Any, words: int) -> Any:
-    """table[j, x] = Σ_t ±u[8j + t], the sign being bit t of the byte x: H_i u is one look-up per byte of H_i.
+    """The table T with T[j, x] = Σ_t ±u[8j + t], where the sign is bit t of the byte x.
 
-    With rows for 8·``words`` bytes; those beyond the length of u are zero.
+    H_i u is then the sum of one entry of T per byte of H_i. T has 8 · ``words`` rows; those beyond u are zero.
     """
     table = np.zeros((8 * words, 256))
     for k in range(len(u)):
@@ -165,27 +152,3 @@ def _hamming(A: Any, B: Any) -> Any:
                 d += popcount(A[i, w] ^ B[j, w])
             D[i, j] = d
     return D
-
-
-@njit(nogil=True, cache=True)
-def _nearest(Q: Any, B: Any, k: int) -> Any:
-    n, words = B.shape
-    D = np.empty((len(Q), k), np.int32)
-    rows = np.empty((len(Q), k), np.int64)
-    for i in range(len(Q)):
-        distance = np.empty(n, np.int32)
-        count = np.zeros(words * 64 + 2, np.int64)  # count[d + 1]: rows at distance d
-        for j in range(n):
-            d = np.uint64(0)
-            for w in range(words):
-                d += popcount(Q[i, w] ^ B[j, w])
-            distance[j] = d
-            count[distance[j] + 1] += 1
-        slot = np.cumsum(count)  # where the next row at distance d goes
-        for j in range(n):
-            place = slot[distance[j]]
-            if place < k:
-                D[i, place] = distance[j]
-                rows[i, place] = j
-            slot[distance[j]] += 1
-    return D, rows

@@ -1,7 +1,7 @@
-"""Labels of any type → class numbers, or a 0/1 matrix of label sets. No torch: scoring and search load it too.
+"""Labels of any type as class indices, or as a 0/1 matrix of label sets. Does not load torch.
 
-A missing label is ``None``, NaN, NaT or pandas' NA, everywhere (``is_missing``). An index or a store keeps such rows
-without a label. Learning and scoring need a label for every row: ``encode_classes`` refuses them, naming the first.
+A missing label is ``None``, NaN, NaT or pandas' NA (``is_missing``). An index or a store keeps rows without a label.
+Learning and scoring need a label for every row: ``encode_classes`` refuses missing ones.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from dish.errors import InputError
 
 UNLABELLED = -1  # scikit-learn's mark for a row without a label
-MOST_WORDS = 4  # of 64 labels, that sets of labels are compared by; with more labels, by the labels themselves
+MAX_WORDS = 4  # up to 64 · MAX_WORDS labels, label sets are compared as words of 64 bits; beyond, as lists of labels
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """``values`` as an array that keeps apart what was given: 1 and "1", True and 1, "a\\0" and "a".
+    """``values`` as an array that keeps different values different: 1 and "1", True and 1, "a\\0" and "a".
 
-    ``np.asarray`` turns a list that mixes strings and numbers into strings, and drops zero characters at their end.
+    ``np.asarray`` turns a list of strings and numbers into strings, and drops zero characters at the end of strings.
     """
-    if hasattr(values, "detach"):  # a tensor, on whatever device
+    if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
     try:
         array = np.asarray(values)
     except ValueError:
         raise InputError(
-            "labels are lists of several lengths, and their items are no strings: give tags as strings "
+            "labels are lists of different lengths whose items are not strings: pass tags as strings "
             '(["red", "round"]), or (n, l) labels of 0 and 1'
         ) from None
     if not isinstance(values, list | tuple) or array.ndim != 1:
@@ -44,7 +44,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def is_missing(values: Any) -> NDArray[np.bool_]:
-    """Which values stand for no label: ``None``, NaN, NaT or pandas' NA. A mask of the shape of ``values``."""
+    """A mask of the missing labels, of the shape of ``values``: ``None``, NaN, NaT and pandas' NA."""
     values = as_array(values)
     if values.dtype.kind in "fc":
         return np.asarray(np.isnan(values))
@@ -60,12 +60,12 @@ def _is_none(value: Any) -> bool:
         return True
     try:
         return bool(value != value)  # NaN and NaT differ from themselves
-    except (TypeError, ValueError):  # pandas' NA answers neither yes nor no
+    except (TypeError, ValueError):  # pandas' NA has no truth value
         return type(value).__name__ == "NAType"
 
 
 def without_label(y: Any) -> NDArray[np.bool_]:
-    """(n,): the rows without a label: missing ones, empty texts, and −1 where it is scikit-learn's mark for that."""
+    """A mask (n,) of the rows without a label: missing, an empty string, or −1 as scikit-learn's mark."""
     y = as_array(y)
     if y.ndim != 1:
         return np.zeros(len(y), bool)
@@ -78,19 +78,19 @@ def without_label(y: Any) -> NDArray[np.bool_]:
 
 
 def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Labels (n,) of one kind → class numbers 0 … c−1 (n,) and the sorted classes (c,).
+    """Labels (n,) of one type → class indices 0 … c−1 (n,) and the sorted classes (c,).
 
-    Refused, since two classes could silently become one or a class be made up: missing labels, −1 beside labels ≥ 0
-    (scikit-learn's "unlabelled"; −1 and 1 alone are two classes), labels of several kinds, and floats that are
-    fractions or too large to tell neighbours apart.
+    Labels that could silently merge two classes or add one are refused: missing labels, −1 together with labels ≥ 0
+    (scikit-learn's "unlabelled"; −1 and 1 alone are two classes), labels of several types, and floats that are not
+    whole or too large to be exact.
     """
     y = _one_column(as_array(y), name)
     missing = is_missing(y)
     if missing.any():
         raise InputError(
-            f"{name} has no label (None, NaN or NaT) in row {int(missing.argmax())} and {int(missing.sum())} rows in "
-            f"all; learning and scoring need one for every row. Drop them: keep = ~dish.labels.is_missing({name}); "
-            f"X[keep], {name}[keep] (dish fit --drop-unlabelled)"
+            f"{name} has no label (None, NaN or NaT) in {int(missing.sum()):,} rows, the first is row "
+            f"{int(missing.argmax())}; learning and scoring need a label for every row. Drop these rows: "
+            f"keep = ~dish.labels.is_missing({name}); X[keep], {name}[keep] (dish fit --drop-unlabelled)"
         )
     y = _one_kind(y, name)
     if y.dtype.kind == "f":
@@ -101,7 +101,7 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
 
 
 def _one_column(y: NDArray[Any], name: str) -> NDArray[Any]:
-    """(n,) or (n, 1) labels as (n,), not empty."""
+    """Labels (n,) or (n, 1) as (n,), with n > 0."""
     if y.ndim == 2 and y.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning
 
@@ -114,14 +114,14 @@ def _one_column(y: NDArray[Any], name: str) -> NDArray[Any]:
     if y.ndim != 1:
         raise InputError(f"{name} must be (n,) classes or (n, l) labels of 0 and 1; got shape {y.shape}")
     if len(y) == 0:
-        raise InputError(f"{name} is empty; at least one labelled row is needed")
+        raise InputError(f"{name} is empty: at least one label is needed")
     if y.dtype.kind == "c":
         raise InputError(f"Complex data not supported: {name} must hold classes")
     return y
 
 
 def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
-    """Objects of one kind, as an array of that kind where it has one that keeps them exactly."""
+    """Labels of one type; an array of objects becomes one of numbers where that is exact."""
     if y.dtype.kind != "O":
         return y
     first: dict[str, int] = {}
@@ -130,8 +130,8 @@ def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
     if len(first) > 1:
         (a, i), (b, j) = list(first.items())[:2]
         raise InputError(
-            f"{name} mixes kinds of labels: row {i} is {a} ({y[i]!r}), row {j} is {b} ({y[j]!r}); give every row a "
-            f"label of one kind, for instance all as strings"
+            f"{name} mixes types of labels: row {i} is {a} ({y[i]!r}), row {j} is {b} ({y[j]!r}); use one type for "
+            f"all labels, for example strings"
         )
     if first.keys() <= {"a number", "a truth value"}:
         plain = np.array(y.tolist())
@@ -141,7 +141,7 @@ def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a label: values of different kinds can be equal, or look equal, without being the same label."""
+    """The type of a label, in words. 1, True and "1" are three labels."""
     if isinstance(value, str):
         return "a string"
     if isinstance(value, bool | np.bool_):
@@ -152,25 +152,25 @@ def _kind(value: Any) -> str:
 
 
 def _check_whole(y: NDArray[Any], name: str) -> None:
-    """Refuse floats that are no whole numbers, or so large that two whole numbers share one float."""
+    """Raise InputError for floats that are not whole, or so large that they stand for several whole numbers."""
     if not np.isfinite(y).all():
-        raise InputError(f"{name} contains infinity in row {int((~np.isfinite(y)).argmax())}; classes must be finite")
+        raise InputError(f"{name} contains infinity in row {int((~np.isfinite(y)).argmax())}; labels must be finite")
     if not (y == np.round(y)).all():
         raise InputError(
-            f"Unknown label type: continuous. {name} holds fractions; classes must be integers or strings"
+            f"Unknown label type: continuous. {name} holds fractions; labels must be integers or strings"
         )
     digits = np.finfo(y.dtype).nmant + 1
     large = np.abs(y) >= 2.0**digits
     if large.any():
         row = int(large.argmax())
         raise InputError(
-            f"{name} holds {y[row]!r} in row {row} as {y.dtype}, which cannot tell whole numbers from 2**{digits} on "
-            f"apart; give such labels as integers or strings"
+            f"{name} holds {y[row]!r} in row {row}, but {y.dtype} is not exact from 2**{digits} on; pass such labels "
+            f"as integers or strings"
         )
 
 
 def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Class numbers and sorted classes; whole numbers of a small range without a sort."""
+    """Class indices and sorted classes. Integers in a small range are counted instead of sorted."""
     if y.dtype.kind in "iu" and int(y.max()) - int(y.min()) < 4 * len(y):
         low = y.min()
         shifted = (y - low).astype(np.int64) if y.dtype.kind == "u" else y.astype(np.int64) - int(low)
@@ -179,35 +179,35 @@ def _number(y: NDArray[Any], name: str) -> tuple[NDArray[np.int32], NDArray[Any]
         return codes, np.flatnonzero(present).astype(y.dtype) + low
     try:
         if y.dtype.kind == "O":
-            hash(y[0])  # sets do have an order, by inclusion, but not one to sort by
+            hash(y[0])  # sets can be compared, by inclusion, but not sorted
         classes, codes = np.unique(y, return_inverse=True)
     except TypeError:
         raise InputError(
-            f"{name} holds labels of type {type(y[0]).__name__}, which cannot be sorted; give integers or strings"
+            f"{name} holds labels of type {type(y[0]).__name__}, which cannot be sorted; pass integers or strings"
         ) from None
     return codes.astype(np.int32).ravel(), classes
 
 
 def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.int32] | None = None) -> None:
-    """Refuse −1 as the only negative one of sorted classes, and "": they would silently be learned as classes."""
+    """Raise InputError if "" or −1 (as the only negative class) would be learned as a class. Classes are sorted."""
     where = "" if codes is None else f" (first in row {int((codes == 0).argmax())})"
     if isinstance(classes[0], str) and classes[0] == "" and len(classes) > 1:
         raise InputError(
-            f'{name} holds the empty text ""{where}, which is no label. Drop those rows: keep = {name} != ""; '
-            f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class of its own, give it a name"
+            f'{name} holds the empty string ""{where}, which is not a label. Drop these rows: keep = {name} != ""; '
+            f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class, give it a name"
         )
     if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
         return
     if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
         raise InputError(
-            f"{name} holds -1{where}, scikit-learn's mark for rows without a label, beside labels from "
-            f"{classes[1]} on. Drop those rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class of "
-            f"its own, give it another number or all labels as strings"
+            f"{name} holds -1{where}, scikit-learn's mark for rows without a label, together with labels from "
+            f"{classes[1]} on. Drop these rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class, use "
+            f"another number for it, or pass all labels as strings"
         )
 
 
 def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
-    """The kind of some classes, and each as a string or a whole number: what processes tell each other."""
+    """The type of classes in words, and each class as a string or an integer, to be sent between processes."""
     values = classes.tolist()
     kind = _kind(values[0])
     if kind == "a number":
@@ -220,7 +220,7 @@ def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
 
 
 def is_tags(y: Any) -> bool:
-    """Whether the rows of y are collections of tags, such as ["red", "round"], of any length."""
+    """Whether the rows of y are lists of tags, such as ["red", "round"], of any length."""
     if not isinstance(y, list | tuple) and not _holds_objects(y):
         return False
     if getattr(y, "ndim", 1) != 1:
@@ -230,13 +230,13 @@ def is_tags(y: Any) -> bool:
 
 
 def _holds_objects(y: Any) -> bool:
-    """Whether a column is one of objects, or of lists as polars and Arrow have them, by the name of its type."""
+    """Whether the type of a column is object, or a list type of polars or Arrow."""
     kind = str(getattr(y, "dtype", getattr(y, "type", ""))).lower()
     return kind == "object" or kind.startswith(("list", "large_list"))
 
 
 def _as_rows(y: Any) -> Any:
-    """The rows of a column as Python's or NumPy's values, not Arrow's."""
+    """The rows of a column as Python or NumPy values, not Arrow values."""
     return y if isinstance(y, list | tuple) else np.asarray(y)
 
 
@@ -246,7 +246,7 @@ def tag_names(*tags: Any) -> list[str]:
 
 
 def tag_matrix(*tags: Any) -> list[sp.csr_array]:
-    """Rows of tags → (n, l) of 0 and 1 each, one column per tag; several sets of rows share their columns."""
+    """Lists of tags → 0/1 matrices (n, l) with one column per tag. Several arguments share their columns."""
     rows = [[() if row is None else row for row in _as_rows(one)] for one in tags]
     names = tag_names(*rows)
     column = {name: j for j, name in enumerate(names)}
@@ -260,29 +260,29 @@ def tag_matrix(*tags: Any) -> list[sp.csr_array]:
 
 
 def label_matrix(y: Any) -> sp.csr_array:
-    """(n, l) labels of 0 and 1, dense or sparse → CSR float64, each row's labels in ascending order, no zeros."""
+    """0/1 labels (n, l), dense or sparse → CSR float64 with sorted indices and without explicit zeros."""
     if not sp.issparse(y) and np.asarray(y).dtype.kind not in "biuf":
         raise InputError(
-            f"a 2-D y must hold only 0 and 1, one column per label; it holds {np.asarray(y).dtype}. Give tags as one "
-            'list per row (["red", "round"]), or a matrix made by sklearn.preprocessing.MultiLabelBinarizer'
+            f"a 2-D y must hold only 0 and 1, one column per label; it holds {np.asarray(y).dtype}. Pass tags as one "
+            'list per row (["red", "round"]), or use sklearn.preprocessing.MultiLabelBinarizer'
         )
     Y = sp.csr_array(y).astype(np.float64)  # a copy
     if Y.shape[0] == 0:
-        raise InputError("y is empty; at least one labelled row is needed")
+        raise InputError("y is empty: at least one label is needed")
     Y.sum_duplicates()
     if not ((Y.data == 0) | (Y.data == 1)).all():
-        raise InputError("a 2-D y must hold only 0 and 1 (one column per label); other values were found")
+        raise InputError("a 2-D y must hold only 0 and 1, one column per label; it holds other values")
     Y.eliminate_zeros()
     return Y
 
 
 def distinct_sets(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
-    """Distinct rows of a ``label_matrix``, ascending as binary numbers, and which of them each row is."""
-    return _distinct_words(Y) if Y.shape[1] <= 64 * MOST_WORDS else _distinct_texts(Y)
+    """The distinct rows of a ``label_matrix``, sorted as binary numbers, and the index of each row among them."""
+    return _distinct_words(Y) if Y.shape[1] <= 64 * MAX_WORDS else _distinct_texts(Y)
 
 
 def _distinct_words(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
-    """A row of few columns as words of 64 bits, the first column first: they sort as the rows do."""
+    """``distinct_sets`` for few labels: rows are sorted as words of 64 bits, the first column first."""
     n = Y.shape[0]
     labelled = np.diff(Y.indptr) > 0
     bits = np.uint64(1) << (63 - Y.indices % 64).astype(np.uint64)
@@ -298,7 +298,7 @@ def _distinct_words(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
 
 
 def _distinct_texts(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
-    """O(labels present): a row as the bytes of its labels, counted from the last column: they sort as the rows do."""
+    """``distinct_sets`` for many labels: rows are sorted as byte strings of their labels, counted from the last."""
     n_labels = Y.shape[1]
     number: dict[bytes, int] = {}
     found = np.empty(Y.shape[0], np.int32)
@@ -317,7 +317,7 @@ def _distinct_texts(Y: sp.csr_array) -> tuple[sp.csr_array, NDArray[np.int32]]:
 
 
 def unique_rows(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
-    """Distinct rows of bytes in ascending order, and which of them each row is."""
+    """The distinct rows of a byte matrix, sorted, and the index of each row among them."""
     keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
     return packed[first], place.ravel()

@@ -1,4 +1,4 @@
-"""Bars and stopwatches: how far long work is, and how long each stage took."""
+"""Progress bars, and the time that each stage of a fit takes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-LONG = 100_000  # rows that take long enough for a bar
+LONG = 100_000  # from this many rows on, a progress bar is shown
 
 
 @contextmanager
 def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error with the time left, advanced by steps; none if that is not a terminal or not rank 0."""
+    """Show a progress bar on standard error; yield the function that advances it.
+
+    Nothing is shown if standard error is not a terminal, or in processes other than rank 0.
+    """
     if not worth or not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
         yield lambda step: None
         return
@@ -33,16 +36,16 @@ def progress(title: str, total: int | None, *, worth: bool = True) -> Iterator[C
 
 
 class Stopwatch:
-    """Seconds spent in each stage of ``fit``."""
+    """Mixin that records the seconds spent in each stage of ``fit``."""
 
     timings_: dict[str, float]
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        """Add the seconds of a stage to ``timings_``."""
+        """Add the seconds spent in the block to ``timings_[name]``."""
         start = time.perf_counter()
         yield
         torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():  # a fit on the CPU must not make a CUDA context
+        if torch is not None and torch.cuda.is_initialized():  # a fit on the CPU must not create a CUDA context
             torch.cuda.synchronize()
         self.timings_[name] = self.timings_.get(name, 0.0) + time.perf_counter() - start

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes, machine, metrics
+from dish import machine, metrics
 from dish.baselines.lsh import LSH
 from dish.experiments import bench
+from dish.index.hamming import HammingIndex
 from dish.io.atomic import write_atomically
 from dish.kernel.dish_k import DISHK
 from dish.posterior.dish import DISH
@@ -64,7 +65,9 @@ def run(n_queries: int = 300, seed: int = 0) -> DemoResult:
             report = metrics.evaluate(method.transform(X[query]), y[query], method.transform(X[base]), y[base])
             rows.append(DemoRow(f"{name}, {r} bits", r // 8, report.map, report.precision_within_2))
     shown = query[np.unique(y[query], return_index=True)[1]]  # one query of every digit
-    distances, neighbours = codes.nearest(hasher.transform(X[shown]), hasher.transform(X[base]), 10)
+    index = HammingIndex(n_bits=hasher.n_bits)
+    index.add(hasher.transform(X[base]))
+    distances, neighbours = index.search(hasher.transform(X[shown]), k=10)
     images, queries = X[base].reshape(-1, 8, 8), X[shown].reshape(-1, 8, 8)
     return DemoResult(rows, hasher, images, y[base], queries, y[shown], neighbours, distances)
 

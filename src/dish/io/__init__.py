@@ -1,4 +1,4 @@
-"""Rows and files: rows wherever they lie, shards, tables, images, model files, checkpoints.
+"""Reading and writing: row matrices, data files, images, model files, checkpoints.
 
-Whatever is written is written whole or not at all; nothing here runs code found in a file.
+Files are written atomically (``atomic``), and nothing here runs code that a file contains.
 """

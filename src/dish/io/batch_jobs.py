@@ -1,4 +1,4 @@
-"""Whole files, a block at a time, by one process or by several that share the rows out."""
+"""Encode and score files block by block, in one process or in several that share the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK_ROWS = 1 << 14
 
 
 def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
-    """Write the codes of X (an array, a memory-map, shards) to a .npy file, whole or not at all: its shape."""
+    """Write the codes of X (an array, a memory map or shards) to a .npy file, atomically. Return their shape."""
     shape = X.shape[0], codes.n_bytes(hasher.n_bits)
     with ExitStack() as stack:
         name = ""
@@ -37,8 +37,9 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
             for rows, block in _my_blocks(X, ranks, "encoding"):
                 out[rows] = hasher.transform(block)
             out.flush()
+            del out  # Windows cannot rename a mapped file
         with ranks.raise_together():
-            stack.close()  # the file takes its place
+            stack.close()  # renames the temporary file
             if ranks.first and hasattr(hasher, "fingerprint_"):
                 note_model(output, hasher.fingerprint_, hasher.n_bits)
     return shape
@@ -47,7 +48,7 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
 def evaluate_files(
     hasher: Any, queries: tuple[Any, Any], database: tuple[Any, Any], k: int | None, ranks: Ranks
 ) -> metrics.Report:
-    """Score labelled queries against labelled database rows, which are never held all at once."""
+    """Score labelled queries against a labelled database, whose rows are read block by block."""
     Xq, yq = queries
     X, y = database
     if is_tags(yq) and is_tags(y):
@@ -69,20 +70,20 @@ def evaluate_files(
     n_repeated = int(np.any(ranks.gather_arrays(np.array([key in repeated for key in keys])), 0).sum())
     if n_repeated and ranks.first:
         warnings.warn(
-            f"{n_repeated:,} of {len(q):,} queries are rows of the database, too: they find themselves first, which "
-            "flatters every score. Hold queries out of the database",
+            f"{n_repeated:,} of {len(q):,} queries are also in the database. They find themselves first, which makes "
+            "every score too high: remove them from the database",
             stacklevel=2,
         )
     return report
 
 
 def row_bytes(X: Any) -> list[bytes]:
-    """Every row as bytes, by which equal rows are known."""
+    """Every row as bytes: equal rows have equal bytes."""
     return [row.tobytes() for row in np.asarray(X[:], np.float32)]
 
 
 def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """This process's rows by blocks: which rows they are, and the block."""
+    """The rows of this process in blocks: the slice and the block."""
     mine = ranks.my_rows(X.shape[0], BLOCK_ROWS)
     start = mine.start
     with progress(title, mine.stop - mine.start) as step:
@@ -94,7 +95,7 @@ def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArra
 
 
 class _Range:
-    """A range of the rows of something with a shape."""
+    """A range of the rows of X, without a copy."""
 
     def __init__(self, X: Any, rows: slice) -> None:
         self.X, self.start = X, rows.start

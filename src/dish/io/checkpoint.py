@@ -1,7 +1,7 @@
-"""The state of a fit in a folder, from which another process, or another number of them, can resume.
+"""Checkpoints of a fit: a folder from which the fit can be resumed, also by another number of processes.
 
-``codes-T.npy`` holds the codes of all rows after T iterations; every process writes its own part. ``state.dish`` is
-replaced, whole, when they are all there: a kill at any moment leaves the last good state.
+``codes-T.npy`` holds the codes of all rows after T iterations; each process writes its own part. ``state.dish`` is
+replaced atomically when all parts are written, so that a killed fit leaves the last complete state.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from dish.parallel import Ranks
 
 @dataclass
 class State:
-    """A fit after so many iterations."""
+    """The state of a fit after ``len(objective)`` iterations."""
 
-    codes: NDArray[np.uint8]  # of the rows of this process
+    codes: NDArray[np.uint8]  # codes of the rows of this process
     W: NDArray[Any]
     objective: NDArray[np.float64]
     anchors: NDArray[Any]
     mean: NDArray[Any]
-    random: tuple[Any, ...]  # of the generator, as ``RandomState.get_state`` gives it
+    random: tuple[Any, ...]  # state of the random generator, from ``RandomState.get_state``
 
 
 class Checkpoint:
-    """A dedicated folder with a marker file; folders without it are never written to or deleted from."""
+    """A checkpoint folder. A marker file identifies it: a folder that holds other files is never changed."""
 
     KIND, MARK = "checkpoint", ".dish-checkpoint"
 
     def __init__(self, folder: str | os.PathLike[str], fingerprint: str, span: tuple[int, int], ranks: Ranks) -> None:
-        """``span``: this process's first row, and the rows of all processes."""
+        """``span``: the index of the first row of this process, and the number of rows of all processes."""
         self.folder, self.fingerprint, self.ranks = Path(folder), fingerprint, ranks
         self.start, self.n = span
 
     def prepare(self) -> None:
-        """Make the folder, before hours are spent on what could not be kept."""
+        """Create the folder before the fit starts, so that a wrong path is an error now and not hours later."""
         with self.ranks.raise_together():
             if not self.ranks.first:
                 return
             if self.folder.exists() and not self.folder.is_dir():
-                raise InputError(f"checkpoint {self.folder} is a file: name a folder")
+                raise InputError(f"checkpoint {self.folder} is a file: pass a folder")
             if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / self.MARK).exists():
-                raise InputError(f"checkpoint {self.folder} holds other files: name a new or an empty folder")
+                raise InputError(f"checkpoint {self.folder} holds other files: pass a new or an empty folder")
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / self.MARK).write_text("The state of a fit that has not ended. It may be removed.\n")
+            (self.folder / self.MARK).write_text("The state of an unfinished fit. This folder may be removed.\n")
 
     def load(self, n: int, width: int) -> State | None:
-        """The last state, with the codes of this process's n rows, of ``width`` bytes; None if there is none."""
+        """The last state, with the (n, width) codes of the rows of this process; None if there is no state."""
         with self.ranks.raise_together():
             found = self._read(n, width)
         self._check_all_see_the_same(found)
@@ -70,7 +70,7 @@ class Checkpoint:
         return state
 
     def _read(self, n: int, width: int) -> tuple[State, int] | None:
-        """The state as this process sees it, and the checksum of all codes. Sends no message."""
+        """The state as this process reads it, and the checksum of all codes. Does not communicate."""
         path = self.folder / "state.dish"
         if not path.exists():
             return None
@@ -81,11 +81,11 @@ class Checkpoint:
             raise DataFileError(f"{error}. Remove {self.folder} to start over") from None
         if kind != self.KIND or content.get("fingerprint") != self.fingerprint:
             raise DataFileError(
-                f"checkpoint {self.folder} is of a fit with other parameters or labels: remove it, or name another"
+                f"checkpoint {self.folder} is of a fit with other parameters or labels: remove it, or use another"
             )
         if codes.shape != (self.n, width) or codes.dtype != np.uint8:
             raise DataFileError(
-                f"checkpoint {self.folder}: its codes are not of {self.n:,} rows. Remove it to start over"
+                f"checkpoint {self.folder}: its codes are not those of {self.n:,} rows. Remove it to start over"
             )
         mine = np.array(codes[self.start : self.start + n])
         try:
@@ -100,11 +100,11 @@ class Checkpoint:
             return state, int(content["checksum"])
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise DataFileError(
-                f"checkpoint {self.folder}: its parts do not fit each other ({error}). Remove it to start over"
+                f"checkpoint {self.folder}: its arrays do not match ({error}). Remove it to start over"
             ) from None
 
     def _check_all_see_the_same(self, found: tuple[State, int] | None) -> None:
-        """Refuse, on all processes, a folder in which they see different states."""
+        """Raise an error in all processes if they read different states."""
         iterations = -1 if found is None else len(found[0].objective)
         seen = self.ranks.gather(torch.tensor([float(iterations)])).flatten().long().tolist()
         if len(set(seen)) == 1:
@@ -113,8 +113,8 @@ class Checkpoint:
             f"{'none' if t < 0 else f'one of {t} iterations'} (process {i})" for i, t in enumerate(seen)
         )
         raise DataFileError(
-            f"checkpoint {self.folder}: the processes see different states: {which}. All of them need the same "
-            "folder, on storage they share"
+            f"checkpoint {self.folder}: the processes read different states: {which}. All of them need the same "
+            "folder, on shared storage"
         )
 
     def save(self, state: State) -> None:
@@ -147,7 +147,7 @@ class Checkpoint:
                         old.unlink()
 
     def remove(self) -> None:
-        """The fit is done: its files go, and the folder with them."""
+        """Remove the files of the checkpoint, and the folder if it is empty then."""
         if self.ranks.first and (self.folder / self.MARK).exists():
             for file in (*self._written(), self.folder / "state.dish", self.folder / self.MARK):
                 file.unlink(missing_ok=True)
@@ -162,7 +162,7 @@ class Checkpoint:
 
 
 def checksum(rows: NDArray[np.integer[Any]], first: int, ranks: Ranks) -> int:
-    """A number for rows of small whole numbers (n,) or (n, k) that does not depend on how they are shared out."""
+    """A checksum of integer rows (n,) or (n, k). It does not depend on how the processes share the rows."""
     rows = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore"):
         each = np.zeros(len(rows), np.uint64)

@@ -1,4 +1,4 @@
-"""The folder of prepared data, downloads, and arrays written whole."""
+"""The cache folder for prepared data, and downloads into it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dish.progress import progress
 
 
 def cache_folder(cache: StrPath | None = None) -> Path:
-    """Where prepared data is kept: ``cache``, else $DISH_CACHE, else dish/ in the user's cache folder."""
+    """The cache folder: ``cache`` if given, else $DISH_CACHE, else dish/ in the user's cache folder."""
     if cache is None:
         cache = os.environ.get("DISH_CACHE") or None
     if cache is None:
@@ -27,7 +27,7 @@ def cache_folder(cache: StrPath | None = None) -> Path:
 
 
 def download(url: str, known_hash: str, size: int, folder: Path, timeout: float) -> Path:
-    """Fetch ``url`` into a folder, with its checksum, retrying twice: the file, or a DownloadError."""
+    """Download a file and verify its checksum: its path. Failed downloads are retried twice, then a DownloadError."""
     try:
         import pooch
     except ImportError:
@@ -38,31 +38,31 @@ def download(url: str, known_hash: str, size: int, folder: Path, timeout: float)
     with progress(f"downloading {name}", size) as step:
         try:
             fetched = files.fetch(name, downloader=pooch.HTTPDownloader(timeout=timeout, progressbar=_Bar(step)))
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
+        except (OSError, ValueError) as error:  # errors of requests are OSErrors, a wrong checksum is a ValueError
             raise DownloadError(f"{url}: {error}") from error
     return Path(fetched)
 
 
 class _Bar:
-    """Steps of a download, as pooch tells them."""
+    """A progress bar with the interface that pooch expects."""
 
     def __init__(self, step: Callable[[int], None]) -> None:
         self.total, self._step = 0, step
 
     def update(self, n: int) -> None:
-        """So many bytes more."""
+        """Advance by n bytes."""
         self._step(n)
 
     def reset(self) -> None:
-        """The download is complete; pooch counts it once more after this."""
+        """End the bar: pooch calls ``update`` with all bytes again after this."""
         self._step = lambda n: None
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""
 
 
 def save_npy(path: Path, array: NDArray[Any]) -> None:
-    """Write a .npy file whole or not at all, its folder with it."""
+    """Write a .npy file atomically; its folder is made if it does not exist."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Features of files, kept in one SQLite file: what is known stays known, whatever stops the work half-way."""
+"""A cache of the features of image files, in one SQLite file: interrupted work resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS rows (name TEXT PRIMARY KEY, size INTEGER, changed INTEGER, problem TEXT, features BLOB);
 CREATE TABLE IF NOT EXISTS about (maker TEXT);
 """
-NET = "efficientnet_lite0"  # whose features of photos are kept
+NET = "efficientnet_lite0"  # the network that computes the features of photos
 
 Features = NDArray[np.float32]
 
 
 class Stamp(NamedTuple):
-    """What tells whether a file has changed."""
+    """Size and modification time of a file: if they are equal, the file has not changed."""
 
     size: int
     changed: int  # nanoseconds
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Of a file as it is now."""
+        """The stamp of a file now."""
         about = path.stat()
         return cls(about.st_size, about.st_mtime_ns)
 
 
 class FeatureCache:
-    """Rows by the name of their file. ``maker`` says what computed them: another maker's rows are dropped."""
+    """Features by file name. ``maker`` identifies the network and its settings; rows of another one are deleted."""
 
     def __init__(self, path: Path, maker: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class FeatureCache:
                     self._base.execute("INSERT INTO about VALUES (?)", (maker,))
         except sqlite3.Error as error:
             raise DataFileError(
-                f"{path} cannot be used ({error}): remove it, and the features are recomputed"
+                f"the feature cache {path} cannot be used ({error}): remove it, and the features are computed again"
             ) from None
 
     def __enter__(self) -> Self:
@@ -60,27 +60,27 @@ class FeatureCache:
         self._base.close()
 
     def stamps(self) -> dict[str, Stamp]:
-        """Every name that is known, with the stamp its file had."""
+        """The stamps of all files in the cache, by name."""
         return {name: Stamp(*rest) for name, *rest in self._base.execute("SELECT name, size, changed FROM rows")}
 
     def problems(self) -> dict[str, str]:
-        """Files that could not be read, and why."""
+        """The files that could not be read, and the reasons."""
         return dict(self._base.execute("SELECT name, problem FROM rows WHERE problem IS NOT NULL"))
 
     def put(self, stamps: Mapping[str, Stamp], rows: Mapping[str, Features], problems: Mapping[str, str]) -> None:
-        """Keep features of some files, or what is wrong with them. On return they are on the disk."""
+        """Store the features of some files, or the reasons why they cannot be read. Committed on return."""
         made: list[Any] = [(n, *stamps[n], None, row.astype(np.float32).tobytes()) for n, row in rows.items()]
         bad: list[Any] = [(n, *stamps[n], problem, None) for n, problem in problems.items()]
         with self._base:
             self._base.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", made + bad)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop files that are gone."""
+        """Delete the entries of some files."""
         with self._base:
             self._base.executemany("DELETE FROM rows WHERE name = ?", [(name,) for name in names])
 
     def read(self, names: Sequence[str]) -> Features:
-        """Features (n, d) of files that are known and sound, in this order."""
+        """The features (n, d) of files, in the given order. They must all be in the cache, without problems."""
         found = dict(self._base.execute("SELECT name, features FROM rows WHERE features IS NOT NULL"))
         rows = [np.frombuffer(found[name], np.float32) for name in names]
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -1,11 +1,13 @@
-"""Images in: files, arrays, torch Datasets and folders → uint8 (n, H, W, 3), with a stated rule for odd ones.
+"""Read images from files, folders, arrays and torch Datasets as uint8 (n, H, W, 3).
 
-``decode`` is the only decoder: training, encoding and serving all see the pixels it gives. Grey becomes RGB,
-transparent parts become white, 16 bits are scaled down to 8, CMYK and palettes are converted, EXIF rotation is
-applied, and a given size means the middle square, resized (a JPEG far larger than that is unpacked at a fraction of
-its size, which is many times faster). HEIC and AVIF are read where Pillow or a plug-in of it can. What cannot be read
-(truncated, empty, no image, more than ``MAX_PIXELS``) is skipped with a warning that names it; a folder in which a
-whole class, or more than half of the files, cannot be read is refused, and so is such a file that was given by name.
+``decode`` is the only decoder, so training, encoding and serving see the same pixels. It converts grey, CMYK and
+palette images to RGB, makes transparent pixels white, scales 16 bits to 8, and applies the EXIF rotation. With a
+size, it cuts out the central square and resizes it; a much larger JPEG is decoded at a fraction of its size, which is
+many times faster. HEIC and AVIF need a plug-in for Pillow, or a Pillow that reads them.
+
+A file that cannot be read (truncated, empty, not an image, more than ``MAX_PIXELS``) is skipped with a warning if it
+comes from a folder, and an error if it was given by name. A folder is refused if no image of some label can be read,
+or more than half of all images cannot.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import io
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,15 +31,10 @@ from dish.progress import progress
 
 MAX_PIXELS = 50_000_000
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-PLUGGED = {".heic": "pillow-heif", ".heif": "pillow-heif", ".avif": "pillow-avif-plugin"}  # suffix → who reads it
-DRAFT = 2  # a JPEG is unpacked at no less than so many times the side that is wanted
+PLUGGED = {".heic": "pillow-heif", ".heif": "pillow-heif", ".avif": "pillow-avif-plugin"}  # suffix → its plug-in
+DRAFT = 2  # a JPEG is decoded at no less than this multiple of the wanted side
 
 Pixels = NDArray[np.uint8]
-
-
-def read_image(source: Any, size: int | None = None, name: str = "") -> Pixels:
-    """One image, (H, W, 3), by ``decode`` and its default limit."""
-    return decode(source, size, name=name)
 
 
 def decode(
@@ -48,45 +45,32 @@ def decode(
     formats: Sequence[str] | None = None,
     name: str = "",
 ) -> Pixels:
-    """One image, uint8 (H, W, 3), from a path, bytes or a binary stream.
+    """Read one image, uint8 (H, W, 3), from a path, bytes or a binary stream. Thread-safe.
 
-    Whoever turns a picture into a code calls this with the same ``size`` (``hasher.image_side``), so that an uploaded
-    photo gets exactly the code that ``dish encode`` gives the file. It changes no state of the process, and may run
-    in any number of threads.
+    All code that encodes images calls this with the same ``size`` (``hasher.image_side``), so that an uploaded photo
+    gets the same code as the file does from ``dish encode``.
 
     Parameters
     ----------
     source : path, bytes or binary stream
-        The file.
+        The image file.
     size : int or None
-        Side of the square that the image is cut to (its middle) and resized to; None leaves it as it is.
+        Cut out the central square and resize it to this side. None: keep the image as it is.
     max_pixels : int
-        Larger images raise ``TooManyPixels``, before they are unpacked.
+        Larger images raise ``TooManyPixels`` before they are decoded.
     formats : sequence of str or None
-        Pillow's names of the formats to read, such as ("PNG", "JPEG"); None is all it knows.
+        Pillow's names of the formats to accept, such as ("PNG", "JPEG"). None: all that Pillow reads.
     name : str
-        What errors call the image; the path by default.
+        The name of the image in errors. Default: the path.
     """
     Image, ImageOps = _pillow()
-    data = isinstance(source, bytes | bytearray | memoryview)
-    name = name or ("image" if data else str(source))
-    try:
-        with Image.open(io.BytesIO(source) if data else source, formats=formats) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise TooManyPixels(f"{name}: {width}×{height} is more than {max_pixels:,} pixels")
-            if size is not None:
-                image.draft(None, (DRAFT * size, DRAFT * size))  # of a JPEG only
-            image = _rgb(ImageOps.exif_transpose(image))
-            if size is not None:
-                image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-            return np.array(image, np.uint8)
-    except ImageError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the latter under -W error
-        raise TooManyPixels(f"{name}: more than {max_pixels:,} pixels ({type(error).__name__}: {error})") from None
-    except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-        raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
+    with _opened(source, max_pixels, formats, name) as image:
+        if size is not None:
+            image.draft(None, (DRAFT * size, DRAFT * size))  # has an effect on JPEGs only
+        image = _rgb(ImageOps.exif_transpose(image))
+        if size is not None:
+            image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+        return np.array(image, np.uint8)
 
 
 def is_readable(path: Path) -> bool:
@@ -99,40 +83,51 @@ def is_readable(path: Path) -> bool:
 
 
 def shrunk(source: bytes, side: int, max_pixels: int = MAX_PIXELS) -> bytes:
-    """An image file made no larger than ``side`` × ``side``, as JPEG; its shape stays."""
-    Image, ImageOps = _pillow()
-    try:
-        with Image.open(io.BytesIO(source)) as image:
-            if image.width * image.height > max_pixels:
-                raise TooManyPixels(f"{image.width}×{image.height} is more than {max_pixels:,} pixels")
-            image.draft(None, (side, side))
-            small = _rgb(ImageOps.exif_transpose(image))
-            small.thumbnail((side, side))
-            file = io.BytesIO()
-            small.save(file, "JPEG", quality=82, optimize=True)
-            return file.getvalue()
-    except ImageError:
-        raise
-    except Exception as error:  # as in decode
-        raise ImageError(f"not a readable image ({type(error).__name__}: {error})") from None
+    """An image file scaled down to at most ``side`` × ``side``, as JPEG. The aspect ratio is kept."""
+    _, ImageOps = _pillow()
+    with _opened(source, max_pixels) as image:
+        image.draft(None, (side, side))
+        small = _rgb(ImageOps.exif_transpose(image))
+        small.thumbnail((side, side))
+        file = io.BytesIO()
+        small.save(file, "JPEG", quality=82, optimize=True)
+        return file.getvalue()
 
 
 def kind_of(source: bytes) -> str:
     """Pillow's name of a file's format, such as "JPEG"."""
+    with _opened(source, max_pixels=None) as image:
+        return str(image.format)
+
+
+@contextmanager
+def _opened(
+    source: Any, max_pixels: int | None, formats: Sequence[str] | None = None, name: str = ""
+) -> Iterator[Any]:
+    """The image as Pillow opens it. Whatever goes wrong in the block becomes an ImageError."""
     Image, _ = _pillow()
+    in_memory = isinstance(source, bytes | bytearray | memoryview)
+    name = name or ("image" if in_memory else str(source))
     try:
-        with Image.open(io.BytesIO(source)) as image:
-            return str(image.format)
-    except Exception as error:  # as in decode
-        raise ImageError(f"not a readable image ({type(error).__name__}: {error})") from None
+        with Image.open(io.BytesIO(source) if in_memory else source, formats=formats) as image:
+            width, height = image.size
+            if max_pixels is not None and width * height > max_pixels:
+                raise TooManyPixels(f"{name}: {width}×{height} is more than {max_pixels:,} pixels")
+            yield image
+    except ImageError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the latter under -W error
+        raise TooManyPixels(f"{name}: too many pixels ({type(error).__name__}: {error})") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+        raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
 
 
 def _rgb(image: Any) -> Any:
-    """Any mode as RGB; what is transparent becomes white."""
+    """Convert an image of any mode to RGB. Transparent pixels become white."""
     Image, _ = _pillow()
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more: down to 8
+    if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more
         return Image.fromarray(_eight_bits(image)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -142,7 +137,7 @@ def _rgb(image: Any) -> Any:
 
 
 def _eight_bits(image: Any) -> Pixels:
-    """Grey values of 16 bits or more, or floats, scaled to 0 … 255; what counts as transparent becomes white."""
+    """Grey values of 16 bits or more, or floats, scaled to 0 … 255. Transparent pixels become white."""
     values = np.nan_to_num(np.asarray(image, np.float64))
     deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
     top = 65535.0 if deep else 255.0
@@ -153,7 +148,7 @@ def _eight_bits(image: Any) -> Pixels:
 
 @cache
 def _pillow() -> tuple[Any, Any]:
-    """Pillow's modules, with the plug-ins that are installed."""
+    """Pillow's modules Image and ImageOps, with the installed plug-ins registered."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
@@ -167,26 +162,26 @@ def _pillow() -> tuple[Any, Any]:
 
 @cache
 def suffixes() -> frozenset[str]:
-    """Suffixes of the image files that can be read here."""
+    """The suffixes of image files that can be read with the installed plug-ins."""
     Image, _ = _pillow()
     Image.init()
     return frozenset(SUFFIXES | {s for s in PLUGGED if Image.EXTENSION.get(s) in Image.OPEN})
 
 
 def can_read(kind: str) -> bool:
-    """Whether Pillow, as it is here, reads a format of that name."""
+    """Whether the installed Pillow reads a format, by Pillow's name for it."""
     Image, _ = _pillow()
     Image.init()
     return kind in Image.OPEN
 
 
 def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
-    """Image files of a folder with a sub-folder per label, and their labels; sorted, so always in the same order."""
+    """The image files of a folder with one sub-folder per label, sorted, and their labels."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of images at {folder}")
+        raise FileNotFoundError(f"there is no folder of images {folder}")
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not classes:
-        raise InputError(f"{folder} has no sub-folders: put the images of each label into a folder of its name")
+        raise InputError(f"{folder} has no sub-folders: put the images of each label into a sub-folder with its name")
     paths, labels = [], []
     for c in classes:
         files = image_files(c)
@@ -196,15 +191,15 @@ def labelled_paths(folder: Path) -> tuple[list[Path], list[str]]:
         labels += [c.name] * len(files)
     if loose := [p.name for p in folder.iterdir() if _is_image(p)]:
         warnings.warn(
-            f"images in {folder} itself are left out ({len(loose)}: {min(loose)}, …): they lie in no sub-folder, so "
-            "they have no label; move them into one, or into a folder without sub-folders to encode them",
+            f"{len(loose)} images directly in {folder} are left out ({min(loose)}, …): they have no label, since "
+            "they are in no sub-folder. To encode them, move them to a folder without sub-folders",
             stacklevel=4,
         )
     return paths, labels
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Image files below a folder, by their suffix."""
+    """The image files in a folder and its sub-folders, sorted."""
     return sorted(p for p in folder.rglob("*") if _is_image(p))
 
 
@@ -213,14 +208,14 @@ def _is_image(path: Path) -> bool:
 
 
 def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]:
-    """Images (k, size, size, 3) of the readable files, and which files those are."""
+    """The images (k, size, size, 3) that can be read, and the indices of their files."""
     pixels = np.empty((len(paths), size, size, 3), np.uint8)
     kept: list[int] = []
     problems: list[str] = []
     with progress("reading images", len(paths)) as step:
         for i, path in enumerate(paths):
             try:
-                pixels[len(kept)] = read_image(path, size)
+                pixels[len(kept)] = decode(path, size)
                 kept.append(i)
             except ImageError as error:
                 problems.append(str(error))
@@ -236,13 +231,13 @@ def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]
 
 
 def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
-    """Rows and labels of whatever was given: folders, image files and Datasets are read, the rest is left."""
+    """X and y as arrays if X is a folder, image files or a Dataset; anything else is returned unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_folder(Path(X), y, size or 224)[:2]
     if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
         return _listed([Path(path) for path in X], size or 224), y
     if hasattr(X, "dataset") and hasattr(X, "batch_size"):
-        raise InputError("X is a DataLoader: give the Dataset in it (X.dataset); batches are made here")
+        raise InputError("X is a DataLoader: pass its Dataset, X.dataset")
     if (
         hasattr(X, "__getitem__")
         and hasattr(X, "__len__")
@@ -256,33 +251,33 @@ def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
 
 
 def _listed(paths: list[Path], size: int) -> Pixels:
-    """Images of files that were named one by one: all of them, since codes go with paths."""
+    """The images of a list of files. None is skipped, so that row i is file i."""
     if missing := [path for path in paths if not path.is_file()]:
-        raise FileNotFoundError(f"X: {len(missing)} of {len(paths)} files are not there: {missing[0]}, …")
+        raise FileNotFoundError(f"X: {len(missing)} of {len(paths)} files do not exist: {missing[0]}, …")
     pixels = np.empty((len(paths), size, size, 3), np.uint8)
     with progress("reading images", len(paths)) as step:
         for i, path in enumerate(paths):
-            pixels[i] = read_image(path, size)
+            pixels[i] = decode(path, size)
             step(1)
     return pixels
 
 
 def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
-    """Images of a folder, their labels (``y``, or the sub-folders' names) and names (``_names``); or of one file."""
+    """The images of a folder or one file, their labels (``y``, or the names of the sub-folders) and names."""
     if folder.is_file():
-        return read_image(folder, size)[None], y, [folder.stem]
+        return decode(folder, size)[None], y, [folder.stem]
     if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
         paths, labels = labelled_paths(folder)
     else:  # images without labels, to encode
         paths, labels = image_files(folder), []
         if not paths:
-            raise InputError(f"the folder {folder} has no images, nor shards (.npy, .npz, .parquet)")
+            raise InputError(f"the folder {folder} has no images and no shards (.npy, .npz, .parquet)")
     if y is not None and np.shape(y)[0] != len(paths):
         raise InputError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
     names = _names([paths[i].relative_to(folder) for i in kept])
     if y is not None:
-        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # labels go with skipped images
+        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # without those of skipped images
     if not labels:
         return pixels, None, names
     found = np.array(labels)[kept]
@@ -293,14 +288,14 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """Paths without their suffix, which stays where two would have the same name."""
+    """Paths without their suffix, unless two would have the same name."""
     short = [path.with_suffix("").as_posix() for path in paths]
     times = Counter(short)
     return [name if times[name] == 1 else path.as_posix() for name, path in zip(short, paths, strict=True)]
 
 
 def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
-    """All items of a map-style Dataset: (image, label), or images alone."""
+    """The images and labels of a map-style Dataset, whose items are (image, label) or images."""
     rows, labels = [], []
     for i in range(len(data)):
         item = data[i]
@@ -308,7 +303,7 @@ def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
         rows.append(_item(image, i))
         labels.append(label)
     if not rows:
-        raise InputError("X: the Dataset is empty (0 samples)")
+        raise InputError("X: the Dataset has 0 samples")
     shapes = {r.shape for r in rows}
     if len(shapes) > 1:
         raise InputError(f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size")
@@ -318,47 +313,45 @@ def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _item(image: Any, i: int) -> NDArray[Any]:
-    """A Dataset's image as (H, W, 3) uint8, or a vector; tensors may be (3, H, W), floats 0 … 1."""
+    """An item of a Dataset as (H, W, 3) uint8, or a vector. Tensors may be (3, H, W); floats must be in 0 … 1."""
     try:
         a: NDArray[Any] = image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
-    except ValueError:  # an image and more than a label
+    except ValueError:  # a tuple of an image and several other things
         a = np.asarray(None)
     if a.ndim == 0 or a.dtype.kind not in "uifb":
         raise InputError(
-            f"X[{i}]: the Dataset must give an image, or (image, label), an image being an array, a tensor or one of "
-            f"Pillow's; it gives a {type(image).__name__}"
+            f"X[{i}]: items of a Dataset must be images (arrays, tensors or Pillow images) or (image, label); got a "
+            f"{type(image).__name__}"
         )
     if a.ndim == 3 and a.shape[0] in (1, 3) and a.shape[2] not in (1, 3):
         a = a.transpose(1, 2, 0)
     if a.ndim > 1 and a.dtype.kind == "f":
         if a.min(initial=0) < 0 or a.max(initial=0) > 1:
-            raise InputError(
-                f"X[{i}]: images of floats must lie in 0 … 1 (not normalised); got {a.min()} … {a.max()}"
-            )
+            raise InputError(f"X[{i}]: images of floats must be in 0 … 1 (not normalised); got {a.min()} … {a.max()}")
         a = (255 * a).round().astype(np.uint8)
     return check_images(a[None])[0] if a.ndim > 1 else a
 
 
 def looks_like_images(X: Any) -> bool:
-    """Whether this is meant as images: an array of three or four axes, or a list of (H, W, 3); not row blocks."""
+    """Whether X holds images, not row blocks: an array with three or four axes, or a list of (H, W, 3)."""
     if isinstance(X, list | tuple):
         return len(X) > 0 and np.ndim(X[0]) == 3
     return getattr(X, "ndim", 2) in (3, 4)
 
 
 def check_images(X: Any) -> Pixels:
-    """Images as uint8 (n, H, W, 3); grey ones (n, H, W) or (n, H, W, 1) get three equal channels."""
+    """Images as uint8 (n, H, W, 3). Grey images, (n, H, W) or (n, H, W, 1), get three equal channels."""
     if isinstance(X, list | tuple) and len({np.shape(image) for image in X}) > 1:
         raise InputError("X: the images differ in size: resize them to one size")
     a = np.asarray(X)
     if a.ndim == 3 and a.dtype == np.uint8 and a.shape[2] == 3 and min(a.shape[:2]) >= 4:
-        raise InputError(f"X of shape {a.shape} is one image: give X[None], images of shape (n, H, W, 3)")
+        raise InputError(f"X of shape {a.shape} is one image: pass X[None], images of shape (n, H, W, 3)")
     if a.ndim == 3:
         a = a[..., None]
     if a.ndim != 4 or a.shape[3] not in (1, 3) or a.dtype != np.uint8:
         raise InputError(f"X must be images, uint8 of shape (n, H, W, 3); got {a.dtype} of shape {np.shape(X)}")
     if len(a) == 0:
-        raise InputError("X has 0 samples: no images were given")
+        raise InputError("X has 0 samples")
     if min(a.shape[1:3]) < 4:
-        raise InputError(f"X: images of {a.shape[1]}×{a.shape[2]} are too small, 4×4 is the least")
+        raise InputError(f"X: images of {a.shape[1]}×{a.shape[2]} are too small; the minimum is 4×4")
     return np.ascontiguousarray(np.broadcast_to(a, (*a.shape[:3], 3)))

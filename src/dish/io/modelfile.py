@@ -1,7 +1,7 @@
-"""Versioned, pickle-free model files, written whole or not at all.
+"""Model files: versioned, without pickle, written atomically.
 
-A file is a safetensors container: named arrays, and a header that holds the format's version, the class of
-the hasher, its parameters as JSON and a checksum of the arrays.
+A model file is a safetensors container. It holds named arrays and a header with the version of the format, the class
+of the hasher, its parameters as JSON and a checksum.
 """
 
 from __future__ import annotations
@@ -30,28 +30,23 @@ VERSION = 1
 DTYPES = {
     **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint", "float") for bits in (16, 32, 64)},
     **{"int8": "I8", "uint8": "U8", "bool": "BOOL"},
-}  # NumPy's name → the container's
+}  # NumPy's name → safetensors' name
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def save(path: str | os.PathLike[str], kind: str, params: dict[str, Any], arrays: Arrays) -> None:
-    """Write a model: its class name, its parameters (JSON values) and its arrays, without a copy of them."""
+    """Write a model file: the class name, the parameters (JSON values) and the arrays."""
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-    header = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "kind": kind,
-        "params": json.dumps(params),
-    }
+    header = {"format": FORMAT, "version": str(VERSION), "kind": kind, "params": json.dumps(params)}
     header["sha256"] = _checksum(header, arrays)
     write_atomically(path, _pieces(header, arrays))
 
 
 def _pieces(header: dict[str, str], arrays: Arrays) -> Iterator[Any]:
-    """The safetensors container piece by piece: length of the head, head as JSON, arrays."""
+    """The parts of the safetensors container: length of the head, head as JSON, arrays. Arrays are not copied."""
     head: dict[str, Any] = {"__metadata__": header}
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # wide ones first: all stay aligned
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # wide types first: all stay aligned
     end = 0
     for name in names:
         a = arrays[name]
@@ -67,16 +62,16 @@ def _pieces(header: dict[str, str], arrays: Arrays) -> Iterator[Any]:
 def read(
     path: str | os.PathLike[str], *, mmap: bool = False, verify: bool = True
 ) -> tuple[str, dict[str, Any], Arrays]:
-    """Read a model file: (class name, parameters, arrays).
+    """Read a model file: its class name, parameters and arrays.
 
-    With ``mmap`` the arrays are mapped, not read; writing to them leaves the file as it is. ``verify=False`` leaves
-    the checksum unchecked: checking it reads all of the file once.
+    ``mmap=True`` maps the arrays copy-on-write instead of reading them. ``verify=False`` skips the checksum, which
+    takes one pass over the file.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"no model file at {path}")
+        raise FileNotFoundError(f"there is no model file {path}")
     if path.is_dir():
         raise ModelFileError(f"{path} is a folder, not a model file")
     try:
@@ -86,25 +81,18 @@ def read(
                 raise ModelFileError(f"{path} is a safetensors file, but not a dish model")
             if int(header["version"]) > VERSION:
                 raise ModelFileError(
-                    f"{path} has format version {header['version']}; this dish reads up to {VERSION}: upgrade it"
+                    f"{path} has format version {header['version']}, but this dish reads up to {VERSION}: upgrade it"
                 )
-            names = list(file.keys())  # the file's length fits its head, or safe_open had failed
+            names = list(file.keys())  # safe_open has checked the length of the file
             arrays = _mapped(path) if mmap else {name: file.get_tensor(name) for name in names}
         params = json.loads(header["params"])
         kind = header["kind"]
         if not isinstance(params, dict):
-            raise InputError("its parameters are no JSON object")
+            raise TypeError("its parameters are not a JSON object")
     except ModelFileError:
         raise
-    except (
-        SafetensorError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,  # a type that NumPy does not have, such as float8
-        OverflowError,
-        RecursionError,
+    except (  # NumPy lacks some types, such as float8: AttributeError
+        *(SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
     ) as error:
         raise ModelFileError(f"{path} is not a dish model, or is damaged ({error})") from None
     if verify and _checksum(header, arrays) != header.get("sha256"):
@@ -121,7 +109,7 @@ def _mapped(path: Path) -> Arrays:
     for name, entry in head.items():
         if name != "__metadata__":
             start, shape, kind = 8 + length + entry["data_offsets"][0], tuple(entry["shape"]), kinds[entry["dtype"]]
-            empty = 0 in shape  # mmap cannot map zero bytes
+            empty = 0 in shape  # zero bytes cannot be mapped
             arrays[name] = np.empty(shape, kind) if empty else np.memmap(path, kind, "c", start, shape)
     return arrays
 
@@ -142,11 +130,11 @@ def _update(digest: Any, name: str, a: NDArray[Any]) -> None:
     digest.update(_raw(np.ascontiguousarray(a)))
 
 
-# --- Fingerprints: which model made these codes? ------------------------------------------------------------
+# --- Fingerprints: which model computed these codes? --------------------------------------------------------------
 
 
 def fingerprint(kind: str, content: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that stand for a class, its named arrays and its JSON values; the same everywhere."""
+    """A hash of a class name, named arrays and JSON values: 16 hexadecimal digits, the same on every machine."""
     digest = hashlib.sha256(kind.encode())
     for name in sorted(content):
         value = content[name]
@@ -158,29 +146,27 @@ def fingerprint(kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """A number of NumPy's, or the name of a function."""
+    """A NumPy number as a Python number, a function as its name."""
     return value.item() if isinstance(value, np.generic) else f"{value.__module__}.{value.__qualname__}"
 
 
 def check_fingerprint(name: str, value: Any) -> str | None:
-    """A fingerprint as ``Hasher.fingerprint_`` gives it, or None for an unknown model; else an error."""
+    """Return a fingerprint (``Hasher.fingerprint_``), or None for an unknown model; anything else is an error."""
     if value is not None and not (isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value)):
-        raise InputError(f"{name} must be a model's fingerprint_ (16 hexadecimal digits) or None, got {value!r}")
+        raise InputError(f"{name} must be the fingerprint_ of a model (16 hexadecimal digits) or None, got {value!r}")
     return value
 
 
 def check_same_model(known: str | None, given: str | None, where: str, what: str) -> None:
-    """Refuse to bring together codes of two models: ``where`` holds those of ``known``, ``what`` is ``given``.
+    """Raise ModelMismatchError if two models differ: ``known`` of the codes in ``where``, ``given`` of ``what``.
 
-    Where either is None, of unknown origin, nothing is checked, and the log says so.
+    If either is None, the model is unknown. Nothing is checked then, and a message is logged.
     """
     if known is None or given is None:
         unknown = where if known is None else what
-        log.info(
-            "%s does not say which model its codes are of: whether %s and %s fit is not checked", unknown, where, what
-        )
+        log.info("the model of %s is unknown: whether %s and %s match is not checked", unknown, where, what)
     elif known != given:
         raise ModelMismatchError(
             f"{where} holds codes of the model {known}, but {what} is of the model {given}: their codes cannot be "
-            "compared. Use the model that the codes were made with, or encode the rows again with the other one"
+            "compared. Use the same model for both, or encode the rows again"
         )
