@@ -1,4 +1,4 @@
-"""Labels: what was given is kept apart, or refused with a reason; what counts as missing."""
+"""Labels: different labels stay different or are refused; what counts as missing."""
 
 import re
 from datetime import date
@@ -15,12 +15,12 @@ NAT = np.datetime64("NaT")
 
 
 def named(values):
-    """A name that is the same in every process: no addresses."""
+    """A test id that is the same in every process: without addresses."""
     return re.sub(r" at 0x\w+", "", str(values))
 
 
 class NAType:
-    """As pandas' NA: comparisons give neither True nor False."""
+    """Like pandas' NA: comparisons are neither True nor False."""
 
     def __ne__(self, other):
         return self
@@ -46,11 +46,11 @@ class NAType:
         ([], []),
     ],
 )
-def test_missing_is_none_nan_nat_or_na(values, expected):
+def test_missing_labels_are_none_nan_nat_and_na(values, expected):
     assert is_missing(values).tolist() == expected
 
 
-def test_missing_of_pandas():
+def test_missing_labels_of_pandas():
     pd = pytest.importorskip("pandas")
     assert is_missing(pd.Series([1, None, 3], dtype="Int64")).tolist() == [False, True, False]
     assert is_missing([pd.NA, "a", pd.NaT]).tolist() == [True, False, True]
@@ -60,7 +60,7 @@ def test_missing_of_pandas():
 @pytest.mark.parametrize(
     "values", [[1, "1"], ["a\0", "a"], [True, 1], [2**63 + 1, -1], [1, 2.5], [b"a\0", b"a"], [None, np.inf, "x"]]
 )
-def test_a_list_keeps_its_values(values):
+def test_as_array_keeps_the_values_of_a_list(values):
     kept = as_array(values)
     assert [(type(v), v) for v in kept.tolist()] == [(type(v), v) for v in values]
 
@@ -82,7 +82,7 @@ def test_a_list_keeps_its_values(values):
     ],
     ids=named,
 )
-def test_classes_are_what_was_given(y):
+def test_classes_are_the_given_labels(y):
     codes, classes = encode_classes(y)
     given = as_array(y)
     assert [classes[c] == v for c, v in zip(codes, given, strict=True)] == [True] * len(given)
@@ -94,9 +94,9 @@ def test_classes_are_what_was_given(y):
     [
         ([1, "1", 1], "row 0 is a number .*row 1 is a string"),
         ([True, 1, 0], "row 0 is a truth value .*row 1 is a number"),
-        (np.array([1.0, True], object), "mixes kinds"),
-        (["a", b"a"], "mixes kinds"),
-        ([date(2020, 1, 1), "2020-01-01"], "mixes kinds"),
+        (np.array([1.0, True], object), "mixes types"),
+        (["a", b"a"], "mixes types"),
+        ([date(2020, 1, 1), "2020-01-01"], "mixes types"),
         (np.array([2.0**53, 1.0]), r"float64.*2\*\*53.*integers or strings"),
         (np.array([2.0**24, 1.0], np.float32), r"float32.*2\*\*24"),
         (np.array([2**53 + 1.0, 1], object), r"2\*\*53"),
@@ -107,7 +107,7 @@ def test_classes_are_what_was_given(y):
     ],
     ids=named,
 )
-def test_labels_that_would_merge_are_refused(y, message):
+def test_labels_that_could_merge_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
         encode_classes(y)
 
@@ -124,27 +124,27 @@ def test_labels_that_would_merge_are_refused(y, message):
     ],
     ids=named,
 )
-def test_missing_labels_are_refused_with_the_row_and_the_way_out(y):
+def test_missing_labels_are_refused(y):
     for learn in (encode_classes, from_labels):
-        with pytest.raises(ValueError, match=r"no label .*row 2 and 2 rows in all.*is_missing\(y\)"):
+        with pytest.raises(ValueError, match=r"no label .* in 2 rows, the first is row 2; .*is_missing\(y\)"):
             learn(y)
 
 
 @pytest.mark.parametrize(
     "y", [[0, 1, -1, 2], [3.0, 1.0, -1.0, 4.0], [0, 0, -1], np.array([5, 6, -1], object)], ids=named
 )
-def test_minus_one_is_not_made_a_class(y):
-    with pytest.raises(ValueError, match=r"y holds -1 \(first in row 2\).*!= -1.*class of its own"):
+def test_minus_one_as_the_mark_of_unlabelled_rows_is_refused(y):
+    with pytest.raises(ValueError, match=r"y holds -1 \(first in row 2\).*!= -1.*If -1 is a class"):
         encode_classes(y)
 
 
 @pytest.mark.parametrize("y", [[-1, 1, 1], [-2, -1, 0], [-1, -1], ["-1", "0", "1"], [-1.0, 1.0]], ids=named)
-def test_minus_one_among_negative_or_binary_labels_is_a_class(y):
+def test_minus_one_with_negative_or_binary_labels_is_a_class(y):
     codes, classes = encode_classes(y)
     assert classes[codes].tolist() == list(y)
 
 
-def test_numbers_are_dense_and_sorted():
+def test_class_indices_are_dense_and_sorted():
     for y in (
         np.array([7, 3, 7, 1000]),
         np.array([7, 3, 7, 10**12]),
@@ -157,7 +157,7 @@ def test_numbers_are_dense_and_sorted():
         assert classes.tolist() == sorted(classes.tolist())
 
 
-def test_lists_of_tags_are_label_sets(blobs):
+def test_lists_of_tags_become_a_label_matrix(blobs):
     from dish import DISH, metrics
     from dish.labels import is_tags, tag_matrix
 
@@ -165,7 +165,7 @@ def test_lists_of_tags_are_label_sets(blobs):
     tags = [["a"] if c == 0 else ["b", "c"] if c == 1 else ["c"] for c in y]
     (Y,) = tag_matrix(tags)
     assert Y.toarray()[[0, 40, 80]].tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
-    by_tags, by_matrix = (DISH(8, 20).fit(X, given) for given in (tags, Y))
+    by_tags, by_matrix = (DISH(8, n_anchors=20).fit(X, given) for given in (tags, Y))
     np.testing.assert_array_equal(by_tags.codes_, by_matrix.codes_)
     assert not is_tags([[0, 1], [1, 0]])
     assert not is_tags(["a", "b"])
@@ -175,8 +175,8 @@ def test_lists_of_tags_are_label_sets(blobs):
     assert metrics.mean_average_precision(codes[:2], some, codes, tags) == expected
 
 
-def test_an_empty_text_is_no_label():
-    with pytest.raises(ValueError, match=r'y holds the empty text "" .first in row 1., which is no label'):
+def test_the_empty_string_is_not_a_label():
+    with pytest.raises(ValueError, match=r'y holds the empty string "" .first in row 1., which is not a label'):
         encode_classes(["a", "", "b"])
     assert without_label(["a", "", None]).tolist() == [False, True, True]
     assert without_label(np.array(["a", ""])).tolist() == [False, True]

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import threadpoolctl
 import torch
 
 from dish import machine
+from dish.errors import InputError
 
 
 @pytest.fixture
@@ -161,3 +163,32 @@ def test_a_second_team_keeps_the_threads_of_torch_from_spinning(threads, policy,
     code = CALM.format(threads=threads)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(calm), str(threads)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (1000, 1000),
+        ("2GB", 2 * 10**9),
+        ("1.5 gib", 3 * 2**29),
+        ("100", 100),
+        ("7kb", 7000),
+        ("2G", 2 * 10**9),
+        (np.int64(5), 5),
+    ],
+)
+def test_memory_budgets(given, expected):
+    assert machine.memory_budget(given) == expected
+
+
+@pytest.mark.parametrize("given", ["2 apples", "GB", -3, 0, "-2GB", float("nan"), True, [1], ""])
+def test_bad_memory_budgets_are_refused(given):
+    with pytest.raises(InputError, match="memory_budget must be"):
+        machine.memory_budget(given)
+
+
+def test_the_default_budget_is_half_of_the_free_memory_shared_by_local_processes(monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 8000)
+    assert machine.memory_budget(None) == 4000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert machine.memory_budget(None) == 1000

@@ -1,4 +1,4 @@
-"""Writes that are whole or not there at all, and what killed ones leave behind."""
+"""Atomic writes, and what killed processes leave behind."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ import pytest
 from dish.io.atomic import replacing, write_atomically
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
+def test_missing_folders_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         write_atomically(tmp_path / "nowhere" / "m", b"")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     write_atomically(tmp_path / "m", b"old")
 
     def fail(*_):
@@ -27,7 +27,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     assert os.listdir(tmp_path) == ["m"]
 
 
-def test_links_and_permissions_survive(tmp_path):
+def test_links_and_permissions_are_kept(tmp_path):
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "real").chmod(0o600)
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -43,7 +43,7 @@ def test_a_pipe_is_not_replaced(tmp_path):
         write_atomically(tmp_path / "pipe", b"x")
 
 
-def test_a_folder_takes_its_place_whole(tmp_path):
+def test_a_folder_appears_only_when_it_is_complete(tmp_path):
     with replacing(tmp_path / "set", folder=True) as folder:
         (folder / "a").write_text("a")
         assert not (tmp_path / "set").exists()
@@ -59,18 +59,19 @@ def dead_process():
     return child.pid
 
 
-def test_what_dead_processes_left_is_removed_and_nothing_else(tmp_path):
+def test_only_leftovers_of_dead_processes_are_removed(tmp_path):
     dead = dead_process()
-    stale = [f".m.{dead}.0123abcd.tmp", f".m.{os.getpid()}.0123abcd.tmp"]  # the latter of an earlier us
+    ours = f".m.{os.getpid()}.0123abcd.tmp"  # left behind by an earlier process with our ID
+    stale = [f".m.{dead}.0123abcd.tmp", ours]
     kept = [f".m.{os.getppid()}.0123abcd.tmp", f".other.{dead}.0123abcd.tmp", f".m.{dead}.tmp", ".m.x.0123abcd.tmp"]
     for name in (*stale, *kept):
         (tmp_path / name).write_text("half")
     (tmp_path / f".m.{dead}.4567abcd.tmp").mkdir()
     (tmp_path / f".m.{dead}.4567abcd.tmp" / "part").write_text("half")
-    with replacing(tmp_path / "m") as ours:
-        write_atomically(tmp_path / "m", b"another thread's")
-        assert ours.exists()
-        ours.write_bytes(b"new")
+    with replacing(tmp_path / "m") as temporary:
+        write_atomically(tmp_path / "m", b"of another thread")
+        assert temporary.exists()
+        temporary.write_bytes(b"new")
     assert {*os.listdir(tmp_path)} == {"m", *kept}
     assert (tmp_path / "m").read_bytes() == b"new"
 
@@ -78,15 +79,15 @@ def test_what_dead_processes_left_is_removed_and_nothing_else(tmp_path):
 HOLDER = """
 import sys, time
 from dish.io import atomic
-atomic.os.getpid = lambda: int(sys.argv[2])  # as a process of another container would name it
+atomic.os.getpid = lambda: int(sys.argv[2])  # the process ID in another container
 with atomic.replacing(sys.argv[1]) as temporary:
     print(temporary, flush=True)
     time.sleep(60)
 """
 
 
-def test_a_writer_in_another_container_is_left_alone(tmp_path):
-    """Its process number means nothing here, but it holds a lock."""
+def test_files_of_a_writer_in_another_container_are_kept(tmp_path):
+    """Its process ID is unknown here, but it holds a lock."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path / "m"), str(dead_process())], stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Codes know their model, and codes of two models do not meet."""
+"""Notes about the model of codes, and codes of different models."""
 
 import logging
 
@@ -22,7 +22,7 @@ def codes_file(tmp_path):
     return tmp_path / "codes.npy"
 
 
-def test_encoded_files_name_their_model(tmp_path, digits):
+def test_encode_file_notes_the_model(tmp_path, digits):
     X, y, _, _ = digits
     hasher = DISH(n_bits=16, n_anchors=30).fit(X[:200], y[:200])
     hasher.save(tmp_path / "m.dish")
@@ -30,18 +30,18 @@ def test_encoded_files_name_their_model(tmp_path, digits):
     assert model_of(tmp_path / "codes.npy") == dish.load(tmp_path / "m.dish").fingerprint_
 
 
-def test_encoded_files_say_how_long_their_codes_are(tmp_path, digits, capsys, monkeypatch):
+def test_encode_file_notes_the_number_of_bits(tmp_path, digits, capsys, monkeypatch):
     X, y, _, _ = digits
     encode_file(DISH(n_bits=13, n_anchors=30).fit(X[:200], y[:200]), X, tmp_path / "codes.npy", ALONE)
     assert note_of(tmp_path / "codes.npy").n_bits(2) == 13
-    assert note_of(tmp_path / "codes.npy").n_bits(3) == 24  # not of codes as wide as these
+    assert note_of(tmp_path / "codes.npy").n_bits(3) == 24  # the note is about narrower codes
     assert note_of(tmp_path / "other.npy").n_bits(2) == 16
     code, _, _ = run(capsys, monkeypatch, "index", tmp_path / "codes.npy", "-o", tmp_path / "ix.dish")
     assert code == 0
     assert HammingIndex.load(tmp_path / "ix.dish").n_bits == 13
 
 
-def test_a_note_beside_other_codes_is_not_believed(codes_file, caplog):
+def test_a_note_about_other_codes_is_ignored(codes_file, caplog):
     note_model(codes_file, ONE)
     assert model_of(codes_file) == ONE
     codes = np.load(codes_file)
@@ -49,13 +49,13 @@ def test_a_note_beside_other_codes_is_not_believed(codes_file, caplog):
     np.save(codes_file, codes)
     with caplog.at_level(logging.INFO):
         assert model_of(codes_file) is None
-    assert "of other codes" in caplog.text
+    assert "about other codes" in caplog.text
 
 
-def test_no_note_and_a_damaged_one(codes_file, caplog):
+def test_missing_and_damaged_notes_are_ignored(codes_file, caplog):
     with caplog.at_level(logging.INFO):
         assert model_of(codes_file) is None
-    assert "not known" in caplog.text
+    assert "is unknown" in caplog.text
     note_model(codes_file, ONE)
     for text in ("", "[]", "{}", '{"model": 3, "codes": 4}', "null"):
         codes_file.with_name("codes.npy.model.json").write_text(text)
@@ -64,7 +64,7 @@ def test_no_note_and_a_damaged_one(codes_file, caplog):
         note_model(codes_file, "DISH")
 
 
-def test_an_index_keeps_its_model_and_refuses_another(tmp_path, caplog):
+def test_an_index_refuses_codes_of_another_model(tmp_path, caplog):
     ix = HammingIndex(64, model=ONE)
     ix.save(tmp_path / "ix.dish")
     loaded = HammingIndex.load(tmp_path / "ix.dish")

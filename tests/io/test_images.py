@@ -1,19 +1,21 @@
-"""Images of every kind, by the rules stated in dish.io.images."""
+"""Images from files, folders, arrays and Datasets."""
 
 import io
 import re
 import sys
 import threading
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dish import DeepDISH
 from dish.errors import ImageError, TooManyPixels
 from dish.io import images
-from dish.io.images import decode, read_image, with_labels
+from dish.io.images import check_images, decode, with_labels
 
 
 def save(path, mode, colour, size=(12, 8), **options):
@@ -46,7 +48,7 @@ def save(path, mode, colour, size=(12, 8), **options):
     ],
 )
 def test_every_mode_becomes_rgb(tmp_path, name, mode, colour, wanted):
-    pixels = read_image(save(tmp_path / name, mode, colour))
+    pixels = decode(save(tmp_path / name, mode, colour))
     assert pixels.shape == (8, 12, 3)
     assert pixels.dtype == np.uint8
     np.testing.assert_array_equal(pixels, np.broadcast_to(wanted, (8, 12, 3)))
@@ -57,13 +59,13 @@ def test_palettes_with_and_without_transparency(tmp_path):
     image.putpalette([0, 0, 0, 10, 200, 30])
     image.save(tmp_path / "a.png")
     image.save(tmp_path / "b.png", transparency=1)
-    assert (read_image(tmp_path / "a.png") == (10, 200, 30)).all()
-    assert (read_image(tmp_path / "b.png") == 255).all()
+    assert (decode(tmp_path / "a.png") == (10, 200, 30)).all()
+    assert (decode(tmp_path / "b.png") == 255).all()
 
 
 @pytest.mark.parametrize(("mode", "colour"), [("RGB", (10, 20, 30)), ("L", 40)])
-def test_a_colour_that_stands_for_transparent_becomes_white(tmp_path, mode, colour):
-    assert (read_image(save(tmp_path / "a.png", mode, colour, transparency=colour)) == 255).all()
+def test_a_transparent_colour_becomes_white(tmp_path, mode, colour):
+    assert (decode(save(tmp_path / "a.png", mode, colour, transparency=colour)) == 255).all()
 
 
 def test_exif_rotation_is_applied(tmp_path):
@@ -72,19 +74,27 @@ def test_exif_rotation_is_applied(tmp_path):
     half = np.zeros((8, 16, 3), np.uint8)
     half[:, :8] = 255  # left half white
     Image.fromarray(half).save(tmp_path / "a.jpg", exif=exif, quality=100)
-    pixels = read_image(tmp_path / "a.jpg")
+    pixels = decode(tmp_path / "a.jpg")
     assert pixels.shape == (16, 8, 3)
     assert pixels[:7].min() > 200  # now the upper one
     assert pixels[9:].max() < 50
 
 
-def test_the_middle_square_is_taken(tmp_path):
+def test_the_central_square_is_cut_out(tmp_path):
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, 10:20] = 255
     Image.fromarray(wide).save(tmp_path / "a.png")
-    pixels = read_image(tmp_path / "a.png", 10)
+    pixels = decode(tmp_path / "a.png", 10)
     assert pixels.shape == (10, 10, 3)
     assert (pixels == 255).all()
+
+
+@cache
+def white(width, height):
+    """A white PNG file with one bit per pixel."""
+    file = io.BytesIO()
+    Image.new("1", (width, height), 1).save(file, "PNG", compress_level=1)
+    return file.getvalue()
 
 
 def damaged(folder):
@@ -94,27 +104,27 @@ def damaged(folder):
     (folder / "cut.jpg").write_bytes((folder / "cut.jpg").read_bytes()[:900])
     (folder / "empty.png").write_bytes(b"")
     (folder / "text.png").write_text("no image at all")
-    save(folder / "huge.png", "1", 1, size=(images.MAX_PIXELS // 5000 + 1, 5000))
-    save(folder / "bomb.png", "1", 1, size=(20_000, 20_000))  # Pillow itself refuses that many
+    (folder / "huge.png").write_bytes(white(images.MAX_PIXELS // 5000 + 1, 5000))
+    (folder / "bomb.png").write_bytes(white(18_000, 10_000))  # Pillow itself refuses that many pixels
     return {
         "cut.jpg": "truncated",
         "empty.png": "cannot identify",
         "text.png": "cannot identify",
         "huge.png": "10001×5000 is more than 50,000,000 pixels",
-        "bomb.png": "DecompressionBomb",
+        "bomb.png": "too many pixels (DecompressionBomb",
     }
 
 
-def test_what_cannot_be_read_is_named_with_the_reason(tmp_path):
+def test_errors_name_the_file_and_the_reason(tmp_path):
     for name, reason in damaged(tmp_path).items():
         with pytest.raises(ImageError, match=f"{name}.*{re.escape(reason)}"):
-            read_image(tmp_path / name)
+            decode(tmp_path / name)
 
 
 # --- one decoder: a path, its bytes and a stream give the same pixels ---
 
 
-def odd_pictures(folder):
+def odd_images(folder):
     """Wide pictures whose decoding has a choice to make."""
     rng = np.random.default_rng(0)
     colours = rng.integers(256, size=(24, 40, 3), dtype=np.uint8)
@@ -134,8 +144,8 @@ def odd_pictures(folder):
 
 @pytest.mark.parametrize("size", [None, 16, 64])
 def test_a_path_its_bytes_and_a_stream_give_the_same_pixels(tmp_path, size):
-    for path in odd_pictures(tmp_path / "odd"):
-        wanted = read_image(path, size)
+    for path in odd_images(tmp_path / "odd"):
+        wanted = decode(path, size)
         data = path.read_bytes()
         for source in (data, memoryview(data), io.BytesIO(data)):
             np.testing.assert_array_equal(decode(source, size, formats=("PNG", "JPEG", "GIF", "WEBP")), wanted)
@@ -148,10 +158,10 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
     pixels = decode((tmp_path / "a.png").read_bytes())
     assert np.abs(pixels[..., 0] - values / 257).max() <= 1
     Image.fromarray(values).save(tmp_path / "b.png", transparency=int(values[0, 5]))
-    assert (read_image(tmp_path / "b.png")[0, 5] == 255).all()
+    assert (decode(tmp_path / "b.png")[0, 5] == 255).all()
 
 
-def test_the_limit_and_the_formats_are_the_callers(tmp_path):
+def test_pixel_limit_and_formats(tmp_path):
     path = save(tmp_path / "a.png", "RGB", (1, 2, 3), size=(20, 10))
     assert decode(path, max_pixels=200).shape == (10, 20, 3)
     with pytest.raises(TooManyPixels, match=r"a\.png: 20×10 is more than 199 pixels"):
@@ -163,7 +173,7 @@ def test_the_limit_and_the_formats_are_the_callers(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Image size")
-def test_a_burst_of_threads_leaves_the_warning_filters_alone(tmp_path):
+def test_decoding_in_threads_leaves_the_warning_filters_alone(tmp_path):
     """Pillow warns of 12,000 × 10,000 pixels; hiding that by ``catch_warnings`` is not safe among threads."""
     path = save(tmp_path / "large.png", "1", 1, size=(12_000, 10_000))
     small = save(tmp_path / "small.png", "L", 1).read_bytes()
@@ -197,7 +207,7 @@ def make_folder(folder, n=8):
     return folder
 
 
-def test_a_folder_of_mixed_sizes(tmp_path):
+def test_a_folder_of_images_of_different_sizes(tmp_path):
     X, y = with_labels(make_folder(tmp_path), None, 16)
     assert X.shape == (16, 16, 16, 3)
     assert y.tolist() == ["dark"] * 8 + ["light"] * 8
@@ -205,7 +215,7 @@ def test_a_folder_of_mixed_sizes(tmp_path):
     assert (with_labels(str(tmp_path), None, 16)[0] == X).all()
 
 
-def test_damaged_files_are_skipped_with_a_warning_that_names_them(tmp_path):
+def test_damaged_files_are_skipped_with_a_warning(tmp_path):
     reasons = damaged(make_folder(tmp_path) / "dark")
     with pytest.warns(UserWarning, match="5 of 21 images cannot be read and are skipped") as caught:
         X, y = with_labels(tmp_path, None, 16)
@@ -228,7 +238,7 @@ def test_a_folder_that_is_mostly_damaged_is_refused(tmp_path):
         with_labels(tmp_path, None, 16)
 
 
-def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path):
+def test_a_label_without_readable_images_is_refused(tmp_path):
     make_folder(tmp_path)
     (tmp_path / "lost").mkdir()
     (tmp_path / "lost" / "a.png").write_bytes(b"")
@@ -249,20 +259,20 @@ def test_fit_and_transform_take_folders(tmp_path):
     assert hasher.transform(tmp_path / "fit").shape == (16, 1)
 
 
-def test_images_beside_the_sub_folders_are_not_dropped_silently(tmp_path):
+def test_images_outside_the_sub_folders_cause_a_warning(tmp_path):
     make_folder(tmp_path)
     save(tmp_path / "loose.png", "L", 1)
-    with pytest.warns(UserWarning, match=r"images in .* itself are left out \(1: loose.png, …\)"):
+    with pytest.warns(UserWarning, match=r"1 images directly in .* are left out \(loose.png, …\)"):
         assert len(with_labels(tmp_path, None, 16)[0]) == 16
 
 
-def test_files_that_differ_in_their_suffix_alone_have_names_of_their_own(tmp_path):
+def test_names_keep_the_suffix_where_they_would_be_equal(tmp_path):
     for name in ("a.png", "a.jpg", "b.png"):
         save(tmp_path / name, "L", 1)
     assert images.read_folder(tmp_path, None, 16)[2] == ["a.jpg", "a.png", "b"]
 
 
-def test_folders_to_learn_from_must_have_labels(tmp_path):
+def test_training_folders_must_have_labels(tmp_path):
     flat = tmp_path / "flat"
     save(flat / "a.png", "L", 1)
     with pytest.raises(ValueError, match=r"requires y .* sub-folder per label"):
@@ -280,28 +290,130 @@ def test_folders_to_learn_from_must_have_labels(tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ValueError, match="nothing has no images"):
         deep().fit(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match=r"no folder of images at .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"no folder of images .*missing"):
         deep().fit(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("suffix", [".heic", ".avif", ".webp"])
-def test_formats_of_phones_are_read_where_pillow_can(tmp_path, suffix):
+def test_heic_avif_and_webp_are_read_where_pillow_can(tmp_path, suffix):
     if suffix not in images.suffixes():
         pytest.skip(f"no plug-in of Pillow here reads {suffix}")
     pixels = np.zeros((64, 96, 3), np.uint8)
     pixels[:, 48:] = 200
     Image.fromarray(pixels).save(tmp_path / f"photo{suffix}", quality=95)
     assert [p.suffix for p in images.image_files(tmp_path)] == [suffix]
-    read = images.read_image(tmp_path / f"photo{suffix}", 32)
+    read = decode(tmp_path / f"photo{suffix}", 32)
     assert read.shape == (32, 32, 3)
     assert read[:, :10].mean() < 20
     assert read[:, -10:].mean() > 180
 
 
-def test_a_large_jpeg_is_unpacked_small_and_looks_the_same(tmp_path):
+def test_a_large_jpeg_decoded_at_reduced_size_looks_the_same(tmp_path):
     x, y = np.meshgrid(np.linspace(0, 255, 1600), np.linspace(0, 255, 1200))
     pixels = np.stack([x, y, 255 - x], axis=2).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.jpg", quality=95)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    small, whole = (images.read_image(tmp_path / name, 64).astype(int) for name in ("a.jpg", "a.png"))
+    small, whole = (decode(tmp_path / name, 64).astype(int) for name in ("a.jpg", "a.png"))
     assert np.abs(small - whole).max() <= 6
+
+
+# --- arrays, Datasets and lists of files ---
+
+
+class Items:
+    """A Dataset with the given items."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(256, size=(6, 10, 12, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float", "tensor", "PIL"])
+def test_datasets_of_every_kind(kind, pixels):
+    make = {
+        "uint8": lambda a: a,
+        "float": lambda a: a.astype(np.float32) / 255,
+        "tensor": lambda a: torch.from_numpy(a).permute(2, 0, 1) / 255,
+        "PIL": Image.fromarray,
+    }[kind]
+    X, y = with_labels(Items([(make(a), i % 2) for i, a in enumerate(pixels)]), None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y.tolist() == [0, 1] * 3
+    X, y = with_labels(Items([make(a) for a in pixels]), None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y is None
+
+
+def test_a_torch_dataset(pixels):
+    data = torch.utils.data.TensorDataset(torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.arange(6))
+    X, y = with_labels(data, None, None)
+    np.testing.assert_array_equal(X, pixels)
+    assert y.tolist() == list(range(6))
+
+
+def test_unusable_datasets_are_refused(pixels):
+    with pytest.raises(ValueError, match="differ in size"):
+        with_labels(Items([(pixels[0], 0), (pixels[1, :8], 1)]), None, None)
+    with pytest.raises(ValueError, match=r"X\[1\]: images of floats must be in 0 … 1"):
+        with_labels(Items([(pixels[0] / 255, 0), (pixels[1] / 255 - 0.5, 1)]), None, None)
+    with pytest.raises(ValueError, match="0 samples"):
+        with_labels(Items([]), None, None)
+    X, _ = with_labels(Items([((0.1, 0.2, 0.3), 0), ((0.4, 0.5, 0.6), 1)]), None, None)  # rows may be tuples
+    assert X.shape == (2, 3)
+    odd = (
+        ({"image": pixels[0]}, "dict"),
+        ((pixels[0], 1, 2), "tuple"),
+        ([pixels[0], 1, 2], "list"),
+        (None, "NoneType"),
+    )
+    for item, kind in odd:
+        with pytest.raises(ValueError, match=rf"X\[0\]: items of a Dataset must be images .*; got a {kind}"):
+            with_labels(Items([item]), None, None)
+    with pytest.raises(ValueError, match=r"DataLoader: pass its Dataset, X.dataset"):
+        with_labels(torch.utils.data.DataLoader(Items([(pixels[0], 0)])), None, None)
+
+
+def test_one_file_and_a_list_of_files(tmp_path, pixels):
+    paths = [tmp_path / f"{i}.png" for i in range(3)]
+    for path, image in zip(paths, pixels, strict=False):
+        Image.fromarray(image).save(path)
+    one, y = with_labels(str(paths[1]), None, 10)
+    several, _ = with_labels(paths, None, 10)
+    assert one.shape == (1, 10, 10, 3)
+    assert y is None
+    np.testing.assert_array_equal(several[1:2], one)
+    paths[2].write_bytes(b"no image")
+    with pytest.raises(ImageError, match=r"2\.png"):  # skipping it would leave codes without their paths
+        with_labels(paths, None, 10)
+    paths[2].unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 3 files do not exist: .*2\.png"):
+        with_labels(paths, None, 10)
+
+
+def test_arrays_of_images(pixels):
+    np.testing.assert_array_equal(check_images(pixels), pixels)
+    np.testing.assert_array_equal(check_images(list(pixels)), pixels)
+    for grey in (pixels[..., 0], pixels[..., :1]):
+        np.testing.assert_array_equal(check_images(grey), np.repeat(pixels[..., :1], 3, 3))
+    for bad, message in (
+        (pixels / 255, "uint8 of shape .* got float64"),
+        (pixels.transpose(0, 3, 1, 2), r"\(6, 3, 10, 12\)"),
+        (pixels[:0], "0 samples"),
+        (pixels[:, :3], "too small"),
+        (pixels[0], r"\(10, 12, 3\) is one image: pass X\[None\]"),
+        ([pixels[0], pixels[1, :8]], "differ in size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_images(bad)
+    assert images.looks_like_images(list(pixels))
+    assert not images.looks_like_images([np.zeros((2, 3)), np.zeros((4, 3))])  # row blocks

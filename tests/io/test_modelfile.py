@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import dish
-from dish import DISH
+from dish import DISHK
 from dish.errors import ModelFileError
 from dish.io import modelfile
 
@@ -19,7 +19,7 @@ from dish.io import modelfile
 @pytest.fixture
 def model(tmp_path, digits):
     X, y, _, _ = digits
-    DISH(n_bits=16, n_anchors=30, loss="ridge").fit(X[:200], y[:200]).save(tmp_path / "m.dish")
+    DISHK(n_bits=16, n_anchors=30).fit(X[:200], y[:200]).save(tmp_path / "m.dish")
     return tmp_path / "m.dish"
 
 
@@ -34,7 +34,7 @@ def test_arrays_and_parameters_come_back(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_truncation_is_refused(model, tmp_path):
+def test_truncated_files_are_refused(model, tmp_path):
     data = model.read_bytes()
     for size in [0, 1, 7, 8, 100, len(data) // 2, len(data) - 1]:
         (tmp_path / "cut.dish").write_bytes(data[:size])
@@ -42,7 +42,7 @@ def test_every_truncation_is_refused(model, tmp_path):
             dish.load(tmp_path / "cut.dish")
 
 
-def test_every_flipped_byte_is_noticed(model, tmp_path):
+def test_flipped_bits_are_noticed(model, tmp_path):
     data = bytearray(model.read_bytes())
     rng = np.random.default_rng(0)
     for at in rng.integers(0, len(data), 60):
@@ -67,7 +67,7 @@ def test_foreign_files_are_refused(tmp_path):
         dish.load(tmp_path)
 
 
-def test_no_pickle_is_loaded(tmp_path):
+def test_pickles_are_not_loaded(tmp_path):
     import pickle
 
     class Bomb:
@@ -80,7 +80,7 @@ def test_no_pickle_is_loaded(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_newer_format_asks_for_an_upgrade(tmp_path, monkeypatch):
+def test_newer_formats_ask_for_an_upgrade(tmp_path, monkeypatch):
     monkeypatch.setattr(modelfile, "VERSION", 2)
     modelfile.save(tmp_path / "m.dish", "DISH", {}, {"a": np.ones(1)})
     monkeypatch.undo()
@@ -88,38 +88,42 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path, monkeypatch):
         dish.load(tmp_path / "m.dish")
 
 
-def test_an_unknown_class_is_named(tmp_path):
+def test_unknown_classes_are_named(tmp_path):
     modelfile.save(tmp_path / "m.dish", "Mystery", {"init": {}, "fitted": {}}, {"a": np.ones(1)})
     with pytest.raises(ModelFileError, match="Mystery"):
         dish.load(tmp_path / "m.dish")
 
 
 def test_a_model_with_missing_arrays_is_refused(tmp_path):
-    modelfile.save(tmp_path / "m.dish", "DISH", {"init": {"n_bits": 8}, "fitted": {}}, {"W_": np.ones((2, 8))})
+    modelfile.save(tmp_path / "m.dish", "DISHK", {"init": {"n_bits": 8}, "fitted": {}}, {"mean_": np.ones(2)})
     with pytest.raises(ModelFileError, match="anchors_"):
         dish.load(tmp_path / "m.dish")
 
 
 def crafted(model, path, change):
-    """The model with its content changed and a right checksum."""
+    """A copy of the model with other content and the right checksum."""
     kind, content, arrays = modelfile.read(model)
     change(content, arrays)
     modelfile.save(path, kind, content, arrays)
     return path
 
 
+W = "hash_function_.W"
 CRAFTED = {
     "fewer anchors than weights": lambda c, a: a.update(anchors_=a["anchors_"][:5]),
     "anchors of other rows": lambda c, a: a.update(anchors_=a["anchors_"][:, :7].copy()),
     "anchors that are no matrix": lambda c, a: a.update(anchors_=a["anchors_"][0].copy()),
-    "whole numbers as weights": lambda c, a: a.update(W_=np.ones((2, 2), np.int8)),
-    "a weight": lambda c, a: a.update(W_=np.ones((), np.float32)),
+    "whole numbers as weights": lambda c, a: a.update({W: np.ones((2, 2), np.int8)}),
+    "a scalar as weights": lambda c, a: a.update({W: np.ones((), np.float32)}),
     "more bits than weights": lambda c, a: c["init"].update(n_bits=64),
     "bits beyond all memory": lambda c, a: c["init"].update(n_bits=2**45),
-    "bits as a word": lambda c, a: c["init"].update(n_bits="many"),
+    "bits as a string": lambda c, a: c["init"].update(n_bits="many"),
     "features beyond all memory": lambda c, a: c["fitted"].update(n_features_in_=2**40),
     "features as a list": lambda c, a: c["fitted"].update(n_features_in_=[3]),
-    "gamma as a word": lambda c, a: c["fitted"].update(gamma_="auto"),
+    "gamma as a string": lambda c, a: c["fitted"].update(gamma_="auto"),
+    "an unknown kernel": lambda c, a: c["fitted"].update(kernel_="cubic"),
+    "an unknown hash function": lambda c, a: c["fitted"]["hash_function_"].update(kind="Mystery"),
+    "no weights": lambda c, a: a.pop(W),
     "an unknown parameter": lambda c, a: c["init"].update(colour="red"),
     "no parameters": lambda c, a: c.pop("init"),
     "parameters as a list": lambda c, a: c.update(init=[1]),
@@ -127,14 +131,14 @@ CRAFTED = {
 
 
 @pytest.mark.parametrize("what", CRAFTED)
-def test_arrays_that_do_not_fit_each_other_are_refused_at_once(what, model, tmp_path):
+def test_models_whose_arrays_do_not_match_are_refused(what, model, tmp_path):
     path = crafted(model, tmp_path / "odd.dish", CRAFTED[what])
-    with pytest.raises(ModelFileError, match=r"DISH|lacks"):
+    with pytest.raises(ModelFileError, match=r"DISHK|lacks"):
         dish.load(path)
 
 
 @pytest.mark.parametrize("mmap", [False, True])
-def test_types_that_numpy_does_not_have(tmp_path, mmap):
+def test_types_that_numpy_lacks_are_refused(tmp_path, mmap):
     header = {"format": "dish-model", "version": "1", "kind": "DISH", "params": "{}", "sha256": ""}
     for kind in ("F8_E4M3", "BF16"):
         entry = {"dtype": kind, "shape": [2], "data_offsets": [0, 2 if kind[0] == "F" else 4]}
@@ -155,12 +159,12 @@ for i in range(10**6):
 
 
 @pytest.mark.slow
-def test_kill_during_save_leaves_a_whole_file(tmp_path):
-    """A process that does nothing but save 16 MB models is killed at twelve moments: the file is always whole."""
+def test_a_killed_writer_leaves_a_complete_file(tmp_path):
+    """A process that saves 16 MB models is killed at twelve moments or more: the file is always complete."""
     path = tmp_path / "m.dish"
     modelfile.save(path, "Kind", {"i": -1}, {"a": np.full(2_000_000, -1)})
     seen, leftovers = set(), set()
-    for attempt in range(60):  # twelve, and more until one is killed in the middle
+    for attempt in range(60):  # at least twelve, until one was killed while writing
         if leftovers and attempt > 11:
             break
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
@@ -172,7 +176,7 @@ def test_kill_during_save_leaves_a_whole_file(tmp_path):
         assert (arrays["a"] == params["i"]).all()
         seen.add(params["i"])
         leftovers.update(name for name in os.listdir(tmp_path) if name.endswith(".tmp"))
-    assert len(seen) > 1  # saves did happen in between
-    assert leftovers  # and at least one was cut off in the middle
+    assert len(seen) > 1  # the processes did save
+    assert leftovers  # at least one was killed while writing
     modelfile.save(path, "Kind", {}, {})
-    assert os.listdir(tmp_path) == ["m.dish"]  # which the next save tidies up
+    assert os.listdir(tmp_path) == ["m.dish"]  # the next save removes leftovers
