@@ -60,7 +60,7 @@ def test_learns_from_multilabel_rows_dense_or_sparse(name, label_sets):
     X, Y = label_sets
     dense, sparse = (make(name, n_bits=16).fit(X, Z).transform(X) for Z in (Y, sp.csr_array(Y)))
     np.testing.assert_array_equal(dense, sparse)
-    assert metrics.mean_average_precision(dense, Y, dense, Y) > (0.8 if name == "logistic_class" else 0.95)
+    assert metrics.mean_average_precision(dense, Y, dense, Y) > (0.8 if name == "logistic_class" else 0.9)
 
 
 @pytest.mark.parametrize("name", ["ksh", "sdh"])
