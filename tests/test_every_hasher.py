@@ -1,6 +1,7 @@
-"""The contract, run on DISH and on every registered rival."""
+"""The contract, checked for our four estimators and for every rival."""
 
 import copy
+import functools
 import pickle
 import re
 import warnings
@@ -10,214 +11,221 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_limits
 
 import dish
-from dish import DISH, DeepDISH, metrics
+from dish import DISH, metrics, registry
 from dish.baselines import REGISTRY
 from dish.deep.deep_hasher import DeepHasher
 
-HASHERS = {"dish": DISH, "deepdish": DeepDISH, **REGISTRY}
-DEEP = [name for name, kind in HASHERS.items() if issubclass(kind, DeepHasher)]
-QUICK = {  # fewer passes: the contract is not about quality
-    "mlh": {"n_iter": 2},
-    "bre": {"n_iter": 1},
-    **{name: {"epochs": 2} for name in DEEP},
-    "deepdish": {"epochs": 2, "n_iter": 1},
+HASHERS = {name: registry.find(name) for name in ("dish", "dish_k", "deep_dish", "dish_d", *REGISTRY)}
+QUICK = {  # fewer iterations: the contract says nothing about quality
+    **{name: {"epochs": 1} for name, kind in HASHERS.items() if issubclass(kind, DeepHasher)},
+    "deep_dish": {"epochs": 1, "n_iter": 1},
+    "dish_d": {"epochs": 1, "n_iter": 1},
+    "mlh": {"n_iter": 1, "pairs_per_row": 5},
+    "bre": {"n_iter": 1, "pairs_per_row": 5},
+    "ksh": {"n_steps": 5},
+    "lfh": {"n_iter": 3},
+    "dgh": {"n_iter": 3},
+    "isoh": {"n_iter": 20},
 }
-DETERMINISTIC = {"sh", "sign"}  # the seed changes nothing
+IGNORES_SEED = {"sh", "sign"}
+N_BITS = 12  # not a multiple of 8
 
 
-def make(name, n_anchors=60, **params):
+def make(name, n_anchors=30, **params):
+    """An unfitted hasher with few anchors and iterations."""
     if "n_anchors" in HASHERS[name]().get_params():
         params["n_anchors"] = n_anchors
-    return HASHERS[name](**{**QUICK.get(name, {}), **params})
+    return HASHERS[name](**{"n_bits": N_BITS, **QUICK.get(name, {}), **params})
 
 
-SOON = ("dish", "deepdish", "lsh", "cca_itq", "sdh")  # one of each kind; the others are left to the whole run
+@functools.cache
+def rows():
+    """(X, y, Xq): 120 training rows and 50 queries of the digits."""
+    X, y = load_digits(return_X_y=True)
+    return X[:120], y[:120], X[120:170]
 
 
-@pytest.fixture(params=[pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in HASHERS])
+@functools.cache
+def fitted(name):
+    """A hasher fitted once for all tests that only read it."""
+    X, y, _ = rows()
+    return make(name, random_state=3).fit(X, y)
+
+
+@pytest.fixture(params=HASHERS)
 def name(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Two fits are compared to the last digit: how sums of a network are shared out may not change between them."""
+    """One thread: sums come in the same order in every fit, and tiny fits do not wait for other threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
-@parametrize_with_checks([make(name, n_bits=4, n_anchors=10) for name in HASHERS])
-def test_scikit_learns_own_checks(estimator, check):
-    """All of them, on every hasher: none is excused."""
+@parametrize_with_checks([make(name, n_bits=2, n_anchors=5) for name in HASHERS])
+def test_passes_all_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="n_anchors=10 is more")  # some checks have very few rows
+        warnings.filterwarnings("ignore", message="n_anchors=5 is more")  # some checks have very few rows
         check(estimator)
 
 
-@pytest.mark.parametrize("r", [1, 12, 64])
-def test_shapes_types_and_packing(name, digits, r):
-    X, y, Xq, _ = digits
-    hasher = make(name, n_bits=r).fit(X[:300], y[:300])
-    F, packed = hasher.decision_function(Xq), hasher.transform(Xq)
-    assert F.shape == (len(Xq), r)
+def test_codes_are_the_packed_signs_of_F(name):
+    Xq = rows()[2]
+    F, packed = fitted(name).decision_function(Xq), fitted(name).transform(Xq)
+    assert F.shape == (len(Xq), N_BITS)
     assert F.dtype == np.float32
     assert packed.dtype == np.uint8
-    assert packed.shape == (len(Xq), -(-r // 8))
     np.testing.assert_array_equal(packed, np.packbits(F >= 0, axis=1))
-    if r > 1:
-        np.testing.assert_array_equal(hasher.transform(Xq, n_bits=r // 2), np.packbits(F[:, : r // 2] >= 0, axis=1))
+    prefix = fitted(name).transform(Xq, n_bits=5)
+    np.testing.assert_array_equal(prefix, np.packbits(F[:, :5] >= 0, axis=1))
 
 
-def test_no_rows_have_no_codes(name, digits):
-    X, y, _, _ = digits
-    hasher = make(name, n_bits=12).fit(X[:200], y[:200])
-    assert hasher.transform(X[:0]).shape == (0, 2)
-    assert hasher.decision_function(X[:0]).shape == (0, 12)
+def test_one_bit_is_enough(name):
+    X, y, Xq = rows()
+    assert make(name, n_bits=1).fit(X, y).transform(Xq).shape == (len(Xq), 1)
+
+
+def test_no_rows_give_no_codes(name):
+    X = rows()[0]
+    assert fitted(name).transform(X[:0]).shape == (0, 2)
+    assert fitted(name).decision_function(X[:0]).shape == (0, N_BITS)
     with pytest.raises(ValueError, match="features"):
-        hasher.transform(np.zeros((0, 3)))
+        fitted(name).transform(np.zeros((0, 3)))
 
 
-def test_same_seed_same_codes(name, digits):
-    X, y, Xq, _ = digits
-    first, second = (make(name, n_bits=20, random_state=3).fit(X[:300], y[:300]).transform(Xq) for _ in range(2))
-    other = make(name, n_bits=20, random_state=4).fit(X[:300], y[:300]).transform(Xq)
-    np.testing.assert_array_equal(first, second)
-    assert (first == other).all() == (name in DETERMINISTIC)
+def test_same_seed_gives_the_same_codes(name):
+    X, y, Xq = rows()
+    same, other = (make(name, random_state=seed).fit(X, y).transform(Xq) for seed in (3, 4))
+    np.testing.assert_array_equal(same, fitted(name).transform(Xq))
+    assert (same == other).all() == (name in IGNORES_SEED)
 
 
-def test_a_clone_has_the_same_parameters_and_is_not_fitted(name, digits):
-    X, y, _, _ = digits
-    hasher = make(name, n_bits=9).fit(X[:200], y[:200])
-    fresh = clone(hasher)
-    assert fresh.get_params() == hasher.get_params()
-    with pytest.raises(Exception, match="not fitted"):
-        fresh.transform(X)
+def test_clone_has_the_same_parameters_and_is_not_fitted(name):
+    fresh = clone(fitted(name))
+    assert fresh.get_params() == fitted(name).get_params()
+    with pytest.raises(NotFittedError, match="not fitted"):
+        fresh.transform(rows()[0])
 
 
-def test_save_and_load(name, digits, tmp_path):
-    X, y, Xq, _ = digits
-    hasher = make(name, n_bits=21).fit(X[:300], y[:300])
-    hasher.save(tmp_path / "m.dish")
+def test_save_and_load_restore_the_hasher(name, tmp_path):
+    Xq = rows()[2]
+    fitted(name).save(tmp_path / "m.dish")
     loaded = dish.load(tmp_path / "m.dish")
-    assert type(loaded) is type(hasher)
-    assert loaded.get_params() == hasher.get_params()
-    np.testing.assert_array_equal(loaded.transform(Xq), hasher.transform(Xq))
-    np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
+    assert type(loaded) is HASHERS[name]
+    assert loaded.get_params() == fitted(name).get_params()
+    assert loaded.fingerprint_ == fitted(name).fingerprint_
+    np.testing.assert_array_equal(loaded.decision_function(Xq), fitted(name).decision_function(Xq))
 
 
-def test_copies_give_the_same_codes(name, digits, tmp_path):
-    X, y, Xq, _ = digits
-    hasher = make(name, n_bits=10).fit(X[:200], y[:200])
-    joblib.dump(hasher, tmp_path / "m.joblib")
-    pickled = pickle.loads(pickle.dumps(hasher))
-    for twin in (copy.copy(hasher), copy.deepcopy(hasher), pickled, joblib.load(tmp_path / "m.joblib")):
-        assert twin.fingerprint_ == hasher.fingerprint_
-        np.testing.assert_array_equal(twin.transform(Xq), hasher.transform(Xq))
+def test_copies_give_the_same_codes(name, tmp_path):
+    Xq = rows()[2]
+    joblib.dump(fitted(name), tmp_path / "m.joblib")
+    pickled = pickle.loads(pickle.dumps(fitted(name)))
+    for twin in (copy.copy(fitted(name)), copy.deepcopy(fitted(name)), pickled, joblib.load(tmp_path / "m.joblib")):
+        assert twin.fingerprint_ == fitted(name).fingerprint_
+        np.testing.assert_array_equal(twin.transform(Xq), fitted(name).transform(Xq))
 
 
-def test_the_fingerprint_is_of_the_hash_function(name, digits, tmp_path):
-    X, y, _, _ = digits
-    hasher = make(name, n_bits=10, random_state=3)
+def test_fingerprint_identifies_the_hash_function(name):
+    X, y, _ = rows()
+    hasher = make(name, random_state=4)
     with pytest.raises(NotFittedError):
         _ = hasher.fingerprint_
-    mark = hasher.fit(X[:200], y[:200]).fingerprint_
-    assert re.fullmatch("[0-9a-f]{16}", mark)
-    hasher.save(tmp_path / "m.dish")
-    assert dish.load(tmp_path / "m.dish").fingerprint_ == mark
-    other = make(name, n_bits=10, random_state=4).fit(X[200:400], y[200:400])
-    assert other.fingerprint_ != mark
+    assert re.fullmatch("[0-9a-f]{16}", fitted(name).fingerprint_)
+    assert hasher.fit(X[20:], y[20:]).fingerprint_ != fitted(name).fingerprint_
 
 
 @pytest.mark.slow
 def test_float32_and_float64_agree(name, digits):
-    """Learning: MAP within 0.01 (single bits may part ways, see docs/method.md). Encoding: 99.9 % of the bits.
+    """Learning: equal MAP up to 0.02 (a few bits may differ, see docs/method.md). Encoding: 99.9 % of the bits.
 
-    Where a method turns a random rotation step by step, one rounding error may end in another optimum, on one machine
-    and not on another. It is as likely a better one: then the mean of five seeds has to agree.
+    Rounding can send an iterative method to another local optimum, no worse on average. So if one seed disagrees, the
+    mean of five must agree.
     """
     X, y, Xq, yq = digits
+    X, y = X[:400], y[:400]
 
     def fit(dtype, seed):
-        hasher = make(name, n_bits=32, random_state=seed).fit(X.astype(dtype), y)
+        hasher = make(name, n_anchors=60, n_bits=24, random_state=seed).fit(X.astype(dtype), y)
         q, b = hasher.transform(Xq.astype(dtype)), hasher.transform(X.astype(dtype))
         return hasher, metrics.mean_average_precision(q, yq, b, y)
 
     (_, single), (hasher, double) = fit(np.float32, 0), fit(np.float64, 0)
-    if abs(single - double) > 0.01:
+    if abs(single - double) > 0.02:
         single, double = (np.mean([fit(dtype, seed)[1] for seed in range(5)]) for dtype in (np.float32, np.float64))
-    assert single == pytest.approx(double, abs=0.01)
+    assert single == pytest.approx(double, abs=0.02)
     bits = [np.unpackbits(hasher.transform((X / 7).astype(dtype))) for dtype in (np.float32, np.float64)]
     assert (bits[0] == bits[1]).mean() > 0.999
 
 
-def test_kinds_of_rows(name, digits, tmp_path):
-    X, y, Xq, _ = digits
-    X, y = X[:300].astype(np.float32), y[:300]
-    expected = make(name, n_bits=16).fit(X, y).transform(Xq)
+def test_all_kinds_of_rows_give_the_same_codes(name, tmp_path):
+    X, y, _ = rows()
+    expected = fitted(name).transform(X)
     np.save(tmp_path / "X.npy", X)
-    for rows in (
-        np.load(tmp_path / "X.npy", mmap_mode="r"),
-        torch.from_numpy(X),
-        iter([X[:100], X[100:]]),
-        [X[:100], X[100:]],
-        X.astype(np.float16).tolist(),  # digits are small integers: exact in float16
-    ):
-        np.testing.assert_array_equal(make(name, n_bits=16).fit(rows, y).transform(Xq), expected)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    for given in (mapped, torch.from_numpy(X), iter([X[:50], X[50:]]), [X[:50], X[50:]], X.tolist()):
+        np.testing.assert_array_equal(fitted(name).transform(given), expected)
+    for given in (mapped, iter([X[:50], X[50:]])):
+        np.testing.assert_array_equal(make(name, random_state=3).fit(given, y).transform(X), expected)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_and_inf_are_refused(name, digits, value):
-    X, y, _, _ = digits
-    bad = X[:100].copy()
+def test_rejects_nan_and_infinity(name, value):
+    X, y, _ = rows()
+    bad = X.copy()
     bad[3, 4] = value
     with pytest.raises(ValueError, match="X contains"):
-        make(name).fit(bad, y[:100])
-    hasher = make(name).fit(X[:100], y[:100])
+        make(name).fit(bad, y)
     with pytest.raises(ValueError, match="X contains"):
-        hasher.transform(bad)
+        fitted(name).transform(bad)
 
 
-def test_other_bad_input_is_refused(name, digits):
-    X, y, _, _ = digits
-    hasher = make(name)
+@pytest.mark.parametrize("n_bits", [0, -3, 2.5, "64", None, True])
+def test_rejects_bad_n_bits(name, n_bits):
+    X, y, _ = rows()
+    with pytest.raises(ValueError, match="n_bits"):
+        make(name, n_bits=n_bits).fit(X, y)
+
+
+def test_rejects_rows_of_the_wrong_shape(name):
+    X, y, _ = rows()
     with pytest.raises(ValueError, match=r"0 sample|empty"):
-        hasher.fit(X[:0], y[:0])
-    for n_bits in (0, -3, 2.5, "64", None, True):
-        with pytest.raises(ValueError, match="n_bits"):
-            make(name, n_bits=n_bits).fit(X[:100], y[:100])
-    fitted = make(name).fit(X[:100], y[:100])
+        make(name).fit(X[:0], y[:0])
     with pytest.raises(ValueError, match="63 features"):
-        fitted.transform(X[:, :63])
+        fitted(name).transform(X[:, :63])
     with pytest.raises(ValueError, match="2D"):
-        fitted.transform(X[0])
+        fitted(name).transform(X[0])
     with pytest.raises(ValueError, match="blocks"):
-        fitted.transform(iter([X[:2], X[2:4, :5]]))
+        fitted(name).transform(iter([X[:2], X[2:4, :5]]))
 
 
-def test_a_column_of_vectors_is_a_matrix(digits):
+def test_a_column_of_vectors_is_a_matrix():
     pd = pytest.importorskip("pandas")
-    X, y, Xq, _ = digits
-    hasher = DISH(8, 20).fit(X[:200], y[:200])
+    X, y, Xq = rows()
+    hasher = DISH(8, n_anchors=20).fit(X, y)
     column = pd.DataFrame({"embedding": list(Xq)})["embedding"]
     np.testing.assert_array_equal(hasher.transform(column), hasher.transform(Xq))
-    by_column = DISH(8, 20).fit(pd.Series(list(X[:200])), y[:200])
+    by_column = DISH(8, n_anchors=20).fit(pd.Series(list(X)), y)
     np.testing.assert_array_equal(by_column.codes_, hasher.codes_)
     with pytest.raises(ValueError, match=r"of one length; row 0 has 64 numbers, but row 1 is of shape \(3,\)"):
         hasher.transform(pd.Series([Xq[0], Xq[1][:3]]))
 
 
-def test_missing_labels_of_pandas_are_named(digits):
+def test_rejects_missing_labels_of_pandas():
     pd = pytest.importorskip("pandas")
-    X, y, _, _ = digits
-    labels = pd.Series([f"digit {v}" for v in y[:100]], dtype="string")
+    X, y, _ = rows()
+    labels = pd.Series([f"digit {v}" for v in y], dtype="string")
     labels[7] = pd.NA
     with pytest.raises(ValueError, match=r"no label .* in row 7"):
-        DISH(8, 20).fit(X[:100], labels)
+        DISH(8, n_anchors=20).fit(X, labels)
