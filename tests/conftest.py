@@ -8,6 +8,9 @@ import pytest
 from dish import numba_lazy
 from helpers.cli import run
 
+# Read when torch and numba load. Spinning threads make small fits several times slower on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
     "test_a_parent_that_is_killed_leaves_nobody_behind",
     "test_what_a_worker_cannot_serve_is_one_clear_line",

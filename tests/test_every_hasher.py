@@ -218,7 +218,7 @@ def test_a_column_of_vectors_is_a_matrix():
     np.testing.assert_array_equal(hasher.transform(column), hasher.transform(Xq))
     by_column = DISH(8, n_anchors=20).fit(pd.Series(list(X)), y)
     np.testing.assert_array_equal(by_column.codes_, hasher.codes_)
-    with pytest.raises(ValueError, match=r"of one length; row 0 has 64 numbers, but row 1 is of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"the same length; row 0 has 64 numbers, row 1 has shape \(3,\)"):
         hasher.transform(pd.Series([Xq[0], Xq[1][:3]]))
 
 

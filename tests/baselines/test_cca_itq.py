@@ -22,8 +22,9 @@ def test_canonical_directions_solve_the_generalised_eigenproblem(kind):
     squared, w = scipy.linalg.eigh(C_xy @ np.linalg.solve(C_yy, C_xy.T), C_xx)
     squared, w = squared[::-1][:p], w[:, ::-1][:, :p]
     np.testing.assert_allclose(hasher.correlations_, np.sqrt(squared), rtol=1e-9)
-    scaled = w * np.sqrt(squared)  # W_ = scaled R with RRᵀ = I
-    np.testing.assert_allclose(hasher.W_ @ hasher.W_.T, scaled @ scaled.T, atol=1e-9)
+    scaled = w * np.sqrt(squared)  # W = scaled R with RRᵀ = I
+    W = hasher.hash_function_.W
+    np.testing.assert_allclose(W @ W.T, scaled @ scaled.T, atol=1e-9)
     assert (np.diff(hasher.objective_) <= 1e-9 * hasher.objective_[0]).all()
 
 
@@ -47,7 +48,7 @@ def test_rejects_a_similarity_without_labels(blobs):
 
 
 def test_rejects_rows_that_are_all_equal():
-    with pytest.raises(ValueError, match="all alike"):
+    with pytest.raises(ValueError, match="all rows are equal"):
         CCAITQ(n_bits=4).fit(np.full((20, 3), 0.1, np.float32), np.arange(20) % 2)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from dish.baselines import ksh
 from dish.baselines.ksh import KSH
-from dish.kernel.fit_data import Problem
+from dish.kernel.fit_data import FitData
 from dish.kernel.whitening import Whitening, gram
 from dish.similarity import from_labels
 
@@ -69,7 +69,7 @@ def test_accelerated_gradient_lowers_the_smoothed_objective(problem, whiten):
 def test_every_bit_brings_H_Ht_closer_to_r_S(problem):
     K, y = problem
     r = 8
-    H = np.where(K @ ksh.learn(Problem.of(from_labels(y), K), r, 20) >= 0, 1.0, -1.0)
+    H = np.where(K @ ksh.learn(FitData.of(from_labels(y), K), r, 20) >= 0, 1.0, -1.0)
     S = np.where(y[:, None] == y, 1.0, -1.0)
     distance = [np.square(r * S - H[:, :k] @ H[:, :k].T).sum() for k in range(r + 1)]
     assert (np.diff(distance) < 0).all()

@@ -69,12 +69,13 @@ def test_objective_never_rises_and_equals_that_of_explicit_matrices(digits, labe
     # the last round's W belongs to the codes of the round before it
     Y = Y if multilabel else np.eye(10)[Y]
     B = codes.unpack(hasher.codes_, 10).astype(float)
-    K = hasher._features()(torch.from_numpy(X.astype(np.float64))).numpy()
+    K = hasher.encoder_.features(X.astype(np.float64))
     rho = 1e-6 * np.square(K).sum() / K.shape[1]
     former = SDH(n_bits=10, n_anchors=50, lam=lam, nu=nu, n_iter=len(hasher.objective_) - 1)
     B_former = codes.unpack(former.fit(X.astype(np.float64), Y).codes_, 10).astype(float)
     W = np.linalg.solve(B_former.T @ B_former + lam * np.eye(10), B_former.T @ Y)
-    to_rows = np.square(B - K @ hasher.W_ - hasher.intercept_).sum() + rho * np.square(hasher.W_).sum()
+    P, c = hasher.hash_function_.W, hasher.hash_function_.intercept
+    to_rows = np.square(B - K @ P - c).sum() + rho * np.square(P).sum()
     expected = np.square(Y - B @ W).sum() + lam * np.square(W).sum() + nu * to_rows
     assert hasher.objective_[-1] == pytest.approx(expected, rel=1e-6)
 

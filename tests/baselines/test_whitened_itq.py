@@ -16,7 +16,8 @@ def test_rows_are_whitened_within_their_classes():
     hasher = WhitenedITQ(n_bits=d, shrinkage=0.5).fit(X, y)
     S_w = sum(np.cov(X[y == c].T, bias=True) * (y == c).mean() for c in np.unique(y))
     S_w += 0.5 * np.trace(S_w) / d * np.eye(d)
-    np.testing.assert_allclose(hasher.W_.T @ S_w @ hasher.W_, np.eye(d), atol=1e-6)
+    W = hasher.hash_function_.W
+    np.testing.assert_allclose(W.T @ S_w @ W, np.eye(d), atol=1e-6)
     assert (np.diff(hasher.objective_) <= 1e-9 * hasher.objective_[0]).all()
 
 
