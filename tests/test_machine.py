@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores, memory, threads."""
+"""Cores, memory and thread limits of this process."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def cgroups(tmp_path, monkeypatch):
     return lambda files: write(**files)
 
 
-def test_cores_by_quota_of_our_own_group_version_2(cgroups):
+def test_cores_by_cgroup_quota_version_2(cgroups):
     cgroups({"proc/self/cgroup": "0::/pod/box\n", "cgroup/cpu.max": "max 100000"})
     (machine.CGROUPS / "pod/box").mkdir(parents=True)
     assert machine.usable_cores() == 8
@@ -42,7 +42,7 @@ def test_cores_by_quota_of_our_own_group_version_2(cgroups):
     assert machine.usable_cores() == 1
 
 
-def test_cores_by_quota_version_1(cgroups):
+def test_cores_by_cgroup_quota_version_1(cgroups):
     cgroups({"proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/box\n0::/\n"})
     cgroups({"cgroup/cpu/box/cpu.cfs_quota_us": "-1", "cgroup/cpu/box/cpu.cfs_period_us": "100000"})
     assert machine.usable_cores() == 8
@@ -50,25 +50,25 @@ def test_cores_by_quota_version_1(cgroups):
     assert machine.usable_cores() == 3
 
 
-def test_memory_of_our_own_group(cgroups):
+def test_free_memory_by_cgroup_version_2(cgroups):
     cgroups({"proc/self/cgroup": "0::/box\n"})
     assert machine.free_memory() == 64 << 30
     cgroups({"cgroup/box/memory.max": str(6 << 30), "cgroup/box/memory.current": str(5 << 30)})
     assert machine.free_memory() == 1 << 30
-    cgroups({"cgroup/box/memory.stat": f"anon 1\ninactive_file {2 << 30}\n"})  # given up when room is needed
+    cgroups({"cgroup/box/memory.stat": f"anon 1\ninactive_file {2 << 30}\n"})  # freed when memory is needed
     assert machine.free_memory() == 3 << 30
     cgroups({"cgroup/box/memory.max": "max"})
     assert machine.free_memory() == 64 << 30
 
 
-def test_memory_version_1(cgroups):
+def test_free_memory_by_cgroup_version_1(cgroups):
     cgroups({"proc/self/cgroup": "4:memory:/outer/box\n0::/\n"})
     cgroups({"cgroup/memory/outer/box/memory.limit_in_bytes": str(6 << 30)})
     cgroups({"cgroup/memory/outer/box/memory.usage_in_bytes": str(2 << 30)})
     assert machine.free_memory() == 4 << 30
 
 
-def test_no_control_groups(cgroups):
+def test_without_control_groups(cgroups):
     cgroups({})
     assert machine.usable_cores() == 8
     assert machine.free_memory() == 64 << 30
@@ -83,8 +83,8 @@ def four_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_threads_come_back_whatever_the_order(four_threads):
-    """A in, B in, A out, B out: the number that was there before anybody came is there again."""
+def test_torch_threads_are_restored_in_any_order(four_threads):
+    """A enters, B enters, A leaves, B leaves: the original number is restored."""
     a_in, b_in, a_out = (threading.Event() for _ in range(3))
     seen = {}
 
@@ -117,7 +117,7 @@ def test_threads_come_back_whatever_the_order(four_threads):
     assert fresh == [4]
 
 
-def test_threads_nest(four_threads):
+def test_torch_threads_nest(four_threads):
     with machine.torch_threads(3):
         assert torch.get_num_threads() == 3
         with machine.torch_threads(1):
@@ -130,7 +130,7 @@ def test_threads_nest(four_threads):
     assert torch.get_num_threads() == 4
 
 
-def test_blas_threads_come_back_when_the_last_one_has_left():
+def test_blas_threads_are_restored_by_the_last_caller():
     def now():
         return {lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"}
 
@@ -157,7 +157,7 @@ print([thread.name for thread in threading.enumerate()].count("dish-calm"), torc
 
 
 @pytest.mark.parametrize(("threads", "policy", "calm"), [(2, "", 1), (1, "", 0), (2, "PASSIVE", 0)])
-def test_a_second_team_keeps_the_threads_of_torch_from_spinning(threads, policy, calm):
+def test_idle_team_starts_only_where_threads_would_spin(threads, policy, calm):
     kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     environment = kept | ({"OMP_WAIT_POLICY": policy} if policy else {})
     code = CALM.format(threads=threads)
@@ -192,3 +192,42 @@ def test_the_default_budget_is_half_of_the_free_memory_shared_by_local_processes
     assert machine.memory_budget(None) == 4000
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert machine.memory_budget(None) == 1000
+
+
+FIT = """
+import time, torch
+torch.ones(1 << 20).add_(1)  # torch and its threads are there before dish
+from sklearn.datasets import load_digits
+from dish import DISH, machine
+if {spin}:
+    machine._keep_threads_from_spinning = lambda: None
+X, y = load_digits(return_X_y=True)
+DISH(n_bits=16, n_anchors=100).fit(X[:600], y[:600])
+start = time.perf_counter()
+for seed in range(2):
+    DISH(n_bits=32, n_anchors=300, random_state=seed).fit(X, y)
+print(time.perf_counter() - start)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(machine.usable_cores() < 2, reason="needs two cores")
+def test_idle_team_makes_fits_faster_next_to_busy_neighbours():
+    """The background thread pays: without it, torch's threads spin and starve each other."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    neighbours = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * machine.usable_cores())
+    ]
+    try:
+
+        def seconds(spin):
+            program = [sys.executable, "-c", FIT.format(spin=spin)]
+            done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+            return float(done.stdout)
+
+        calm, spinning = zip(*[(seconds(False), seconds(True)) for _ in range(3)], strict=True)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    assert min(calm) < 0.8 * min(spinning)

@@ -1,4 +1,4 @@
-"""Kernels compile on machines that keep no cache, and loading them changes nothing for the rest of the process."""
+"""Lazy compilation: without a cache folder, without side effects on the process, and only if it pays."""
 
 import os
 import re
@@ -33,14 +33,14 @@ def python(code, **environment):
 
 
 @pytest.mark.slow
-def test_nothing_fails_where_no_cache_can_be_kept():
-    """A read-only installation without a writable home: numba finds no folder for its cache."""
+def test_works_without_a_cache_folder():
+    """A read-only installation for a user without a home."""
     done = python(NO_CACHE + EVERYTHING)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout) > 0
 
 
-def test_only_a_missing_cache_folder_is_forgiven(monkeypatch):
+def test_ignores_only_the_error_about_a_missing_cache_folder(monkeypatch):
     def broken(**options):
         raise RuntimeError("cannot cache function 'f': " + reason)
 
@@ -50,12 +50,12 @@ def test_only_a_missing_cache_folder_is_forgiven(monkeypatch):
             njit(cache="burns" in reason)(outer)(1)
 
 
-def test_importing_dish_leaves_the_environment_alone():
+def test_import_does_not_change_the_environment():
     done = python("import os; before = dict(os.environ); import dish.codes; assert dict(os.environ) == before")
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_threads_of_kernels_do_not_spin_unless_asked_to():
+def test_numba_threads_sleep_unless_the_user_asks_otherwise():
     use = "from dish.lazy import numba; numba.njit"
     shown = python(use, OMP_DISPLAY_ENV="VERBOSE").stderr
     assert "GOMP_SPINCOUNT = '0'" in shown or "GOMP" not in shown
@@ -71,20 +71,20 @@ def inner(x):
     return popcount(np.uint64(x))
 
 
-def test_a_kernel_finds_the_kernels_that_it_calls_once_numba_is_loaded():
-    """In a module of their own: another kernel and an intrinsic stand there until the first call."""
+def test_kernel_finds_other_kernels_of_its_module():
+    """Lazy objects in the module are replaced at the first call."""
     names = {"np": np, "popcount": popcount}
     for function in (inner, outer):
         kernel = type(function)(function.__code__, names, function.__name__)
         names[function.__name__] = njit()(kernel)
     later = names["outer"]
     assert (later.signatures, later(7), len(later.signatures)) == ([], 4, 1)
-    assert not [name for name, one in names.items() if isinstance(one, numba_lazy.Made)]
+    assert not [name for name, one in names.items() if isinstance(one, numba_lazy.LazyObject)]
 
 
 @pytest.mark.slow  # starts two processes that load torch
 @pytest.mark.parametrize("names", ["DISH", "DISH, load", "load"])
-def test_threads_of_torch_do_not_spin_if_dish_loads_it(names):
+def test_torch_threads_sleep_if_dish_imports_torch(names):
     code = "import os; policy = lambda: os.environ.get('OMP_WAIT_POLICY'); before = policy(); "
     code += f"from dish import {names}; from dish.lazy import torch; torch.zeros(1); assert policy() == before"
     done = python(code, OMP_DISPLAY_ENV="VERBOSE")
@@ -95,10 +95,10 @@ def test_threads_of_torch_do_not_spin_if_dish_loads_it(names):
     assert "GOMP_SPINCOUNT = '0'" not in chosen
 
 
-def test_kernels_are_kept_in_the_cache_folder_and_the_first_compilation_is_told(tmp_path, monkeypatch, capsys):
+def test_kernels_are_cached_and_the_first_compilation_is_announced(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DISH_CACHE", str(tmp_path))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(numba_lazy._Told, "said", False)
+    monkeypatch.setattr(numba_lazy._Announcer, "said", False)
 
     def twice(x):
         return 2 * x
@@ -109,10 +109,10 @@ def test_kernels_are_kept_in_the_cache_folder_and_the_first_compilation_is_told(
     assert (doubled(21), doubled(1.5)) == (42, 3.0)
     assert before == numba.config.CACHE_DIR
     assert list((tmp_path / "kernels").rglob("*.nbi"))
-    assert capsys.readouterr().err.count("dish: compiling, once") == 1
+    assert capsys.readouterr().err.count("dish: compiling kernels, once") == 1
 
 
-def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):
+def test_pays_if_compiled_or_after_enough_work(monkeypatch):
     class Kernel:
         __qualname__ = "one of this test"
         signatures = ()
@@ -124,7 +124,7 @@ def test_a_kernel_pays_once_it_is_there_or_numpy_has_done_enough(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_lines_on_a_few_rows_compile_nothing():
+def test_small_data_compiles_nothing():
     done = python("import numba.core.dispatcher as d; d.Dispatcher.compile = None\n" + EVERYTHING)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout) > 0

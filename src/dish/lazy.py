@@ -40,14 +40,14 @@ class LazyModule:
     def __init__(self, name: str, *companions: str) -> None:
         """``companions``: modules to import with it if they are installed."""
         self._name, self._companions = name, companions
+        self._module: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)  # copy and inspect ask for these; no reason to import anything
-        value = getattr(self._load(), name)
-        if callable(value) or type(value) is type(sys):
-            self.__dict__[name] = value  # next time it is found without coming here
-        return value
+        if self._module is None:
+            if name.startswith("__"):
+                raise AttributeError(name)  # copy and inspect ask for these; no reason to import anything
+            self._module = self._load()
+        return getattr(self._module, name)
 
     def _load(self) -> Any:
         with _sleeping_threads():
@@ -79,7 +79,8 @@ def attach(package: str, places: dict[str, str]) -> tuple[Callable[[str], Any], 
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(places[name])
+        with _sleeping_threads():  # scikit-learn brings an OpenMP library too
+            module = importlib.import_module(places[name])
         found = module if places[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found

@@ -1,4 +1,4 @@
-"""The machine: its device, memory, threads, and what a results file says about it."""
+"""The machine: device, cores, memory, limits on library threads, and its description for results files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def usable_cores() -> int:
-    """Cores this process may use: those of its affinity, or the CPU quota of its control groups if that is less."""
+    """Cores that this process may use: by its affinity, or by its control groups' CPU quota if that is lower."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in control_groups("cpu"):
         quota, period = _numbers(group / "cpu.max")[:2] or (None, None)  # version 2: "max 100000" or "150000 100000"
@@ -58,7 +58,7 @@ def usable_cores() -> int:
 
 
 def control_groups(controller: str) -> list[Path]:
-    """Folders of the control groups that limit this process, its own first, then those around it."""
+    """Folders of the control groups that limit this process, from the innermost to the outermost."""
     try:
         lines = (PROC / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -72,30 +72,30 @@ def control_groups(controller: str) -> list[Path]:
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
-    """``root/path`` and the folders above it, up to ``root``; a container may not show all of them."""
+    """``root/path`` and its parents up to ``root``, as far as the container shows them."""
     own = root / path.strip("/")
     return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
 
 
 def _numbers(path: Path) -> list[int | None]:
-    """Whole numbers of a one-line file, None for "max"; nothing if there is no such file."""
+    """The integers in a one-line file, with None for "max"; an empty list if there is no such file."""
     try:
         return [None if word == "max" else int(word) for word in path.read_text().split()]
     except (OSError, ValueError):
         return []
 
 
-_limits: list[int] = []  # of torch's threads, of all who are inside ``torch_threads`` now
+_limits: list[int] = []  # limits of all callers that are inside ``torch_threads`` now
 _limits_lock = threading.Lock()
 _threads_before = 0
 
 
 @contextmanager
 def torch_threads(most: int) -> Iterator[None]:
-    """Torch on at most ``most`` threads, and on no more than ``usable_cores``.
+    """Limit torch to ``most`` threads, and to ``usable_cores``.
 
-    Torch has one number for the whole process: the lowest of all who are inside now. What it was before anybody came
-    is there again when the last one has left, in whatever order threads enter and leave.
+    Torch has one setting for the whole process. It is the lowest limit of all callers inside, and is restored when
+    the last one leaves, in whatever order they leave.
     """
     _keep_threads_from_spinning()
     global _threads_before
@@ -117,10 +117,11 @@ _calm: threading.Thread | None = None
 
 
 def _keep_threads_from_spinning() -> None:
-    """Let torch's threads sleep while they wait, also where torch was loaded before dish could say so.
+    """Make torch's threads sleep while they wait, even if torch was imported before dish.
 
-    OpenMP (GNU's, which torch comes with) spins for milliseconds only while it has no more threads than cores. A
-    second team of them, which does nothing from here on, is enough: then waiting threads spin for microseconds.
+    GNU OpenMP, which torch uses, spins for milliseconds as long as it has no more threads than cores. An idle second
+    team of threads changes that: waiting threads then spin for microseconds only. Next to busy neighbours, fits take
+    a third of the time (tests/test_machine.py measures it).
     """
     global _calm
     if _calm is not None or "OMP_WAIT_POLICY" in os.environ or torch.get_num_threads() == 1 or _lost_threads:
@@ -128,7 +129,7 @@ def _keep_threads_from_spinning() -> None:
     started = threading.Event()
 
     def stay() -> None:
-        torch.ones(1 << 20).add_(1)  # on all threads, which make a team of their own for this one
+        torch.ones(1 << 20).add_(1)  # starts a team of OpenMP threads that belongs to this thread
         started.set()
         threading.Event().wait()
 
@@ -137,23 +138,22 @@ def _keep_threads_from_spinning() -> None:
     started.wait()
 
 
-_blas_users = 0  # threads inside ``one_blas_thread`` now
+_blas_users = 0  # callers inside ``one_blas_thread`` now
 _blas_lock = threading.Lock()
 _blas_limit: Any = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """NumPy's and SciPy's products and solves on one thread, for many small ones.
+    """Limit NumPy's and SciPy's linear algebra to one thread, for many small problems.
 
-    Their threads spin while they wait for each other: beside a busy neighbour an eigenproblem of size 80 then takes
-    a fifth of a second in place of a millisecond. The number is one for the whole process: what it was before is
-    there again when the last user has left.
+    BLAS threads spin while they wait for each other. Next to a busy neighbour, an eigenproblem of size 80 then takes
+    200 ms instead of 1 ms. The setting applies to the whole process and is restored when the last caller leaves.
     """
     global _blas_users, _blas_limit
     with _blas_lock:
         if _blas_users == 0:
-            controller = ThreadpoolController()  # asked anew, 3 ms: a library may have brought its own BLAS since
+            controller = ThreadpoolController()  # takes 3 ms; new libraries may have been loaded since the last call
             _blas_limit = controller.limit(limits=1, user_api="blas")
         _blas_users += 1
     try:
@@ -166,16 +166,16 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def threads_for(n: int) -> AbstractContextManager[None]:
-    """Threads of torch for many products over n rows each: waking one costs more than it saves on a few rows."""
+    """Limit torch's threads for many products over n rows each: for few rows, waking a thread does not pay."""
     return torch_threads(n // 16384)
 
 
-_threads_used = False  # torch's threads may have been started by work of ours
-_lost_threads = False  # this process was forked from one of which that is true
+_threads_used = False  # dish may have started torch's threads
+_lost_threads = False  # this process was forked from one where that is true
 
 
 def lost_threads() -> bool:
-    """Whether this process is a fork of one that had used threads, which OpenMP then waits for without end."""
+    """Whether this process was forked after threads were used. OpenMP would wait for those threads forever."""
     return _lost_threads
 
 
@@ -186,10 +186,10 @@ def _after_fork() -> None:
     _lost_threads = True
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(1)  # needs none of the threads that the fork has lost
+        torch.set_num_threads(1)  # works without the lost threads
     warnings.warn(
-        "this process was forked after dish had used torch's threads, which do not survive a fork: it works on one "
-        "thread. Start processes with multiprocessing.get_context('spawn') for all cores",
+        "this process was forked after dish used torch's threads, which do not survive a fork: it uses one thread. "
+        "Start processes with multiprocessing.get_context('spawn') to use all cores",
         stacklevel=2,
     )
 
@@ -202,8 +202,8 @@ UNITS = {"": 1} | {k: 1000**i for i, k in enumerate("KMGT", 1)} | {k + "I": 1024
 
 
 def memory_budget(value: Any) -> int:
-    """Bytes of a ``memory_budget``: a number, "2GB", or None for half of what is free."""
-    if value is None:  # the processes on a machine share it
+    """A ``memory_budget`` in bytes: from a number, a text such as "2GB", or None for half of the free memory."""
+    if value is None:  # shared by the processes on this machine
         return free_memory() // 2 // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if isinstance(value, str):
         text = value.strip().upper().replace(" ", "").removesuffix("B")
@@ -226,7 +226,7 @@ def _positive(number: float, given: Any) -> int:
 
 
 def free_memory() -> int:
-    """Bytes to be had without swapping: of the machine, or of this process's control groups if they have less."""
+    """Memory in bytes that is available without swapping, on the machine or in the control groups."""
     free = 4 << 30
     with suppress(OSError, StopIteration, ValueError):
         lines = (PROC / "meminfo").read_text().splitlines()
@@ -240,7 +240,7 @@ def free_memory() -> int:
 
 
 def _reclaimable(group: Path) -> int:
-    """Bytes of files that a control group keeps in memory and gives up when it needs room."""
+    """Bytes of cached files that a control group frees when it needs memory."""
     try:
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
@@ -249,20 +249,20 @@ def _reclaimable(group: Path) -> int:
 
 
 class PeakMemory:
-    """Resident memory beyond what there was at the start, at its peak (0 where the system does not tell)."""
+    """Measures the peak of resident memory above its value at the start (0 if the system does not report it)."""
 
     def __init__(self) -> None:
         with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+            Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
         self.start = resident("VmRSS")
 
     def bytes(self) -> int:
-        """Bytes at the peak beyond the start."""
+        """Peak in bytes above the start."""
         return max(0, resident("VmHWM") - self.start)
 
 
 def resident(field: str) -> int:
-    """Resident bytes of this process: now (VmRSS) or at the peak (VmHWM)."""
+    """Resident memory of this process in bytes: current (VmRSS) or peak (VmHWM)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -271,7 +271,7 @@ def resident(field: str) -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date: what every results file carries."""
+    """Machine, versions, commit and date, for results files."""
     packages = ("numpy", "scipy", "scikit-learn", "torch", "numba")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -286,13 +286,13 @@ def environment() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, str]:
-    """The GPU, if there is one and torch is in use."""
+    """The name of the GPU, if torch is loaded and sees one."""
     torch = sys.modules.get("torch")
     return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
 
 
 def commit() -> str:
-    """The commit of the checkout this code runs from; "+" if code differs; $DISH_COMMIT outside a checkout."""
+    """The commit of this checkout, with "+" if the code was changed; $DISH_COMMIT outside a checkout."""
 
     def git(*args: str) -> str:
         folder = Path(__file__).parent

@@ -1,8 +1,8 @@
-"""Threads for short kernels that release the GIL. They sleep while they wait.
+"""A pool of threads for short kernels that release the GIL. Idle threads sleep.
 
-A sweep has thousands of parallel regions of well under a millisecond. OpenMP's threads spin at the end of each unless
-an environment variable said otherwise before the library was loaded: where other programs hold the cores, every
-region then lasts a time slice.
+A sweep has thousands of parallel regions of well under a millisecond. OpenMP threads spin at the end of each, unless
+an environment variable was set before the library was loaded. If other programs use the cores, every region then
+takes a whole time slice.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 def size(most: int) -> int:
-    """Threads to share work between: cores we may use, at most ``NUMBA_NUM_THREADS`` and at most ``most``."""
+    """Number of threads to use: the usable cores, at most ``NUMBA_NUM_THREADS`` and at most ``most``."""
     most = min(most, threads())
     return min(most, _cores()) if most > 1 else 1
 
 
-_asked = float("-inf"), 1  # when, and the answer
+_asked = float("-inf"), 1  # time of the last look-up, and its result
 
 
 def _cores() -> int:
-    """``usable_cores``, asked once a second: reading the control groups takes as long as a small search."""
+    """``usable_cores``, refreshed once per second: reading the control groups takes as long as a small search."""
     global _asked
     now = time.monotonic()
     if now - _asked[0] > 1:
@@ -40,7 +40,7 @@ def _cores() -> int:
 
 
 def run(task: Task, parts: int) -> None:
-    """``task(0)`` … ``task(parts − 1)`` at once, the first in this thread; in turn if the team has work already."""
+    """Run ``task(0)`` … ``task(parts − 1)`` in parallel, the first in this thread; serially if the pool is busy."""
     if parts == 1 or not _team.free.acquire(blocking=False):
         for part in range(parts):
             task(part)
@@ -53,7 +53,7 @@ def run(task: Task, parts: int) -> None:
 
 
 def over_rows(kernel: Callable[..., Any], arrays: tuple[Any, ...], *rest: Any, least: int = 1) -> list[Any]:
-    """``kernel(*parts of the arrays, *rest)`` over parts of at least so many rows at once; results in order."""
+    """Run ``kernel(*parts of the arrays, *rest)`` in parallel on parts of at least ``least`` rows."""
     n = len(arrays[0])
     parts = size(n // least)
     ends = [n * t // parts for t in range(parts + 1)]
@@ -67,15 +67,15 @@ def over_rows(kernel: Callable[..., Any], arrays: tuple[Any, ...], *rest: Any, l
 
 
 def results(work: Callable[[int], T], parts: int, most: int) -> list[T]:
-    """``[work(0), …, work(parts − 1)]``, by at most ``most`` threads at once: for work by torch, with one in each.
+    """``[work(0), …, work(parts − 1)]`` on at most ``most`` threads, each with a single torch thread.
 
-    The number of parts should not depend on that of threads: then sums over them do not either. Calls of torch take
-    turns in Python: several threads pay where a call lasts for tenths of a millisecond.
+    The number of parts should not depend on the number of threads, so that sums over parts do not either. Torch calls
+    hold the GIL at first, so threads pay off only if a call takes tenths of a millisecond.
     """
     lanes, found, before = size(min(parts, most)), [None] * parts, torch.get_num_threads()
 
     def task(lane: int) -> None:
-        if lanes > 1:  # torch has a number per thread; more than one in each would be in each other's way
+        if lanes > 1:  # torch has this setting per thread
             torch.set_num_threads(1)
         for part in range(lane, parts, lanes):
             found[part] = work(part)  # type: ignore[call-overload]
@@ -89,10 +89,10 @@ def results(work: Callable[[int], T], parts: int, most: int) -> list[T]:
 
 
 class _Worker(threading.Thread):
-    """A thread that does one task at a time."""
+    """A thread that runs one task at a time."""
 
     def __init__(self) -> None:
-        super().__init__(name="dish-team", daemon=True)
+        super().__init__(name="dish-worker", daemon=True)
         self.begin, self.end = threading.Semaphore(0), threading.Semaphore(0)
         self.error: BaseException | None = None
         self.start()
@@ -106,14 +106,14 @@ class _Worker(threading.Thread):
             self.begin.acquire()
             try:
                 self.task(self.part)
-            except BaseException as error:  # the caller raises it
+            except BaseException as error:  # raised again by the caller
                 self.error = error
-            del self.task  # its arrays are the caller's
+            del self.task  # release the caller's arrays
             self.end.release()
 
 
 class _Team:
-    """The workers of this process, and whether one of its threads has them."""
+    """The worker threads of this process, and a lock for the thread that uses them."""
 
     def __init__(self) -> None:
         self.free = threading.Lock()
@@ -131,7 +131,7 @@ class _Team:
             try:
                 for worker in busy:
                     worker.end.acquire()
-            except BaseException:  # interrupted while waiting: these workers are out of step
+            except BaseException:  # interrupted while waiting: the workers are in an unknown state
                 self.workers = []
                 raise
         for worker in busy:
@@ -148,4 +148,4 @@ def _new_team() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_team)  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_new_team)  # threads do not survive a fork

@@ -1,4 +1,8 @@
-"""CUDA kernels of this package, compiled when first used in a process by the compiler that torch comes with."""
+"""CUDA kernels of this package, compiled on first use by the compiler that comes with torch.
+
+torch has no public function for this: ``torch.cuda._compile_kernel`` (torch 2.9 and later) is private. It is used
+only if it exists; without it, the same work runs as ordinary torch operations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dish.lazy import torch
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether kernels can be compiled for a device: for an NVIDIA GPU under Linux, by torch 2.9 or later."""
+    """Whether kernels can be compiled for a device: an NVIDIA GPU under Linux with torch 2.9 or later."""
     nvidia = device.type == "cuda" and torch.version.hip is None and sys.platform == "linux"
     return nvidia and hasattr(torch.cuda, "_compile_kernel")
 
@@ -26,9 +30,9 @@ def launch(
     shared: int = 0,
     together: bool = False,
 ) -> None:
-    """Start a kernel, given by its files and the options it is compiled with, on the current stream of a device.
+    """Launch a kernel, given by its source files and compiler options, on the current stream of a device.
 
-    Arguments are ctypes' values. ``together``: all blocks at once, or not at all, since they wait for each other.
+    Arguments are ctypes values. ``together``: a cooperative launch, for blocks that wait for each other.
     """
     with torch.cuda.device(device):
         function = _compiled(*kernel, torch.cuda.current_device())
@@ -38,9 +42,7 @@ def launch(
         extra = () if together else (None,)
         failed = start(function, blocks, 1, 1, threads, 1, 1, shared, stream, places, *extra)
     if failed:
-        raise RuntimeError(
-            f"the GPU did not start the kernel of {kernel[0][-1].name}: error {failed} of the CUDA driver"
-        )
+        raise RuntimeError(f"the GPU did not start the kernel {kernel[0][-1].name}: CUDA driver error {failed}")
 
 
 @cache
@@ -50,7 +52,7 @@ def _driver() -> ctypes.CDLL:
 
 @cache
 def _compiled(sources: tuple[Path, ...], options: str, device: int) -> ctypes.c_void_p:
-    """The kernel that bears the name of its last file, for the GPU in use."""
+    """The kernel named after its last source file, compiled for the current GPU."""
     text = "".join(source.read_text() for source in sources)
     compiled = torch.cuda._compile_kernel(text, sources[-1].stem, nvcc_options=options.split())
     function: ctypes.c_void_p = compiled.func
@@ -58,4 +60,4 @@ def _compiled(sources: tuple[Path, ...], options: str, device: int) -> ctypes.c_
     return function
 
 
-_kept: list[Any] = []  # kernels live as long as the process
+_kept: list[Any] = []  # keeps compiled kernels alive

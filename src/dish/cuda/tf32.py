@@ -1,4 +1,4 @@
-"""Float32 products on the matrix units of a GPU, which keep 11 binary digits of every factor (TF32)."""
+"""Float32 products on tensor cores, which keep 11 binary digits of every factor (TF32)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 from dish.lazy import Tensor, torch
 
-Parts = tuple[Tensor, ...]  # of a sum
+Parts = tuple[Tensor, ...]  # terms of a sum
 
 
 @contextmanager
 def tf32() -> Iterator[None]:
-    """Products of float32 tensors on a GPU keep 11 digits of their factors here; the caller's choice comes back."""
+    """Allow TF32 for float32 products on a GPU inside, and restore the caller's setting."""
     products = torch.backends.cuda.matmul
     name, value = ("fp32_precision", "tf32") if hasattr(products, "fp32_precision") else ("allow_tf32", True)
-    before = getattr(products, name)  # of products on a GPU alone; from torch 2.9 on the second name is the old one
+    before = getattr(products, name)  # torch 2.9 renamed the setting
     setattr(products, name, value)
     try:
         yield
@@ -24,20 +24,20 @@ def tf32() -> Iterator[None]:
 
 
 def worth_splitting(X: Tensor) -> bool:
-    """Whether products with X are faster in parts: of float32 on a GPU."""
+    """Whether products with X are faster in parts: float32 on a GPU."""
     return X.device.type == "cuda" and X.dtype == torch.float32
 
 
 def split(X: Tensor) -> tuple[Tensor, Tensor]:
-    """X as a sum: the digits that TF32 keeps, and the rest."""
+    """X as a sum of two terms: the digits that TF32 keeps, and the rest."""
     high = X.view(torch.int32).bitwise_and(-(1 << 13)).view(torch.float32)
     return high, X - high
 
 
 def add_product(out: Tensor, A: Parts, B: Parts, alpha: float = 1.0) -> Tensor:
-    """Out + alpha A B, in place, with the digits of float32, where factors have the parts that they are split into.
+    """Add alpha A B to ``out`` in place, with float32 accuracy, for factors split into parts.
 
-    Of the four products of parts the smallest is left out. Half the time of a product without the matrix units.
+    The smallest of the four partial products is omitted. This takes half the time of a product without tensor cores.
     """
     with tf32():
         for i, a in enumerate(A):
