@@ -9,15 +9,11 @@ import numpy as np
 
 from dish.baselines._pairs import labelled
 from dish.encoder import Posterior
-from dish.io.rows import RowSource
-from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor
-from dish.machine import resolve_device
-from dish.parallel import ALONE, Ranks
 from dish.posterior.regression import WhitenedRows, regress, whitening
 from dish.posterior.selection import prepare_features
-from dish.similarity import Classes, Similarity
+from dish.similarity import Classes
 
 STEPS = 1.4  # as many as DISH takes in its two rounds
 
@@ -26,6 +22,7 @@ class LogisticHasher(KernelHasher):
     """p(x) of the labels by logistic regression; a subclass says in ``_codes`` how p becomes a code."""
 
     _kernels = ("auto", *KernelHasher._kernels)
+    _features_by = staticmethod(prepare_features)
     _function_of: type[Posterior] = Posterior
 
     def __init__(
@@ -64,26 +61,3 @@ class LogisticHasher(KernelHasher):
     @abstractmethod
     def _codes(self, rows: WhitenedRows, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
         """The vectors (l, r) that p(x) is multiplied by, and the offset (r,)."""
-
-    def _prepare(
-        self,
-        rows: RowSource,
-        S: Similarity,
-        rng: np.random.RandomState,
-        ranks: Ranks = ALONE,
-        budget: int | None = None,
-    ) -> FitData:
-        return prepare_features(
-            rows,
-            S,
-            kernel=self.kernel,
-            gamma=self.gamma,
-            anchors=self.anchors,
-            n_anchors=self.n_anchors,
-            ridge=self.ridge,
-            rng=rng,
-            device=resolve_device(self.device),
-            ranks=ranks,
-            budget=budget,
-            stage=self._stage,
-        )

@@ -1,8 +1,8 @@
-// What the blocks of the sweep's kernel (sweep.cu, which follows) work on, how they wait for each other, and how the
-// threads of a block add up.
+// Data structures, the barrier between blocks, and reductions within a block, for the kernel in sweep.cu (which is
+// compiled after this file).
 
 #ifndef LINEAR
-#define LINEAR float  // what q is made of
+#define LINEAR float  // type of q
 #endif
 #ifndef THREADS
 #define THREADS 1024
@@ -10,9 +10,9 @@
 #ifndef SHARED_MEMORY
 #define SHARED_MEMORY(T, one, U, room) __shared__ T one; extern __shared__ U room[]
 #endif
-#define BINS THREADS  // of a histogram: one for every thread
+#define BINS THREADS  // histogram bins: one per thread
 #define WARPS (THREADS / 32)
-#define AHEAD 4  // keys that a thread reads at a time: it waits for memory once
+#define AHEAD 4  // keys per read: a thread waits for memory once
 #define INF __longlong_as_double(0x7ff0000000000000ll)
 
 typedef unsigned int word;
@@ -20,7 +20,7 @@ typedef unsigned long long key_t_;
 typedef long long whole;
 
 struct Sizes {
-    int n, r, labels, words, max_steps;  // words: of a column
+    int n, r, labels, words, max_steps;  // words: 32-bit words per column
     double w, lam;
 };
 
@@ -29,32 +29,32 @@ struct Memory {
     word* by_bit;        // (r, words): bit i of word j is row 32 j + i
     word* by_row;        // (ceil(r / 32), n): bit i of word j is column 32 j + i
     word *b, *kept;      // (words,)
-    key_t_* keys;        // (n,): scores as whole numbers in the same order
+    key_t_* keys;        // (n,): scores as integers with the same order
     const int* group;    // (n,)
     const int *first, *of;  // labels of a group: of[first[g]] … of[first[g + 1] − 1]; null: the group is the label
     const double* diag;  // (groups,): Q_ii
     const LINEAR* q;     // (r, n)
-    int *u, *z, *bins;   // (2, r + 1), (2, labels), (3, BINS), zero at first
-    double* part;        // (5, blocks): qᵀb; least and largest score where b is 1, where b is −1
+    int *u, *z, *bins;   // (2, r + 1), (2, labels), (3, BINS), initially zero
+    double* part;        // (5, blocks): qᵀb; smallest and largest score where b is 1, and where b is −1
     int* moved;          // (blocks,)
     int* equal;          // (blocks,)
-    word* barrier;       // zero at first
+    word* barrier;       // initially zero
     double *hSh, *qh;    // (r,)
-    whole* found;        // steps, moves, and 1 + the bit at which a number was not finite
+    whole* found;        // steps, moves, and 1 + the bit whose objective was not finite (0: none)
 };
 
 struct Shared {
     int bins[BINS];
     double reals[5][WARPS];
     whole wholes[2][WARPS];
-    double all[5];  // qᵀb; least and largest score where b is −1, where b is 1: the least with the sign turned
+    double all[5];  // qᵀb; smallest (negated) and largest score where b is −1, and where b is 1
     whole moved;
     key_t_ lo;
     int need, inside;
 };
 
 #ifndef FRESH
-// What other blocks have written since: read anew every time, and not from the cache of one multiprocessor.
+// Read what other blocks have written: bypass the cache of the multiprocessor.
 template <class T> __device__ T fresh(const T* p) { return *(const volatile T*)p; }
 #endif
 
@@ -70,7 +70,7 @@ __device__ void everybody(const Memory& m, word& target) {
     __syncthreads();
 }
 
-// --- sums and extremes over the threads of a warp, and of a block: the same for all of them ---
+// --- sums and maxima over the threads of a warp and of a block; all threads get the result ---
 
 template <class T> __device__ T warp_sum(T x) {
     for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(~0u, x, d);
@@ -97,7 +97,7 @@ __device__ whole block_sum(whole x, Shared& s) {
     return x;
 }
 
-// Of a whole number per thread: the sum over the threads before this one, and over all.
+// Prefix sum of one integer per thread, and the sum over all threads.
 __device__ int block_scan(int x, int& all, Shared& s) {
     int lane = threadIdx.x % 32, before = x;
     for (int d = 1; d < 32; d <<= 1) {

@@ -1,12 +1,12 @@
-// One sweep of fast C-BCD in one launch: all bits, each until it stops changing (see cbcd.py for the algorithm).
+// One sweep of Fast C-BCD in one launch: all bits, each until it stops changing (see algorithm1.py).
 //
-// S = w YYᵀ − 1, so all that a step needs of a column b are whole numbers: z = Yᵀb by label, u = H'ᵀb by bit, 1ᵀb.
-// Every block has a range of rows to itself, whole words of 32 rows: their codes by row (`by_row`) and by column
-// (`by_bit`), b and its scores. What crosses blocks are sums of whole numbers (atomics: the same in any order), the
-// blocks' parts of qᵀb, which every block adds up in the same order, and the histograms of the selection.
-// A barrier over all blocks ends each phase: the launch has to be a cooperative one.
+// With S = w YYᵀ − 1, a step needs only integers of a column b: z = Yᵀb per label, u = H'ᵀb per bit, and 1ᵀb.
+// Every block owns a range of rows, in words of 32 rows: their codes by row (`by_row`) and by column (`by_bit`), b and
+// its scores. Blocks exchange sums of integers (by atomics, so the order does not matter), their parts of qᵀb, which
+// every block adds in the same order, and the histograms of the selection. Each phase ends with a barrier over all
+// blocks, so the launch must be cooperative.
 
-// H as bits, by row and by column; and back.
+// Convert H to bits, by row and by column, and back.
 __device__ void pack(const Sizes& k, const Memory& m, int w0, int w1) {
     for (int start = 32 * w0; start < 32 * w1; start += THREADS) {
         int i = start + threadIdx.x;
@@ -45,7 +45,7 @@ __device__ void flush(int* from, int* to, int count) {
     __syncthreads();
 }
 
-// u[j] += this block's part of Hᵀb, in u[r] that of 1ᵀb: the words of b are in place.
+// Add this block's part of Hᵀb to u, and its part of 1ᵀb to u[r]. b must be up to date.
 __device__ void count_against(const Sizes& k, const Memory& m, const word* b, int w0, int w1, int* u) {
     __syncthreads();
     int lane = threadIdx.x % 32;
@@ -65,14 +65,14 @@ __device__ void count_against(const Sizes& k, const Memory& m, const word* b, in
 }
 
 __device__ key_t_ key_of(double x) {
-    whole bits = __double_as_longlong(x + 0.0);  // −0 is 0
+    whole bits = __double_as_longlong(x + 0.0);  // turns −0 into 0
     return bits < 0 ? ~(key_t_)bits : (key_t_)bits | 0x8000000000000000ull;
 }
 
-// Scores of the rows of a block, as keys; its parts of qᵀb and of the extremes.
+// Scores of this block's rows as keys; its parts of qᵀb and of the extreme scores.
 __device__ void score(const Sizes& k, const Memory& m, int bit, const word* b, int w0, int w1, double b1,
                       const int* z, const int* table, Shared& s) {
-    double qb = 0, ends[4] = {-INF, -INF, -INF, -INF};  // of rows with −1: −least, largest; with 1: the same
+    double qb = 0, ends[4] = {-INF, -INF, -INF, -INF};  // −smallest and largest, for rows with −1 and rows with 1
     int rows = min(k.n, 32 * w1);
     const LINEAR* q = m.q + (size_t)bit * k.n;
 #pragma unroll 2
@@ -116,8 +116,8 @@ __device__ void score(const Sizes& k, const Memory& m, int bit, const word* b, i
     }
 }
 
-// The rows with the `need` largest keys between lo and hi: those whose key is at least `lo` at the end, but of those
-// that equal it the first `need` ones if `ties`.
+// Select the `need` largest keys between lo and hi. In the end these are the keys of at least `lo`; if `ties`, only
+// the first `need` rows with a key equal to `lo`.
 struct Chosen { key_t_ lo; int need; bool ties; };
 
 __device__ Chosen choose(const Sizes& k, const Memory& m, int w0, int w1, key_t_ lo, key_t_ hi, int need, int& pass,
@@ -156,11 +156,11 @@ __device__ Chosen choose(const Sizes& k, const Memory& m, int w0, int w1, key_t_
     }
 }
 
-// b is 1 on the chosen rows: how many of this block's changed. z changes with them.
+// Set b to 1 on the selected rows, update z, and return how many of this block's rows changed.
 __device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int w1, Chosen c, int* z, word& target,
                      Shared& s) {
     int rows = min(k.n, 32 * w1), moved = 0, before = 0;
-    if (c.ties) {  // how many equal keys blocks before this one have
+    if (c.ties) {  // number of ties in the blocks before this one
         whole mine = 0;
         for (int i = 32 * w0 + threadIdx.x; i < rows; i += THREADS) mine += m.keys[i] == c.lo;
         mine = block_sum(mine, s);
@@ -191,7 +191,7 @@ __device__ int apply(const Sizes& k, const Memory& m, const word* b, int w0, int
     return (int)block_sum((whole)moved, s);
 }
 
-// The parts of all blocks, added up in the same order in every block; how many rows have moved.
+// Add the parts of all blocks, in the same order in every block; return how many rows moved.
 __device__ void add_up(const Memory& m, bool moves, Shared& s) {
     int lane = threadIdx.x % 32;
     for (int e = threadIdx.x / 32; e < 6; e += WARPS) {
@@ -208,7 +208,7 @@ __device__ void add_up(const Memory& m, bool moves, Shared& s) {
     __syncthreads();
 }
 
-// What all scores need, in shared memory: z, and H'u for every four bits of a code. Returns 1ᵀb, ‖z‖², ‖u‖².
+// Prepare shared memory for the scores: z, and H'u for all values of four bits. Returns 1ᵀb, ‖z‖², ‖u‖².
 struct Totals { double b1, zz, uu; };
 
 __device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u_all, const int* z_all, int* z,
@@ -222,7 +222,7 @@ __device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u_
         whole x = z[l] = fresh(z_all + l);
         zz += x * x;
     }
-    block_sums(zz, uu, s);  // u is in place after it
+    block_sums(zz, uu, s);  // u is complete after this
     for (int e = threadIdx.x; e < 128 * ((k.r + 31) / 32); e += THREADS) {
         int sum = 0;
         for (int c = 0; c < 4; ++c) {
@@ -235,7 +235,7 @@ __device__ Totals gather(const Sizes& k, const Memory& m, int bit, const int* u_
     return {(double)u[k.r], (double)zz, (double)uu};
 }
 
-// The sums of column b as it is at first: z, and u.
+// The sums z and u of the initial column b.
 __device__ void begin(const Sizes& k, const Memory& m, const word* b, int w0, int w1, int* z_here, int* z, int* u) {
     __syncthreads();
     for (int i = 32 * w0 + threadIdx.x; i < min(k.n, 32 * w1); i += THREADS)
@@ -244,7 +244,7 @@ __device__ void begin(const Sizes& k, const Memory& m, const word* b, int w0, in
     count_against(k, m, b, w0, w1, u);
 }
 
-// Zeros where the next sums will be: of u, of z for the next bit at the first step of this one, of z in this block.
+// Clear the memory of the next sums: u; at the first step of a bit, z of the next bit; z of this block.
 __device__ void clear(const Sizes& k, const Memory& m, int bit, int step, int* u_next, int* z_here) {
     if (blockIdx.x == 0) {
         for (int j = threadIdx.x; j <= k.r; j += THREADS) u_next[j] = 0;
@@ -253,7 +253,7 @@ __device__ void clear(const Sizes& k, const Memory& m, int bit, int step, int* u
     for (int l = threadIdx.x; l < k.labels; l += THREADS) z_here[l] = 0;
 }
 
-// Column b into H, by column and by row.
+// Write column b to H, by column and by row.
 __device__ void write_back(const Sizes& k, const Memory& m, int bit, const word* b, int w0, int w1) {
     __syncthreads();
     for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.by_bit[(size_t)bit * k.words + w] = b[w];
@@ -264,7 +264,7 @@ __device__ void write_back(const Sizes& k, const Memory& m, int bit, const word*
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m) {
-    SHARED_MEMORY(Shared, s, int, room);  // room: z, the table of 16 sums for every four bits, u
+    SHARED_MEMORY(Shared, s, int, room);  // room: z, a table of 16 sums per four bits, u
     int *z_here = room, *table = room + k.labels, *u_here = table + 128 * ((k.r + 31) / 32);
     int each = (k.words + gridDim.x - 1) / gridDim.x;
     int w0 = min(k.words, (int)blockIdx.x * each), w1 = min(k.words, w0 + each);
@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
             int *u = m.u + (round & 1) * (k.r + 1), *u_next = m.u + (~round & 1) * (k.r + 1);
             Totals t = gather(k, m, bit, u, z, z_here, table, u_here, s);
             score(k, m, bit, b, w0, w1, t.b1, z_here, table, s);
-            clear(k, m, bit, step, u_next, z_here);  // score has ended with a barrier
+            clear(k, m, bit, step, u_next, z_here);  // the scores ended with a barrier
             ++round;
             everybody(m, target);
             add_up(m, step > 0, s);
@@ -297,15 +297,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sweep(Sizes k, Memory m
             }
             steps += moved > 0;
             bool worse = g > g_kept;
-            if (worse) b = m.kept;  // the column we had: take the step back
+            if (worse) b = m.kept;  // worse than the previous column: take the step back
             if (worse) break;
             hSh = bSb, qh = qb, flips += moved;
-            bool balanced = t.b1 == k.n % 2;  // one that is not is no solution to fall back to
+            bool balanced = t.b1 == k.n % 2;  // an unbalanced column is not a solution to return to
             if (balanced) {
                 g_kept = g;
                 for (int w = w0 + threadIdx.x; w < w1; w += THREADS) m.kept[w] = b[w];
             }
-            bool settled = balanced && least[1] > most[0];  // the largest scores are where b is 1 already
+            bool settled = balanced && least[1] > most[0];  // b is 1 on the largest scores already
             if (settled || step == k.max_steps || (step && !moved)) break;
             key_t_ lo = key_of(fmin(least[0], least[1])), hi = key_of(fmax(most[0], most[1]));
             Chosen c = choose(k, m, w0, w1, lo, hi, (k.n + 1) / 2, pass, target, s);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class KernelHasher(Stopwatch, Hasher):
     _needs_y = True
     _most_bits = 1 << 14  # matrices of r² numbers are built
     _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
+    _features_by: Callable[..., FitData] = staticmethod(prepare)
     _state: tuple[str, ...] = ("kernel_", "gamma_", "anchors_", "centre_", "mean_", "hash_function_")
 
     # --- fit ---
@@ -74,9 +75,17 @@ class KernelHasher(Stopwatch, Hasher):
         budget: int | None = None,
     ) -> FitData:
         """The features of checked rows, with their similarity."""
-        make = partial(prepare, rows, S, n_anchors=self.n_anchors, ridge=self.ridge, rng=rng, ranks=ranks)
-        make = partial(make, device=resolve_device(self.device), budget=budget, stage=self._stage)
-        return make(kernel=self.kernel, gamma=self.gamma, anchors=self.anchors)
+        names = ("kernel", "gamma", "anchors", "n_anchors", "ridge")
+        return self._features_by(
+            rows,
+            S,
+            rng=rng,
+            device=resolve_device(self.device),
+            ranks=ranks,
+            budget=budget,
+            stage=self._stage,
+            **{name: getattr(self, name) for name in names},
+        )
 
     def _keep(self, data: FitData, function: HashFunction) -> None:
         """Store the features and the hash function."""

@@ -22,7 +22,7 @@ class Step(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("U", "weight", "group", "first", "of", "order", "t")),
-        *((name, ctypes.c_void_p) for name in ("batch", "scores", "slope", "W", "move")),
+        *((name, ctypes.c_void_p) for name in ("batch", "scores", "gradient", "W", "move")),
         *((name, ctypes.c_int) for name in ("m", "wide", "labels", "labels_wide", "size", "updates", "one_label")),
         *((name, ctypes.c_float) for name in ("rate", "decay", "momentum")),
     ]
@@ -41,11 +41,11 @@ class FusedSteps:
         new = W.new_zeros
         self.W, self.b = new(wide, labels_wide), b
         self.W[:m, :l], self.W[m, :l] = W, b
-        self.batch, self.scores, self.slope = new(size, wide), new(size, labels_wide), torch.zeros_like(self.W)
+        self.batch, self.scores, self.gradient = new(size, wide), new(size, labels_wide), torch.zeros_like(self.W)
         self.t = torch.zeros((), dtype=torch.int32, device=W.device)
         first, of = rows.group_labels_csr
         arrays = {"U": rows.U, "weight": rows.weight, "group": rows.S.row_group, "first": first, "of": of}
-        arrays |= {"order": order, "t": self.t, "batch": self.batch, "scores": self.scores, "slope": self.slope}
+        arrays |= {"order": order, "t": self.t, "batch": self.batch, "scores": self.scores, "gradient": self.gradient}
         self.arrays = arrays | {"W": self.W, "move": torch.zeros_like(self.W)}
         places = {name: array.data_ptr() for name, array in self.arrays.items() if array is not None}
         sizes = {"m": m, "wide": wide, "labels": l, "labels_wide": labels_wide, "size": size, "updates": updates}
@@ -65,7 +65,7 @@ class FusedSteps:
             self._launch(GATHER, ahead, self.step.size)
             torch.mm(self.batch, self.W, out=self.scores)
             self._launch(EXCESS, ahead, self.step.size)
-            torch.mm(self.batch.T, self.scores, out=self.slope)
+            torch.mm(self.batch.T, self.scores, out=self.gradient)
             self._launch(UPDATE, ahead, UPDATE_BLOCKS)
         self.t.add_(count)
 

@@ -24,13 +24,10 @@ from numpy.typing import NDArray
 from dish import cbcd, codes
 from dish.encoder import Posterior, row_blocks
 from dish.errors import InputError
-from dish.io.rows import RowSource
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.streaming_hasher import StreamingHasher
 from dish.lazy import Tensor, torch
-from dish.machine import resolve_device
-from dish.parallel import ALONE, Ranks
 from dish.posterior import selection
 from dish.posterior.projection import centred, signed_projection
 from dish.posterior.regression import WhitenedRows, regress, whitening
@@ -184,6 +181,7 @@ class DISH(StreamingHasher):
 
     similar_weight = "auto"
     _kernels = ("auto", *StreamingHasher._kernels)
+    _features_by = staticmethod(selection.prepare_features)
     _state = (*StreamingHasher._state, "classes_")
 
     def __init__(
@@ -248,29 +246,6 @@ class DISH(StreamingHasher):
         self._keep_codes(H if one_label else label_codes(data.S, function), objective)
         self.classes_ = data.S.labels
         return self
-
-    def _prepare(
-        self,
-        rows: RowSource,
-        S: Similarity,
-        rng: np.random.RandomState,
-        ranks: Ranks = ALONE,
-        budget: int | None = None,
-    ) -> FitData:
-        return selection.prepare_features(
-            rows,
-            S,
-            kernel=self.kernel,
-            gamma=self.gamma,
-            anchors=self.anchors,
-            n_anchors=self.n_anchors,
-            ridge=self.ridge,
-            rng=rng,
-            device=resolve_device(self.device),
-            ranks=ranks,
-            budget=budget,
-            stage=self._stage,
-        )
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """p(x) of every label, (n, l), in the order of ``classes_``.

@@ -1,15 +1,15 @@
-// What a momentum step of the posterior does beside its two products, in three phases of one launch each:
-// the batch of rows, with a 1 for the intercept; the excess p − y of their labels, from scores; the move of W.
-// Step number t is in memory: what is recorded for some steps is good for all.
+// The parts of a momentum step other than its two products, in three phases of one launch each: gather the batch of
+// rows, with a 1 for the intercept; compute p − y from the scores; update W. The step number t is in memory, so that
+// one CUDA graph serves all steps.
 
 struct Step {
     const float *U, *weight;  // (n, m), (n,): whitened rows
     const int* group;         // (n,)
     const int *first, *of;    // labels of a group: of[first[g]] … of[first[g + 1] − 1]; null: the group is the label
-    const long long* order;   // (updates, size): the rows of every batch
-    const int* t;             // steps that are done
+    const long long* order;   // (updates, size): row indices of every batch
+    const int* t;             // number of completed steps
     float *batch, *scores;    // (size, wide), (size, labels_wide)
-    float *slope, *W, *move;  // (wide, labels_wide): the row after the last feature is the intercept
+    float *gradient, *W, *move;  // (wide, labels_wide): the row after the last feature is the intercept
     int m, wide, labels, labels_wide, size, updates, one_label;
     float rate, decay, momentum;
 };
@@ -52,9 +52,9 @@ __device__ void excess(const Step& s, long long row) {
 }
 
 __device__ void update(const Step& s, float rate) {
-    size_t here = (size_t)s.m * s.labels_wide, all = here + s.labels_wide;  // rows beyond the intercept stay 0
+    size_t here = (size_t)s.m * s.labels_wide, all = here + s.labels_wide;  // rows after the intercept stay 0
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < all; i += (size_t)gridDim.x * THREADS) {
-        float W = s.W[i], slope = s.slope[i] / s.size + (i < here ? s.decay * W : 0);
+        float W = s.W[i], slope = s.gradient[i] / s.size + (i < here ? s.decay * W : 0);
         float move = s.momentum * s.move[i] - rate * slope;
         s.move[i] = move;
         s.W[i] = W + move;
