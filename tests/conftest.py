@@ -21,7 +21,6 @@ LONG = (  # ten seconds or more each, beside a shorter test of the same part: le
     "test_selection_over_three_processes_is_a_stable_sort",
     "test_labels_have_the_same_numbers_on_all_processes[3]",
     "test_torchrun",
-    "test_a_fit_killed_at_random_moments_ends_with_the_same_codes",
     "test_a_restart_that_overlaps_keeps_what_was_acknowledged",
     "test_several_processes_take_the_steps_of_one[3]",
     "test_two_processes_learn_one_network",

@@ -87,21 +87,8 @@ def _my_blocks(X: Any, ranks: Ranks, title: str) -> Iterator[tuple[slice, NDArra
     mine = ranks.my_rows(X.shape[0], BLOCK_ROWS)
     start = mine.start
     with progress(title, mine.stop - mine.start) as step:
-        for block in blocks_of(_Range(X, mine), BLOCK_ROWS):
+        for block in blocks_of(X, BLOCK_ROWS, mine):
             check_finite(block, start, X)
             yield slice(start, start + len(block)), block
             start += len(block)
             step(len(block))
-
-
-class _Range:
-    """A range of the rows of X, without a copy."""
-
-    def __init__(self, X: Any, rows: slice) -> None:
-        self.X, self.start = X, rows.start
-        self.shape = (rows.stop - rows.start, *X.shape[1:])
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(self.shape[0])
-        part: NDArray[Any] = self.X[self.start + start : self.start + stop]
-        return part

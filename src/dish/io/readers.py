@@ -45,7 +45,7 @@ LABEL_COLUMNS = ("y", "label")
 ID_COLUMNS = ("id",)
 CSV_INDEX_COLUMNS = ("", "Unnamed: 0")  # pandas' names for the index in a .csv file
 PARQUET_INDEX_COLUMN = "__index_level_"  # the beginning of pandas' names for the index in a .parquet file
-CSV_BLOCK = 1 << 24  # bytes parsed at a time; no line may be longer
+CSV_BLOCK = 1 << 20  # bytes parsed at a time, in addition to 64 bytes per column: a line must fit
 
 # What the parsers of NumPy and the standard library raise on damaged files: a .npy header is a Python literal.
 DAMAGE: tuple[type[Exception], ...] = (
@@ -408,7 +408,7 @@ def _csv_batches(path: Path, names: list[str], width: int, used: list[int], kind
             path,
             arrow.ReadOptions(
                 use_threads=False,  # without threads errors tell the row
-                block_size=CSV_BLOCK,
+                block_size=CSV_BLOCK + 64 * width,
                 column_names=columns,
                 skip_rows_after_names=1 if names else 0,
             ),

@@ -186,8 +186,8 @@ def _joined(blocks: Sequence[Any]) -> Shards:
 # --- Row blocks ---------------------------------------------------------------------------------------------------
 
 
-def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
-    """The rows of X as arrays of at most ``size`` rows; an iterable of row blocks keeps its blocks."""
+def blocks_of(X: Any, size: int = 1 << 14, part: slice | None = None) -> Iterator[NDArray[Any]]:
+    """The rows of X, or a part of them, as arrays of at most ``size`` rows. An iterable of row blocks is not cut."""
     if is_blocks(X):
         width = None
         for block in X:
@@ -199,8 +199,9 @@ def blocks_of(X: Any, size: int = 1 << 14) -> Iterator[NDArray[Any]]:
         if width is None:
             raise InputError("X has no row blocks")
         return
-    for i in range(0, X.shape[0], size):
-        block = X[i : i + size]
+    start, stop, _ = (part or slice(None)).indices(X.shape[0])
+    for i in range(start, stop, size):
+        block = X[i : min(i + size, stop)]
         yield np.asarray(block)
         if is_map(block):
             release(block)
