@@ -1,18 +1,18 @@
-"""Queries per second of HammingIndex beside faiss IndexBinaryFlat: 1,000,000 codes, same machine, same run.
+"""Queries per second of HammingIndex and faiss IndexBinaryFlat: 1,000,000 codes, same machine, same run.
 
-Codes of four kinds, of 64 and of 128 bits:
+Four kinds of codes, with 64 and 128 bits:
 
 - random: uniform.
-- jittered: DISH learned on the 59,000 database rows of CIFAR-10 (GIST, real images); those rows and copies of them
-  with noise of 5 % of each feature's standard deviation, encoded.
+- jittered: codes of DISH, fitted to the 59,000 database rows of CIFAR-10 (GIST), for these rows and for copies of
+  them with noise of 5 % of each feature's standard deviation.
 - tiled: the codes of the 59,000 rows, repeated.
 - learned: the codes that DISH learned for the training rows (``codes_``), repeated.
 
-Queries are 500 held-out images (random codes for the random kind). Distances are checked to be equal. Where a radius
-search is cut off after 1,000 rows per query, and the rest counted, faiss lists all of them: it has no such search.
+Queries are 500 held-out images (random codes for the random kind). The distances of both must be equal. faiss cannot
+limit a radius search to 1,000 rows per query; it lists all rows.
 
-    python benchmarks/index.py            # benchmarks/results/index.json, and the table of docs/search.md
-    python benchmarks/index.py --table    # the table alone, from the results there are
+    python benchmarks/index.py            # writes benchmarks/results/index.json and the table in docs/search.md
+    python benchmarks/index.py --table    # writes only the table, from the existing results
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from dish.experiments import bench
 from dish.io.atomic import write_atomically
 
 N, N_QUERIES, N_RADIUS, N_SINGLE, SEED, JITTER = 1_000_000, 500, 100, 100, 0, 0.05
-LIMIT = 1000  # rows per query where a radius search is cut off
+LIMIT = 1000  # rows per query in limited radius searches
 RESULTS = Path(__file__).parent / "results" / "index.json"
 PAGE = Path(__file__).parents[1] / "docs" / "search.md"
 MARKS = "<!-- the table of benchmarks/index.py -->", "<!-- its end -->"
-COLUMNS = {  # of the table: task → heading
+COLUMNS = {  # task → heading of the table
     "k=10, 1 threads": "k = 10",
     "k=100, 1 threads": "k = 100",
     "radius 2, 1 threads": "radius 2",
@@ -55,7 +55,7 @@ COLUMNS = {  # of the table: task → heading
 
 
 def learned(n_bits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Codes and query codes of DISH on CIFAR-10 by kind."""
+    """Return DISH's codes and query codes of CIFAR-10 by kind."""
     data = bench.load_data("cifar10_gist")
     split = data.split(0, None)
     X, Xq = (normalize(data.rows(rows)) for rows in (split.database, split.query))
@@ -74,13 +74,13 @@ def learned(n_bits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def uniform(n_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Uniform random codes and queries."""
+    """Return uniform random codes and queries."""
     rng = np.random.default_rng(SEED)
     return tuple(rng.integers(0, 256, (n, n_bits // 8), dtype=np.uint8) for n in (N, N_QUERIES))
 
 
 def rate(run: Callable[[], Any], n: int, repeats: int = 2) -> float:
-    """Queries per second in the best of a few runs, after one to warm up."""
+    """Return the queries per second of the fastest run, after a warm-up run."""
     run()
     times = []
     for _ in range(repeats):
@@ -91,7 +91,7 @@ def rate(run: Callable[[], Any], n: int, repeats: int = 2) -> float:
 
 
 def measure(B: np.ndarray, Q: np.ndarray) -> dict[str, Any]:
-    """Both engines on the same codes."""
+    """Measure both engines on the same codes."""
     ours, flat = HammingIndex(8 * B.shape[1]), faiss.IndexBinaryFlat(8 * B.shape[1])
     start = time.perf_counter()
     ours.add(B)
@@ -127,7 +127,7 @@ def measure(B: np.ndarray, Q: np.ndarray) -> dict[str, Any]:
 
 
 def check(name: str, ours: Any, theirs: Any) -> None:
-    """The same distances, or the figures mean nothing."""
+    """Check that both engines found the same distances."""
     if name == "radius 2 cut off":
         assert (ours[1] == np.diff(theirs[0])).all()
         assert (np.diff(ours[0][0]) == np.minimum(ours[1], LIMIT)).all()
@@ -140,7 +140,7 @@ def check(name: str, ours: Any, theirs: Any) -> None:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Markdown of the results: ours / theirs (ratio)."""
+    """Return the results as a Markdown table: ours / faiss (ratio)."""
     lines = [
         f"| codes | bits | distinct | {' | '.join(COLUMNS.values())} | bytes |",
         "|---" * (len(COLUMNS) + 4) + "|",
@@ -170,13 +170,13 @@ def _cell(value: dict[str, float] | None) -> str:
 
 
 def write_table(content: dict[str, Any]) -> None:
-    """Into the page, between the marks."""
+    """Write the table into the page, between the marks."""
     head, _, rest = PAGE.read_text().partition(MARKS[0])
     write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
 
 
 def run() -> dict[str, Any]:
-    """Measure and print."""
+    """Measure, print and return the results."""
     results, before = {}, os.getloadavg()[0]
     for n_bits in (64, 128):
         for kind, (B, Q) in {"random": uniform(n_bits), **learned(n_bits)}.items():
@@ -194,9 +194,9 @@ def run() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write the results and the table."""
+    """Write the results and the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--table", action="store_true", help="write the table of the results there are")
+    parser.add_argument("--table", action="store_true", help="write only the table, from the existing results")
     given = parser.parse_args()
     if not given.table:
         bench.write_json(RESULTS, run())
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def show(title: str, result: dict[str, Any]) -> None:
-    """One table."""
+    """Print the results of one kind of codes."""
     table = Table(title=f"{title}: {result['distinct_codes']:,} distinct codes")
     for name in ("task", "ours, queries/s", "faiss, queries/s", "ratio"):
         table.add_column(name, justify="left" if name == "task" else "right")
@@ -213,7 +213,7 @@ def show(title: str, result: dict[str, Any]) -> None:
         if isinstance(value, dict) and "ratio" in value:
             table.add_row(name, f"{value['ours_qps']:,.0f}", f"{value['faiss_qps']:,.0f}", f"{value['ratio']:.1f}")
     Console().print(table)
-    print({what: round(size, 1) for what, size in result["bytes_per_row"].items()}, "bytes a row")
+    print({what: round(size, 1) for what, size in result["bytes_per_row"].items()}, "bytes per row")
 
 
 if __name__ == "__main__":

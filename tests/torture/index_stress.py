@@ -1,8 +1,8 @@
-"""HammingIndex under eight threads against a shadow: four write, four search, and every answer is checked.
+"""Stress test of HammingIndex with eight threads: four write, four search, and every result is checked.
 
-A writer changes the index and a dictionary in step. A searcher takes one snapshot per answer and checks it from the
-inside (each hit's distance, label and code fit each other) and against all versions that an id ever had. Ids are of
-every pattern: running, shuffled, running from both ends but shuffled between, negative and huge, strings.
+A writer applies the same changes to the index and to a dictionary, the shadow. A searcher takes one snapshot per
+search and checks that distances, labels and codes of its hits are consistent, and that every hit is a version that
+its id once had. Ids have several patterns: ascending, shuffled, ascending at both ends, negative and huge, strings.
 
     python tests/torture/index_stress.py --seconds 60 --output stress.json
 """
@@ -28,10 +28,10 @@ ROWS, WRITERS, SEARCHERS, PER_WRITE = 4000, 4, 4, 60
 
 
 def ids_of_every_pattern(rng: np.random.Generator) -> dict[str, list[Any]]:
-    """3 × ROWS ids of each pattern; the index begins with the first ROWS of them."""
+    """Return 3 × ROWS ids of each pattern; the index starts with the first ROWS."""
     n = 3 * ROWS
     between = np.arange(n)
-    rng.shuffle(between[1 : ROWS - 1])  # 0, any order, ROWS − 1, then ascending
+    rng.shuffle(between[1 : ROWS - 1])  # 0, shuffled, ROWS − 1, then ascending
     return {
         "running": list(range(n)),
         "shuffled": rng.permutation(n).tolist(),
@@ -42,20 +42,20 @@ def ids_of_every_pattern(rng: np.random.Generator) -> dict[str, list[Any]]:
 
 
 class Stress:
-    """One index, its shadow, and what went wrong."""
+    """An index, its shadow, and the problems found."""
 
     def __init__(self, ids: list[Any], seed: int, seconds: float) -> None:
         self.ids, self.seed, self.stop = ids, seed, time.monotonic() + seconds
         self.index = HammingIndex(64)
         self.shadow: dict[Any, bytes] = {}
         self.ever: dict[Any, set[bytes]] = defaultdict(set)
-        self.lock = threading.Lock()  # keeps the index and the shadow in step; searchers do not take it
+        self.lock = threading.Lock()  # for index and shadow together; searchers do not take it
         self.writes = self.searches = self.hits = 0
         self.problems: Counter[str] = Counter()
         self.write(np.random.default_rng(seed), ids[:ROWS], self.index.add)
 
     def write(self, rng: np.random.Generator, ids: list[Any], how: Callable[..., None]) -> None:
-        """Put new codes of some ids into both; the label of a row is the first byte of its code."""
+        """Write new codes of some ids to both; the label of a row is the first byte of its code."""
         B = codes(rng, len(ids))
         for one, code in zip(ids, B, strict=True):
             self.ever[one].add(code.tobytes())
@@ -65,7 +65,7 @@ class Stress:
         self.writes += len(ids)
 
     def write_on(self, number: int) -> None:
-        """What a writer does."""
+        """Write until the time is over."""
         rng = np.random.default_rng([self.seed, number])
         while time.monotonic() < self.stop:
             chosen = rng.choice(len(self.ids), int(rng.integers(1, PER_WRITE)), replace=False)
@@ -83,32 +83,32 @@ class Stress:
                 self.expect("length", len(self.index) == len(self.shadow))
 
     def search_on(self, number: int) -> None:
-        """What a searcher does."""
+        """Search until the time is over."""
         rng = np.random.default_rng([self.seed, 100, number])
         while time.monotonic() < self.stop:
             Q, now = codes(rng, 2), self.index.snapshot()
             if number % 3 == 0:
                 D, found = now.search(Q, 8)
-                answers = [(Q[i], D[i], found[i]) for i in range(2)]
+                results = [(Q[i], D[i], found[i]) for i in range(2)]
             elif number % 3 == 1:
                 lims, D, found = now.radius_search(Q, 3)
-                answers = [(Q[i], D[lims[i] : lims[i + 1]], found[lims[i] : lims[i + 1]]) for i in range(2)]
+                results = [(Q[i], D[lims[i] : lims[i + 1]], found[lims[i] : lims[i + 1]]) for i in range(2)]
             else:
                 some = [self.ids[i] for i in rng.integers(0, len(self.ids), 50)]
                 D, found = self.index.search(Q, 8, ids=some)
                 self.expect("filter", {*found.ravel().tolist()} <= {*some})
-                answers = [(Q[i], D[i], found[i]) for i in range(2)]
-            for q, distances, ids in answers:
+                results = [(Q[i], D[i], found[i]) for i in range(2)]
+            for q, distances, ids in results:
                 self.check(q, distances, ids, now if number % 3 < 2 else None)
             self.searches += 1
 
     def check(self, q: np.ndarray, D: np.ndarray, ids: np.ndarray, now: Any) -> None:
-        """One answer, from the inside and against all versions of its ids."""
-        self.expect("an id twice", len({*ids.tolist()}) == len(ids))
-        self.expect("order", bool((np.diff(D) >= 0).all()))
+        """Check one result: consistent in itself, and made of versions that its ids once had."""
+        self.expect("distinct ids", len({*ids.tolist()}) == len(ids))
+        self.expect("ascending distances", bool((np.diff(D) >= 0).all()))
         for one, d in zip(ids.tolist(), D.tolist(), strict=True):
             versions = list(self.ever.get(one, ()))
-            self.expect("a distance that the id never had", any(distance(q, code) == d for code in versions))
+            self.expect("a distance that the id once had", any(distance(q, code) == d for code in versions))
         if now is not None and len(ids):
             B = now.get(ids)
             self.expect("distances fit codes", (np.bitwise_count(B ^ q).sum(1) == D).all())
@@ -116,19 +116,19 @@ class Stress:
         self.hits += len(ids)
 
     def expect(self, what: str, right: Any) -> None:
-        """Count what is wrong."""
+        """Count an expectation that does not hold."""
         if not right:
             self.problems[what] += 1
 
     def guarded(self, work: Callable[[int], None], number: int) -> None:
-        """An exception is a problem."""
+        """Count exceptions as problems."""
         try:
             work(number)
         except Exception as error:
             self.problems[f"{work.__name__}: {type(error).__name__}: {error}"[:200]] += 1
 
     def compare(self) -> None:
-        """At the end: the index, a saved and loaded copy and the shadow are equal, and so are their answers."""
+        """Check that the index, a saved and loaded copy, and the shadow hold and find the same rows."""
         with tempfile.TemporaryDirectory() as folder:
             self.index.save(Path(folder) / "ix.dish")
             for ix in (self.index, HammingIndex.load(Path(folder) / "ix.dish")):
@@ -142,10 +142,10 @@ class Stress:
                 order = np.argsort(W, axis=1, kind="stable")[:, :10]
                 D, found = ix.search(Q, 10)
                 self.expect("distances at the end", np.array_equal(D, np.take_along_axis(W, order, 1)))
-                self.expect("answers at the end", found.tolist() == [[ids[r] for r in line] for line in order])
+                self.expect("results at the end", found.tolist() == [[ids[r] for r in line] for line in order])
 
     def run(self) -> dict[str, Any]:
-        """Threads, then the comparison."""
+        """Run the threads, then compare; return a summary."""
         works = [(self.write_on, i) for i in range(WRITERS)] + [(self.search_on, i) for i in range(SEARCHERS)]
         threads = [threading.Thread(target=self.guarded, args=work) for work in works]
         for thread in threads:
@@ -163,25 +163,25 @@ class Stress:
 
 
 def codes(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Codes of 64 bits of which 24 vary: some repeat, so that groups are made."""
+    """Return 64-bit codes of which 24 bits vary: some codes repeat, so rows are grouped."""
     B = np.zeros((n, 8), np.uint8)
     B[:, :3] = rng.integers(0, 256, (n, 3))
     return B
 
 
 def distance(q: np.ndarray, code: bytes) -> int:
-    """Hamming distance."""
+    """Return the Hamming distance."""
     return (int.from_bytes(q.tobytes(), "big") ^ int.from_bytes(code, "big")).bit_count()
 
 
 def main() -> int:
-    """Run every pattern for its share of the time; the exit status is 1 if anything was wrong."""
+    """Run every pattern for its share of the time; return 1 if there was a problem."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60, help="for all patterns together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="where the result goes, as JSON")
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
     asked = parser.parse_args()
-    sys.setswitchinterval(1e-4)  # threads change places fifty times as often as by default
+    sys.setswitchinterval(1e-4)  # switch threads fifty times as often as by default
     patterns = ids_of_every_pattern(np.random.default_rng(asked.seed))
     results = {name: Stress(ids, asked.seed, asked.seconds / len(patterns)).run() for name, ids in patterns.items()}
     total = {
