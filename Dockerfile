@@ -1,10 +1,10 @@
-# The search service: a user without rights, nothing written but what is mounted.
+# The search service. It runs as a user without rights, and writes only to mounted folders.
 #
-#   docker build -t dish --build-arg PIP_EXTRA_INDEX_URL=… .    # the index of torch's CPU builds, as PyTorch's
-#                                                               # "Start locally" page names it; without it: CUDA, 6 GB
+#   docker build -t dish --build-arg PIP_EXTRA_INDEX_URL=… .    # the index of torch's CPU builds, see PyTorch's "Start
+#                                                               # locally" page; without it, CUDA is included: 6 GB
 #   docker run --read-only --tmpfs /tmp --cap-drop ALL -p 127.0.0.1:8000:8000 -v "$PWD/data:/data:ro" dish
 #
-# /data holds model.dish and index.dish. Items are added with --writable and /data mounted for writing.
+# /data contains model.dish and index.dish. To add items, use --writable and mount /data for writing.
 FROM python:3.12-slim AS build
 COPY pyproject.toml constraints.txt README.md LICENSE /src/
 COPY src /src/src

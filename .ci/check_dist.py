@@ -1,8 +1,7 @@
-"""Build the wheel and the sdist, and use the wheel as a stranger would: `make dist`.
+"""Build the wheel and the sdist, and test the wheel in fresh environments without the repository: `make dist`.
 
-In a fresh environment without the repository: install, the README's lines, uninstall; without torch: encode and
-search, also from a read-only installation by a user without rights, where this is run as root. Prints sizes and
-times.
+With all dependencies: install, run the README's code, uninstall. Without torch: encode and search; if run as root,
+also from a read-only installation by a user without rights. Prints sizes and times.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def main() -> None:
         whole.install(f"-c{ROOT / 'constraints.txt'}", str(wheel))
         whole.python("-c", DATA)
         whole.run_readme()
-        whole.tell("pip install dish-hash")
+        whole.report("pip install dish-hash")
         light = Environment(folder / "light", given.python, folder)
         light.install("--no-deps", str(wheel))
         light.install(f"-c{ROOT / 'constraints.txt'}", *LIGHT)
         light.lines(ENCODE, folder)
-        light.tell("without torch")
+        light.report("without torch")
         light.check_read_only(given.python)
         for environment in (whole, light):
             environment.check_uninstall()
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 def build(output: Path) -> tuple[Path, Path]:
-    """The wheel is built from the sdist, so that the sdist is known to hold all that it takes."""
+    """Build the sdist, and the wheel from it, which shows that the sdist is complete."""
     for old in output.glob("dish_hash-*"):
         old.unlink()
     subprocess.run(
@@ -73,7 +72,7 @@ def build(output: Path) -> tuple[Path, Path]:
 
 
 def check_content(wheel: Path, sdist: Path) -> None:
-    """Every module and the page's files are in both, and nothing else is in the wheel."""
+    """Check that both contain every file of the package, and that the wheel contains nothing else."""
     sources = {f.relative_to(ROOT / "src").as_posix() for f in (ROOT / "src/dish").rglob("*") if f.is_file()}
     wanted = {name for name in sources if "__pycache__" not in name}
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -87,12 +86,12 @@ def check_content(wheel: Path, sdist: Path) -> None:
 
 
 def arguments_of(line: str, out: Path) -> list[str]:
-    """The arguments of a dish command, comments dropped; OUT is the folder to write to."""
+    """The arguments of a dish command without comments; OUT becomes the output folder."""
     return shlex.split(line.replace("OUT", str(out)), comments=True)[1:]
 
 
 class Environment:
-    """A fresh virtual environment, used from a folder that is not the repository."""
+    """A fresh virtual environment, used from a folder outside the repository."""
 
     def __init__(self, path: Path, python: str, folder: Path) -> None:
         subprocess.run([python, "-m", "venv", str(path)], check=True)
@@ -101,7 +100,7 @@ class Environment:
         self.variables = kept | {"PATH": f"{path / 'bin'}:{os.environ['PATH']}", "DISH_CACHE": str(folder / "cache")}
 
     def python(self, *arguments: str) -> str:
-        """What Python prints."""
+        """Run Python and return its output."""
         return self._run([str(self.path / "bin/python"), *arguments])
 
     def _run(self, words: list[str]) -> str:
@@ -111,13 +110,13 @@ class Environment:
         return done.stdout
 
     def install(self, *what: str) -> None:
-        """pip install, timed."""
+        """Run pip install and add its time."""
         start = time.perf_counter()
         self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
         self.seconds += time.perf_counter() - start
 
     def run_readme(self) -> None:
-        """The README's Python lines, then its dish commands, but those that run for ever."""
+        """Run the README's Python blocks and dish commands, except those marked as not run."""
         text = (ROOT / "README.md").read_text()
         blocks = re.findall(r"(<!-- not run[^>]*-->\n+)?^```(\w*)\n(.*?)^```$", text, re.S | re.M)
         ran = 0
@@ -131,22 +130,22 @@ class Environment:
                 self.lines([line for line in code.splitlines() if line.startswith("dish ")], self.folder)
         where = self.python("-c", "import dish; print(dish.__file__)").strip()
         if not ran or not where.startswith(str(self.path)):
-            raise SystemExit(f"{ran} blocks of the README were run, by {where}")
+            raise SystemExit(f"{ran} blocks of the README were run, by the installation in {where}")
 
     def lines(self, lines: tuple[str, ...] | list[str], out: Path) -> None:
-        """Shell lines that begin with dish."""
+        """Run dish commands."""
         for line in lines:
             self._run([str(self.path / "bin/dish"), *arguments_of(line, out)])
 
-    def tell(self, what: str) -> None:
-        """Size and time."""
+    def report(self, what: str) -> None:
+        """Print the size of the environment and the time of its installation."""
         size = sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file() and not f.is_symlink())
         print(f"{what}: {size / 1e6:,.0f} MB in {self.seconds:.0f} s", flush=True)
 
     def check_read_only(self, python: str) -> None:
-        """Encode and search where nothing of the installation can be written, without a home, as nobody."""
+        """Encode and search as another user, without a home folder, from a read-only installation."""
         if os.geteuid() != 0 or shutil.which("setpriv") is None:
-            print("read-only installation as another user: not tried (needs root and setpriv)")
+            print("read-only installation as another user: not tested (needs root and setpriv)")
             return
         user = [
             "setpriv",
@@ -158,7 +157,7 @@ class Environment:
             "PATH=/usr/bin:/bin",
         ]
         if subprocess.run([*user, os.path.realpath(python), "-c", ""], capture_output=True).returncode:
-            print(f"read-only installation as another user: not tried ({python} may not be run by others)")
+            print(f"read-only installation as another user: not tested (other users may not run {python})")
             return
         out = self.folder / "nobody"
         out.mkdir()
@@ -174,7 +173,7 @@ class Environment:
         print("read-only installation as another user: encodes and searches")
 
     def check_uninstall(self) -> None:
-        """After uninstalling there is nothing left to import."""
+        """Uninstall, and check that nothing is left to import."""
         self.python("-m", "pip", "uninstall", "--quiet", "--yes", "dish-hash")
         find = "import importlib.util as u; print(u.find_spec('dish'))"
         if self.python("-c", find).strip() != "None":

@@ -1,21 +1,21 @@
-"""The lowest versions that pyproject.toml allows, as pip constraints; those in PINNED stay at the tested version."""
+"""Print the lowest versions that pyproject.toml allows as pip constraints; PINNED ones keep the tested version."""
 
 import re
 import sys
 import tomllib
 from pathlib import Path
 
-TOOLS = ("dev", "docs")  # of the tests and of the site: nobody needs them to use the library
-PINNED = ("torch",)  # older CPU builds cannot be had from every index, and the CUDA ones weigh gigabytes
+TOOLS = ("dev", "docs")  # extras that users of the library do not need
+PINNED = ("torch",)  # not every index has older CPU builds, and CUDA builds take gigabytes
 ROOT = Path(__file__).parents[1]
 
 
 def floors(pyproject: str, constraints: str) -> list[str]:
-    """Lines such as numpy==2.0 for everything a user installs; the tools of the tests at their tested versions."""
+    """Lines such as numpy==2.0: the lowest versions of the dependencies, and the tested versions of the tools."""
     project = tomllib.loads(pyproject)["project"]
     extras = project["optional-dependencies"]
     wanted = project["dependencies"] + [line for name, lines in extras.items() if name not in TOOLS for line in lines]
-    wanted += [line for line in extras["dev"] if line.startswith("pandas")]  # not installed by us, but handed to us
+    wanted += [line for line in extras["dev"] if line.startswith("pandas")]  # users pass its data frames to us
     lowest = {}
     for line in wanted:
         if found := re.match(r"([\w.-]+)(?:\[[\w,]+\])?\s*>=\s*([\w.]+)", line):

@@ -1,8 +1,8 @@
-"""A method of one's own beside the others, in 30 lines: random hyperplanes through the class means.
+"""Your own method in 30 lines: random projections of the class means.
 
-    dish bench --data digits --methods dish,lsh,own_method:MeanHash --bits 32        (from this folder)
+    dish bench --data digits --methods dish,lsh,own_method:MeanHash --bits 32        (run in this folder)
 
-The class is all that is needed: `Hasher` gives it transform, save, checks and scikit-learn's ways.
+Nothing else is needed: `Hasher` provides transform, save, checks, and scikit-learn's interface.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ from dish.hasher import Hasher
 
 
 class MeanHash(Hasher):
-    """Bits are signs of random mixtures of the centred class means: each separates some classes from others."""
+    """Each bit is the sign of a random combination of the centred class means, and so separates some classes."""
 
     _needs_y = True
-    _state = ("mean_", "W_")  # what a model file keeps
+    _state = ("mean_", "W_")  # the content of a model file
 
-    def __init__(self, n_bits=64, random_state=0):  # every method takes these two
+    def __init__(self, n_bits=64, random_state=0):  # every method has these two
         self.n_bits = n_bits
         self.random_state = random_state
 
@@ -28,8 +28,8 @@ class MeanHash(Hasher):
         X = self._check_X(X, reset=True)
         means = np.stack([X[np.asarray(y) == c].mean(0) for c in np.unique(y)])  # (c, d)
         self.mean_ = means.mean(0)
-        mixture = check_random_state(self.random_state).standard_normal((len(means), r))
-        self.W_ = (means - self.mean_).T @ mixture  # (d, r)
+        weights = check_random_state(self.random_state).standard_normal((len(means), r))
+        self.W_ = (means - self.mean_).T @ weights  # (d, r)
         return self
 
     def _decision_values(self, X):

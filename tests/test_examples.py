@@ -1,4 +1,4 @@
-"""The scripts in examples/ do what they say."""
+"""The scripts in examples/ work."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def from_examples(monkeypatch):
     sys.modules.pop("own_method", None)
 
 
-def test_a_method_of_ones_own_stands_in_the_table(from_examples, cli, tmp_path, digits):
+def test_own_method_can_be_benchmarked(from_examples, cli, tmp_path, digits):
     code, out, err = cli(
         "bench", "--data", "digits", "--methods", "lsh,own_method:MeanHash", "--bits", 32,
         "--results", tmp_path / "runs", "--table", tmp_path / "t.csv",
@@ -27,10 +27,10 @@ def test_a_method_of_ones_own_stands_in_the_table(from_examples, cli, tmp_path, 
     assert "own_method:MeanHash" in out
     lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
     found = {line[0]: float(line[4]) for line in lines}
-    assert found["own_method:MeanHash"] > found["lsh"] + 0.1  # it has seen the labels
+    assert found["own_method:MeanHash"] > found["lsh"] + 0.1  # it learns from labels
 
 
-def test_it_is_a_hasher_like_the_others(from_examples, digits):
+def test_own_method_is_a_hasher(from_examples, digits):
     from own_method import MeanHash
 
     X, y, Xq, yq = digits
@@ -42,6 +42,6 @@ def test_it_is_a_hasher_like_the_others(from_examples, digits):
         hasher.fit(X)
 
 
-def test_thirty_lines():
+def test_own_method_has_at_most_thirty_lines():
     code = (EXAMPLES / "own_method.py").read_text().split('"""\n', 2)[2]
     assert len([line for line in code.splitlines() if line.strip()]) <= 30

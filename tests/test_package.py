@@ -1,3 +1,5 @@
+"""The package as a whole: what imports load, its version, its container, its lowest dependencies."""
+
 import importlib.util
 import json
 import re
@@ -16,12 +18,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def output(program):
-    """What another process prints."""
+    """The output of a program in another process."""
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
-def test_import_is_cheap():
-    """No torch, faiss, matplotlib, numba or scikit-learn until something is used."""
+def test_import_loads_no_large_package():
     program = (
         "import sys, dish; "
         "heavy = {'torch', 'faiss', 'matplotlib', 'numba', 'sklearn', 'scipy', 'numpy'} & set(sys.modules); "
@@ -58,19 +59,19 @@ def test_scoring_and_search_do_not_load_torch():
     assert output(program).strip() == "False"
 
 
-def test_the_command_of_the_container_is_understood():
+def test_command_of_the_container_can_be_parsed():
     words = json.loads(re.search(r"^CMD (.*)$", (ROOT / "Dockerfile").read_text(), re.M)[1])
     command = typer.main.get_command(app).commands[words[0]]
     assert command.make_context("dish", words[1:]).params["host"] == "0.0.0.0"
 
 
-def test_the_version_is_one():
+def test_version_is_the_same_everywhere():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert declared == dish.__version__
     assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_the_floors_are_what_pyproject_declares():
+def test_floors_are_the_lowest_versions_in_pyproject():
     path = ROOT / ".ci" / "floors.py"
     spec = importlib.util.spec_from_file_location("floors", path)
     module = importlib.util.module_from_spec(spec)

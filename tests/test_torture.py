@@ -1,4 +1,4 @@
-"""The runner of the torture notices a script that breaks, hangs, or leaves no result."""
+"""The runner of the torture tests detects scripts that fail, hang, or write no result."""
 
 import importlib.util
 from pathlib import Path
@@ -13,7 +13,7 @@ WRITE = "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('{\"n\": 3}'
 
 
 @pytest.mark.slow
-def test_what_breaks_is_noticed(tmp_path):
+def test_failing_scripts_are_detected(tmp_path):
     scripts = {"good": WRITE, "bad": WRITE + "sys.exit(1)", "silent": "", "hangs": "import time; time.sleep(600)"}
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)

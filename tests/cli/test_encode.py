@@ -28,7 +28,7 @@ def test_fit_encode_eval_info(cli, files):
     code, out, _ = cli("encode", files / "m.dish", files / "Xq.npy", "-o", files / "c.npy")
     assert code == 0
     X, y, Xq = (np.load(files / f"{n}.npy") for n in ("X", "y", "Xq"))
-    np.testing.assert_array_equal(np.load(files / "c.npy"), DISH(24, 100).fit(X, y).transform(Xq))
+    np.testing.assert_array_equal(np.load(files / "c.npy"), DISH(24, n_anchors=100).fit(X, y).transform(Xq))
     pairs = [
         "--db",
         files / "X.npy",

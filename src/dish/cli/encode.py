@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as js
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,12 +153,10 @@ def evaluate(
 
         figures.write(figures.comparison_figure(lines), picture)
     if json:
-        import json as js
-
         print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
-        return
-    _show_report(report)
-    _show_rankings(lines)
+    else:
+        _show_report(report)
+        _show_rankings(lines)
 
 
 def _other_rankings(

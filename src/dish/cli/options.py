@@ -38,6 +38,7 @@ Radius = Annotated[int | None, typer.Option(help="Return all rows within this di
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per query.")]
 Host = Annotated[str, typer.Option(help="Address to listen on. Any other than loopback is open to the network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
+Token = Annotated[str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")]
 
 DropUnlabelled = Annotated[
     bool,
@@ -90,6 +91,12 @@ def load_model(path: Path) -> Hasher:
     from dish.registry import load
 
     return load(path)
+
+
+def check_token(token: str | None) -> None:
+    """Raise an error if the token is empty, which would let everybody in."""
+    if token is not None and not token.strip():
+        raise InputError("--token must not be empty")
 
 
 def check_writable(path: Path, *inputs: Path | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dish.cli.options import Host, Port, example
+from dish.cli.options import Host, Port, Token, check_token, example
 from dish.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def photos(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    token: Annotated[
-        str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
-    ] = None,
+    token: Token = None,
 ) -> None:
     """Search a folder of photos for similar photos, copies, and photos that resemble an uploaded picture.
 
@@ -65,8 +63,7 @@ def photos(
     files and drop deleted ones. Nothing leaves this machine, and the photos are not changed.
     Needs the extras: pip install 'dish-hash\\[serve,efficientnet]'.
     """
-    if token is not None and not token.strip():
-        raise InputError("--token must not be empty")
+    check_token(token)
     if epochs is not None and not train:
         raise InputError("--epochs needs --train")
     if find_spec("PIL") is None:  # one message for all missing packages

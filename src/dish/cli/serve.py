@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from dish.cli.options import Host, Port, console, example
+from dish.cli.options import Host, Port, Token, check_token, console, example
 from dish.errors import InputError
 
 
@@ -33,9 +33,7 @@ def serve(
     title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the folder.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    token: Annotated[
-        str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")
-    ] = None,
+    token: Token = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Largest request in bytes.")] = 4 << 20,
     max_k: Annotated[int, typer.Option(min=1, help="Largest number of hits per search.")] = 1000,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest uploaded image in pixels.")] = 16_000_000,
@@ -49,8 +47,7 @@ def serve(
     ] = 1,
 ) -> None:
     """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'."""
-    if token is not None and not token.strip():
-        raise InputError("--token must not be empty")
+    check_token(token)
     if workers > 1 and writable:
         raise InputError(
             f"--workers {workers} and --writable do not go together: several workers share one index, which none of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as js
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -61,8 +62,6 @@ def tune(
 
         figures.write(figures.tuning_figure(found), picture)
     if json:
-        import json as js
-
         print(js.dumps(found.to_dict()))
         return
     table = Table(box=box.SIMPLE_HEAD)
