@@ -13,8 +13,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch):
+def use_terminal(monkeypatch):
+    """Make standard error a terminal. Not a fixture: pytest sets standard error before every phase of a test."""
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -22,7 +22,8 @@ def terminal(monkeypatch):
     return screen
 
 
-def test_a_bar_is_shown_on_a_terminal(terminal):
+def test_a_bar_is_shown_on_a_terminal(monkeypatch):
+    terminal = use_terminal(monkeypatch)
     with progress("encoding", 10) as advance:
         for _ in range(10):
             advance(1)
@@ -31,7 +32,8 @@ def test_a_bar_is_shown_on_a_terminal(terminal):
 
 
 @pytest.mark.parametrize("reason", ["worth", "rank", "no terminal"])
-def test_no_bar_is_shown(reason, terminal, monkeypatch):
+def test_no_bar_is_shown(reason, monkeypatch):
+    terminal = use_terminal(monkeypatch)
     if reason == "rank":
         monkeypatch.setenv("RANK", "1")
     if reason == "no terminal":
