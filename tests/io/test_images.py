@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from PIL import Image
 
@@ -417,3 +418,35 @@ def test_arrays_of_images(pixels):
             check_images(bad)
     assert images.looks_like_images(list(pixels))
     assert not images.looks_like_images([np.zeros((2, 3)), np.zeros((4, 3))])  # row blocks
+
+
+def test_shrunk_images_keep_their_aspect_ratio(tmp_path):
+    path = save(tmp_path / "a.png", "RGBA", (10, 20, 30, 0), size=(400, 100))
+    small = images.shrunk(path.read_bytes(), 64)
+    assert images.kind_of(small) == "JPEG"
+    assert decode(small).shape == (16, 64, 3)
+    assert decode(small).min() > 250  # transparent pixels are white
+    with pytest.raises(TooManyPixels, match="400×100"):
+        images.shrunk(path.read_bytes(), 64, max_pixels=1000)
+    with pytest.raises(ImageError, match="not a readable image"):
+        images.shrunk(b"text", 64)
+
+
+def test_kind_and_readability_of_files(tmp_path):
+    path = save(tmp_path / "a.png", "L", 1)
+    assert images.kind_of(path.read_bytes()) == "PNG"
+    assert images.is_readable(path)
+    path.write_bytes(b"text")
+    assert not images.is_readable(path)
+    with pytest.raises(ImageError, match="not a readable image"):
+        images.kind_of(b"text")
+    assert images.can_read("PNG")
+    assert not images.can_read("MYSTERY")
+
+
+def test_labels_of_skipped_images_are_dropped_from_sparse_labels(tmp_path):
+    make_folder(tmp_path, 2)
+    (tmp_path / "dark" / "0.png").write_bytes(b"")
+    with pytest.warns(UserWarning, match="1 of 4 images cannot be read"):
+        _, y = with_labels(tmp_path, sp.csr_array(np.eye(4)), 16)
+    np.testing.assert_array_equal(y.toarray(), np.eye(4)[1:])
