@@ -35,7 +35,7 @@ def test_a_checkpoint_that_one_process_does_not_see_is_told_to_all(folder):
     for code, err in run("unseen", 2, folder):
         assert code == 1
         assert re.search(
-            r"the processes see different states: one of \d iterations \(process 0\), none \(process 1\)", err
+            r"the processes read different states: one of \d iterations \(process 0\), none \(process 1\)", err
         )
 
 

@@ -251,8 +251,7 @@ class _Job:
         """Fit this process's rows, read block by block; the model holds the codes of all rows."""
         import numpy as np
 
-        from dish import parallel
-        from dish.io.checkpoint import Checkpoint
+        from dish.io import checkpoint
 
         folder = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint")
         hasher = self.kind(checkpoint=folder, **params)
@@ -262,7 +261,7 @@ class _Job:
         codes = ranks.gather_arrays(hasher.codes_)
         if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
-            Checkpoint(folder, "", (0, 0), parallel.ALONE).remove()
+            checkpoint.remove(folder)
         return hasher, len(hasher.codes_)
 
     def _fit_in_memory(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:

@@ -1,18 +1,22 @@
-"""Checkpoints of a fit: a folder from which the fit can be resumed, also by another number of processes.
+"""The state of a fit in a folder, from which the same fit resumes after it was stopped.
 
-``codes-T.npy`` holds the codes of all rows after T iterations; each process writes its own part. ``state.dish`` is
-replaced atomically when all parts are written, so that a killed fit leaves the last complete state.
+``state.dish`` holds JSON values and arrays that are the same on all processes. Where each process has its own rows,
+``codes-T.npy`` holds the codes of all rows after T steps, and every process writes its part. ``state.dish`` is
+replaced atomically once all codes are written, so a kill at any moment leaves the last complete state.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish.errors import DataFileError, InputError
@@ -22,91 +26,125 @@ from dish.io.rows import allocate_npy
 from dish.lazy import torch
 from dish.parallel import Ranks
 
+KIND, MARK, STATE = "checkpoint", ".dish-checkpoint", "state.dish"
 
-@dataclass
-class State:
-    """The state of a fit after ``len(objective)`` iterations."""
 
-    codes: NDArray[np.uint8]  # codes of the rows of this process
-    W: NDArray[Any]
-    objective: NDArray[np.float64]
-    anchors: NDArray[Any]
-    mean: NDArray[Any]
-    random: tuple[Any, ...]  # state of the random generator, from ``RandomState.get_state``
+@dataclass(frozen=True)
+class FitState:
+    """A fit after ``step`` iterations or rounds."""
+
+    step: int
+    values: dict[str, Any]  # JSON values
+    arrays: modelfile.Arrays
+    codes: NDArray[np.uint8] | None = None  # of this process's rows, where each process has its own
 
 
 class Checkpoint:
     """A checkpoint folder. A marker file identifies it: a folder that holds other files is never changed."""
 
-    KIND, MARK = "checkpoint", ".dish-checkpoint"
-
-    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, span: tuple[int, int], ranks: Ranks) -> None:
-        """``span``: the index of the first row of this process, and the number of rows of all processes."""
+    def __init__(
+        self, folder: str | os.PathLike[str], fingerprint: str, ranks: Ranks, span: tuple[int, int] = (0, 0)
+    ) -> None:
+        """``span``: this process's first row and the number of rows of all processes, if each has its own rows."""
         self.folder, self.fingerprint, self.ranks = Path(folder), fingerprint, ranks
         self.start, self.n = span
 
     def prepare(self) -> None:
-        """Create the folder before the fit starts, so that a wrong path is an error now and not hours later."""
+        """Create the folder, so that a bad path is an error before the fit starts."""
         with self.ranks.raise_together():
             if not self.ranks.first:
                 return
             if self.folder.exists() and not self.folder.is_dir():
                 raise InputError(f"checkpoint {self.folder} is a file: pass a folder")
-            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / self.MARK).exists():
+            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
                 raise InputError(f"checkpoint {self.folder} holds other files: pass a new or an empty folder")
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / self.MARK).write_text("The state of an unfinished fit. This folder may be removed.\n")
+            (self.folder / MARK).write_text("The state of an unfinished fit. This folder may be removed.\n")
 
-    def load(self, n: int, width: int) -> State | None:
-        """The last state, with the (n, width) codes of the rows of this process; None if there is no state."""
+    def save(self, state: FitState) -> None:
+        """Write the state of all processes, and delete the codes of the step before."""
+        path = self._codes_path(state.step)
+        total = None if state.codes is None else self._write_codes(path, state.codes)
         with self.ranks.raise_together():
-            found = self._read(n, width)
+            if self.ranks.first:
+                content = {
+                    "fingerprint": self.fingerprint,
+                    "step": state.step,
+                    "checksum": total,
+                    "values": state.values,
+                }
+                modelfile.save(self.folder / STATE, KIND, content, state.arrays)
+                for old in _written_codes(self.folder):
+                    if old != path:
+                        old.unlink()
+
+    def _write_codes(self, path: Path, codes: NDArray[np.uint8]) -> int:
+        """Write this process's part of the codes; returns the checksum of all parts."""
+        with self.ranks.raise_together():
+            if self.ranks.first:
+                allocate_npy(path, (self.n, codes.shape[1]))
+        with self.ranks.raise_together():
+            file = np.lib.format.open_memmap(path, "r+")
+            file[self.start : self.start + len(codes)] = codes
+            file.flush()
+        return checksum(codes, self.start, self.ranks)
+
+    def load(self, codes_shape: tuple[int, int] | None = None) -> FitState | None:
+        """The last state, or None if there is none.
+
+        ``codes_shape`` is the shape of this process's codes, if each process has its own rows.
+        """
+        with self.ranks.raise_together():
+            found = self._read(codes_shape)
         self._check_all_see_the_same(found)
         if found is None:
             return None
         state, expected = found
-        if checksum(state.codes, self.start, self.ranks) != expected:
+        if state.codes is not None and checksum(state.codes, self.start, self.ranks) != expected:
             raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to start over")
         return state
 
-    def _read(self, n: int, width: int) -> tuple[State, int] | None:
+    def _read(self, codes_shape: tuple[int, int] | None) -> tuple[FitState, int | None] | None:
         """The state as this process reads it, and the checksum of all codes. Does not communicate."""
-        path = self.folder / "state.dish"
+        path = self.folder / STATE
         if not path.exists():
             return None
         try:
             kind, content, arrays = modelfile.read(path)
-            codes = read_npy(self._codes(content["iterations"]), mmap_mode="r")
-        except (OSError, ValueError, KeyError) as error:
+            step = int(content["step"])
+            file = None if codes_shape is None else read_npy(self._codes_path(step), mmap_mode="r")
+            values, expected, other = content["values"], content["checksum"], content["fingerprint"]
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise DataFileError(f"{error}. Remove {self.folder} to start over") from None
-        if kind != self.KIND or content.get("fingerprint") != self.fingerprint:
+        if kind != KIND or other != self.fingerprint:
             raise DataFileError(
-                f"checkpoint {self.folder} is of a fit with other parameters or labels: remove it, or use another"
+                f"checkpoint {self.folder} belongs to a fit with other parameters or labels, or to other training "
+                "rows: remove it, or use another folder"
             )
-        if codes.shape != (self.n, width) or codes.dtype != np.uint8:
+        if file is None or codes_shape is None:
+            return FitState(step, values, arrays), None
+        n, width = codes_shape
+        if file.shape != (self.n, width) or file.dtype != np.uint8:
             raise DataFileError(
-                f"checkpoint {self.folder}: its codes are not those of {self.n:,} rows. Remove it to start over"
+                f"checkpoint {self.folder}: its codes do not fit {self.n:,} rows. Remove it to start over"
             )
-        mine = np.array(codes[self.start : self.start + n])
-        try:
-            random = ("MT19937", arrays["random"], *content["random"])
-            np.random.RandomState().set_state(random)
-            state = State(mine, arrays["W"], arrays["objective"], arrays["anchors"], arrays["mean"], random)
-            shapes = [a.shape for a in (state.W, state.mean, state.objective)]
-            if -(-shapes[0][1] // 8) != width or shapes[1] != shapes[0][:1] or len(shapes[2]) != 1:
-                raise InputError(f"W, mean and objective have the shapes {shapes}")
-            if {a.dtype.kind for a in (state.W, state.mean, state.objective)} != {"f"}:
-                raise InputError("W, mean and objective must be floats")
-            return state, int(content["checksum"])
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-            raise DataFileError(
-                f"checkpoint {self.folder}: its arrays do not match ({error}). Remove it to start over"
-            ) from None
+        return FitState(step, values, arrays, np.array(file[self.start : self.start + n])), expected
 
-    def _check_all_see_the_same(self, found: tuple[State, int] | None) -> None:
-        """Raise an error in all processes if they read different states."""
-        iterations = -1 if found is None else len(found[0].objective)
-        seen = self.ranks.gather(torch.tensor([float(iterations)])).flatten().long().tolist()
+    @contextmanager
+    def parsing(self) -> Iterator[None]:
+        """Turn errors that a malformed state causes into one that says what to do, on all processes."""
+        with self.ranks.raise_together():
+            try:
+                yield
+            except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+                raise DataFileError(
+                    f"checkpoint {self.folder}: its arrays do not match ({error}). Remove it to start over"
+                ) from None
+
+    def _check_all_see_the_same(self, found: tuple[FitState, int | None] | None) -> None:
+        """Raise an error on all processes if they read different states."""
+        step = -1 if found is None else found[0].step
+        seen = self.ranks.gather(torch.tensor([float(step)])).flatten().long().tolist()
         if len(set(seen)) == 1:
             return
         which = ", ".join(
@@ -117,52 +155,67 @@ class Checkpoint:
             "folder, on shared storage"
         )
 
-    def save(self, state: State) -> None:
-        """Write the state of all processes."""
-        t = len(state.objective)
-        path = self._codes(t)
-        with self.ranks.raise_together():
-            if self.ranks.first:
-                allocate_npy(path, (self.n, state.codes.shape[1]))
-        with self.ranks.raise_together():
-            file = np.lib.format.open_memmap(path, "r+")
-            file[self.start : self.start + len(state.codes)] = state.codes
-            file.flush()
-        total = checksum(state.codes, self.start, self.ranks)
-        with self.ranks.raise_together():
-            if self.ranks.first:
-                name, keys, *rest = state.random
-                assert name == "MT19937"
-                arrays = {
-                    "W": state.W,
-                    "objective": state.objective,
-                    "anchors": state.anchors,
-                    "mean": state.mean,
-                    "random": np.asarray(keys),
-                }
-                content = {"fingerprint": self.fingerprint, "iterations": t, "random": rest, "checksum": total}
-                modelfile.save(self.folder / "state.dish", self.KIND, content, arrays)
-                for old in self._written():
-                    if old != path:
-                        old.unlink()
+    def _codes_path(self, step: int) -> Path:
+        return self.folder / f"codes-{step}.npy"
 
-    def remove(self) -> None:
-        """Remove the files of the checkpoint, and the folder if it is empty then."""
-        if self.ranks.first and (self.folder / self.MARK).exists():
-            for file in (*self._written(), self.folder / "state.dish", self.folder / self.MARK):
-                file.unlink(missing_ok=True)
-            if not any(self.folder.iterdir()):
-                self.folder.rmdir()
 
-    def _codes(self, t: int) -> Path:
-        return self.folder / f"codes-{t}.npy"
+def remove(folder: str | os.PathLike[str]) -> None:
+    """Delete the files of a checkpoint, and its folder if nothing else is in it."""
+    folder = Path(folder)
+    if (folder / MARK).exists():
+        for file in (*_written_codes(folder), folder / STATE, folder / MARK):
+            file.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
-    def _written(self) -> list[Path]:
-        return [f for f in self.folder.iterdir() if re.fullmatch(r"codes-\d+\.npy", f.name)]
+
+def _written_codes(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if re.fullmatch(r"codes-\d+\.npy", file.name)]
+
+
+def fit_fingerprint(method: str, content: Mapping[str, Any], ranks: Ranks) -> str:
+    """A fingerprint of everything that decides the result of a fit; an error if it differs between processes."""
+    number = modelfile.fingerprint(method, {name: _stable(value) for name, value in content.items()})
+    if len({str(each) for each in ranks.gather_arrays(np.array(number))}) > 1:
+        raise InputError(
+            "the processes of this fit have different parameters or data: start all of them with the same. To train "
+            "a network, every process needs all rows and labels"
+        )
+    return number
+
+
+def _stable(value: Any) -> Any:
+    """A parameter as an array or a JSON value that is the same in every process and every run."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if sp.issparse(value):
+        return _stable(value.toarray())
+    if hasattr(value, "state_dict"):
+        return _layers(value)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _layers(module: Any) -> str:
+    """A network by its class, its layers and the shapes of its tensors.
+
+    The values of the tensors are left out: a resumed fit takes them from its checkpoint.
+    """
+    kind, is_lazy = type(module), torch.nn.parameter.is_lazy
+    shapes = [
+        (name, None if is_lazy(tensor) else tuple(tensor.shape))
+        for name, tensor in module.state_dict(keep_vars=True).items()
+    ]
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+    return f"{kind.__module__}.{kind.__qualname__} {text} {shapes}"
 
 
 def checksum(rows: NDArray[np.integer[Any]], first: int, ranks: Ranks) -> int:
-    """A checksum of integer rows (n,) or (n, k). It does not depend on how the processes share the rows."""
+    """A checksum of rows of small integers (n,) or (n, k) that does not depend on how processes share them.
+
+    ``first`` is the index of this process's first row.
+    """
     rows = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore"):
         each = np.zeros(len(rows), np.uint64)

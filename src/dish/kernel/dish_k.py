@@ -13,8 +13,8 @@ from dish import cbcd
 from dish.checks import check_number, check_option
 from dish.encoder import HashFunction
 from dish.errors import InputError
-from dish.io.checkpoint import State
 from dish.kernel.fit_data import FitData
+from dish.kernel.fit_state import KernelState
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.spectral import first_codes, spectral_start
 from dish.kernel.streaming_hasher import StreamingHasher
@@ -46,7 +46,7 @@ def alternate(
     lam: float = 0.0,
     init: Any = "spectral",
     effort: Effort = Effort(),
-    state: State | None = None,
+    state: KernelState | None = None,
     after_sweep: AfterSweep | None = None,
 ) -> tuple[Packed, HashFunction, NDArray[np.float64]]:
     """Algorithm 2: alternate the H-step and the F-step. Returns the codes H, the hash function F, and the objective.

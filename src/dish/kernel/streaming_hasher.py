@@ -15,11 +15,11 @@ from dish.cbcd import Sweep
 from dish.checks import check_integer
 from dish.encoder import HashFunction, Linear
 from dish.errors import InputError
-from dish.io.checkpoint import Checkpoint, State
+from dish.io.checkpoint import Checkpoint
 from dish.io.readers import read_features, read_labels
 from dish.io.rows import RowSource, is_path, is_streamed
-from dish.kernel.fingerprint import fingerprint
 from dish.kernel.fit_data import FitData, shared_random_state
+from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
@@ -102,23 +102,24 @@ class StreamingHasher(KernelHasher):
         """The checkpoint of this fit, if one was asked for; ``chosen``: parameters with "auto" resolved."""
         if self.checkpoint is None:
             return None
-        number = fingerprint(self.get_params() | chosen, given.rows, given.S, given.rng, given.ranks)
-        saved = Checkpoint(self.checkpoint, number, given.ranks.offset_and_total(len(given.rows)), given.ranks)
+        params, ranks = self.get_params() | chosen, given.ranks
+        number = fingerprint(type(self).__name__, params, given.rows, given.S, given.rng, ranks)
+        saved = Checkpoint(self.checkpoint, number, ranks, ranks.offset_and_total(len(given.rows)))
         saved.prepare()
         return saved
 
-    def _load(self, saved: Checkpoint | None, n: int, resume: bool) -> State | None:
+    def _load(self, saved: Checkpoint | None, n: int, resume: bool) -> KernelState | None:
         """The state to resume from, if there is one."""
         if saved is None or not resume:
             return None
-        state = saved.load(n, codes.n_bytes(self.n_bits))
+        state = load_state(saved, n, codes.n_bytes(self.n_bits))
         if state is not None and len(state.objective) > self.n_iter:
             raise InputError(
                 f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
             )
         return state
 
-    def _check_same_rows(self, state: State, data: FitData) -> None:
+    def _check_same_rows(self, state: KernelState, data: FitData) -> None:
         """Refuse a checkpoint of other rows, and set the random generator to where it was."""
         features = data.features.numpy()
         assert features.mean is not None
@@ -149,7 +150,8 @@ class StreamingHasher(KernelHasher):
                 assert features.mean is not None
                 random = tuple(data.rng.get_state())
                 with self._stage("checkpoint"):
-                    saved.save(State(H, W, np.array(objective), features.anchors, features.mean, random))
+                    state = KernelState(H, W, np.array(objective), features.anchors, features.mean, random)
+                    save_state(saved, state)
 
         return done
 
