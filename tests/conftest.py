@@ -22,14 +22,10 @@ LONG = (  # ten seconds or more each, beside a shorter test of the same part: le
     "test_labels_have_the_same_numbers_on_all_processes[3]",
     "test_torchrun",
     "test_a_restart_that_overlaps_keeps_what_was_acknowledged",
-    "test_several_processes_take_the_steps_of_one[3]",
-    "test_two_processes_learn_one_network",
-    "test_what_goes_wrong_in_one_process_is_told_by_all",
     "test_a_generator_of_ones_own_can_be_resumed_by_several_processes",
     "test_a_mistake_of_one_process_is_told_to_all",
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[load]",
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
-    "test_flipping_half_of_the_target_bits_teaches_the_bits_nothing",
     "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",
 )
 

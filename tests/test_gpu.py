@@ -194,7 +194,7 @@ def test_recorded_steps_are_the_ordinary_ones(digits, images, monkeypatch):
     losses, scores = [], []
     for recorded in (False, True):
         monkeypatch.setattr(training, "GRAPHS", recorded)
-        hasher = DeepDISH(16, head="codewords", epochs=4, n_iter=1, device="cuda").fit(X, y)
+        hasher = DeepDISH(16, epochs=4, n_iter=1, device="cuda").fit(X, y)
         losses.append([epoch["loss"] for epoch in hasher.history_])
         scores.append(score(hasher, X, y, X, y))
     np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=0.05)
@@ -210,7 +210,7 @@ def test_recorded_steps_of_a_network_with_weights_are_the_ordinary_ones(tmp_path
     for recorded in (False, True):
         monkeypatch.setattr(training, "GRAPHS", recorded)
         how = {"weights": str(tmp_path / "weights.pth"), "image_size": 64, "epochs": 2, "n_iter": 1}
-        hasher = DeepDISH(16, "efficientnet_lite0", head="codewords", device="cuda", **how).fit(X, y)
+        hasher = DeepDISH(16, "efficientnet_lite0", device="cuda", **how).fit(X, y)
         losses.append([epoch["loss"] for epoch in hasher.history_])
         averages.append(hasher.model_.body._bn0.running_mean.cpu())
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.05)

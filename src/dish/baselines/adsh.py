@@ -1,4 +1,4 @@
-"""ADSH: codes of the training rows are learned as such, and a network for queries beside them.
+"""ADSH: the codes of the training rows are learned directly, together with a network for queries.
 
 Jiang, Li, "Asymmetric deep supervised hashing", AAAI 2018.
 """
@@ -9,57 +9,55 @@ import torch
 from torch import Tensor
 
 from dish import codes
-from dish.deep.checkpoint import State
-from dish.deep.data import Problem
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.data import DeepFitData
+from dish.deep.deep_hasher import DeepHasher, Learned
+from dish.deep.training import Batch, Objective, RoundState, Training
 
-GAMMA = 200.0  # weight of ‖V − U‖² beside ‖UVᵀ − rS‖²
+GAMMA = 200.0  # weight of ‖V − U‖² relative to ‖UVᵀ − rS‖²
 
 
 class ADSH(DeepHasher):
     """min ‖UVᵀ − rS‖² + γ‖V − U‖² over U = tanh F and V of ±1, which are ``codes_``, the codes of the training rows.
 
-    V is solved again after every pass, one column after the other. A database of new rows has to be encoded by the
-    network, whose codes were never asked to be near each other: the authors' figures are of the learned V.
+    V is solved for after every epoch, column by column. New database rows have to be encoded by the network, which is
+    not trained to bring its own codes together: the authors report results for the learned V.
 
-    S is 1 for rows that share a label and −ρ for others, ρ such that S sums to zero (the authors' own program has
-    that, too): with −1 one code for all U and its opposite for all V would already be right for most pairs.
+    S is 1 for rows that share a label and −ρ for others, with ρ such that S sums to zero (as in the authors'
+    program). With −1, one code for all U and its opposite for all V would be right for most pairs.
     """
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        if done is not None:
-            return {"codes_": done.codes}
-        problem = training.problem
-        steps = training.steps_of(problem.n) // self.epochs * self.accumulate  # of one pass, a loss for each part
-        state = Asymmetric(problem, self.n_bits, steps)
+    def _learn(self, training: Training, state: RoundState | None) -> Learned:
+        if state is not None:
+            return Learned(attributes={"codes_": state.codes})
+        steps = training.steps_per_epoch(training.data.n) * self.accumulate  # the loss is computed for each part
+        solver = Asymmetric(training.data, self.n_bits, steps)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
-            return state.loss(torch.tanh(F), batch.rows)
+            return solver.loss(torch.tanh(F), batch.rows)
 
-        training.run(loss, 0, training.optimiser())
-        state.solve()
-        packed = codes.pack(state.V.cpu().numpy())
+        training.run_objective(Objective(loss))
+        solver.solve()
+        packed = codes.pack(solver.V.cpu().numpy())
         training.save(0, packed)
-        return {"codes_": packed}
+        return Learned(attributes={"codes_": packed})
 
 
 class Asymmetric:
-    """V, the U of the rows seen last, and the sums over V by which S is used through its groups."""
+    """V, the latest U of every row, and sums over V by group, so that S is never built."""
 
-    def __init__(self, problem: Problem, r: int, steps: int) -> None:
-        """``steps``: calls of the loss in one pass."""
-        self.ranks, self.steps, self.taken = problem.ranks, steps, 0
-        device = problem.device
-        self.group = problem.S.row_group.long().to(device)
-        self.table = balanced(problem.S.between_groups(), problem.S.row_group).float().to(device)  # S between groups
-        start = torch.Generator().manual_seed(problem.seed)
-        self.V = torch.where(torch.rand(problem.n, r, generator=start) < 0.5, -1.0, 1.0).to(device)
+    def __init__(self, data: DeepFitData, r: int, steps: int) -> None:
+        """``steps``: calls of the loss per epoch."""
+        self.ranks, self.steps, self.taken = data.ranks, steps, 0
+        device = data.device
+        self.group = data.S.row_group.long().to(device)
+        self.table = balanced(data.S.between_groups(), data.S.row_group).float().to(device)  # S between groups
+        start = torch.Generator().manual_seed(data.seed)
+        self.V = torch.where(torch.rand(data.n, r, generator=start) < 0.5, -1.0, 1.0).to(device)
         self.U, self.fresh = self.V.clone(), torch.full_like(self.V, torch.nan)
         self.sum_up()
 
     def loss(self, u: Tensor, rows: Tensor) -> Tensor:
-        """The mean over rows and training rows of (u·v − rS)² / r², and γ/n times that of (v − u)²."""
+        """The mean over rows and training rows of (u·v − rS)² / r², plus γ/n times that of (v − u)²."""
         n, r = self.V.shape
         if self.taken and self.taken % self.steps == 0:
             self.solve()
@@ -73,7 +71,7 @@ class Asymmetric:
         return (fit + GAMMA * (self.V[rows] - u).square().sum(1)).mean() / (n * r * r)
 
     def solve(self) -> None:
-        """V column by column, each the best given the others."""
+        """Set each column of V to its optimum given the others."""
         seen = self.ranks.sum((~self.fresh.isnan()).float())[0] > 0
         new = self.ranks.sum(self.fresh.nan_to_num(0.0))[0].to(self.U)
         self.U = torch.where(seen, new, self.U)
@@ -94,15 +92,15 @@ class Asymmetric:
         return torch.zeros(len(self.table), A.shape[1], device=A.device).index_add_(0, self.group, A)
 
     def sum_up(self) -> None:
-        """VᵀV, SV by group, and r² Σ_j S_gj²."""
+        """Update VᵀV, SV by group, and r² Σ_j S_gj²."""
         sizes = torch.bincount(self.group, minlength=len(self.table)).float()
         self.gram, self.pulled = self.V.T @ self.V, self.table @ self.by_group(self.V)
         self.constant = self.V.shape[1] ** 2 * (self.table.square() @ sizes)
 
 
 def balanced(table: Tensor, group: Tensor) -> Tensor:
-    """The signs of S between groups (g, g), those below zero weighted so that S sums to zero over all rows."""
-    sizes, alike = torch.bincount(group, minlength=len(table)).to(table), (table > 0).to(table)
-    alike_pairs = sizes @ alike @ sizes
-    other_pairs = (sizes.sum() ** 2 - alike_pairs).clamp(min=1)
-    return alike - alike_pairs / other_pairs * (1 - alike)
+    """S between groups (g, g): 1 where positive, else the −ρ for which S sums to zero over all rows."""
+    sizes, similar = torch.bincount(group, minlength=len(table)).to(table), (table > 0).to(table)
+    similar_pairs = sizes @ similar @ sizes
+    other_pairs = (sizes.sum() ** 2 - similar_pairs).clamp(min=1)
+    return similar - similar_pairs / other_pairs * (1 - similar)

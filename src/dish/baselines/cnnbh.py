@@ -1,21 +1,17 @@
-"""CNNBH: a classifier's fully connected layer, cut at zero.
+"""CNNBH: a classifier's fully connected layer, thresholded at zero.
 
-Guo, Li, "CNN based hashing for image retrieval", arXiv 1509.01354 (cited by the DISH paper as its start).
+Guo, Li, "CNN based hashing for image retrieval", arXiv 1509.01354 (the DISH paper starts from it).
 """
 
 from __future__ import annotations
 
-from dish.deep.checkpoint import State
-from dish.deep.deep_dish import train_classifier
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Training
+from dish.deep.deep_hasher import DeepHasher
+from dish.deep.dish_d import classifier
+from dish.deep.training import Objective, Training
 
 
 class CNNBH(DeepHasher):
-    """Train a network to tell classes from r outputs; the signs of those outputs are the code."""
+    """Train a network to classify rows by r outputs; the signs of these outputs are the code."""
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        if done is None:
-            train_classifier(training)
-            training.save(0, training.codes())
-        return {}
+    def _objective(self, training: Training) -> Objective:
+        return classifier(training)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dish import codes
-from dish.deep.checkpoint import State
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.deep_hasher import DeepHasher, Learned
+from dish.deep.training import Batch, Objective, RoundState, Training
 from dish.numba_lazy import njit
 from dish.similarity import Similarity
 
@@ -23,35 +22,35 @@ from dish.similarity import Similarity
 class CNNH(DeepHasher):
     """Stage one: min ‖S − HHᵀ/r‖² over H in [−1, 1], entry by entry. Stage two: F towards sgn(H), with softmax.
 
-    S is used through its groups (classes or label sets), never as n×n: an entry costs O(r).
+    S is never built: rows with equal labels form a group, and an entry costs O(r).
     """
 
     N_SWEEPS = 5
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        if done is not None:
-            return {"codes_": done.codes}
-        problem = training.problem
+    def _learn(self, training: Training, state: RoundState | None) -> Learned:
+        if state is not None:
+            return Learned(attributes={"codes_": state.codes})
+        data = training.data
         with training.stage("codes"):
-            H = factorise(problem.S, self.n_bits, np.random.RandomState(problem.seed), self.N_SWEEPS)
+            H = factorise(data.S, self.n_bits, np.random.RandomState(data.seed), self.N_SWEEPS)
         packed = codes.pack(H)
-        target = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(problem.device, torch.float32)
-        head = nn.Linear(training.model.width, problem.n_targets).to(problem.device)
+        target = torch.from_numpy(codes.unpack(packed, self.n_bits)).to(data.device, torch.float32)
+        layer = nn.Linear(training.model.width, data.n_targets).to(data.device)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             distance = (torch.tanh(F) - target[batch.rows]).square().mean()
-            return problem.classification_loss(head(phi), batch.rows) + distance
+            return data.classification_loss(layer(phi), batch.rows) + distance
 
-        training.run(loss, 0, training.optimiser(head), same=True)
+        training.run_objective(Objective(loss, layer, recordable=True))
         training.save(0, packed)
-        return {"codes_": packed}
+        return Learned(attributes={"codes_": packed})
 
 
 def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_sweeps: int) -> NDArray[np.float64]:
     """H (n, r) in [−1, 1] that lowers ‖S − HHᵀ/r‖² by Newton steps on one entry at a time, column after column."""
     H = random_state.uniform(-1, 1, (S.n, r))
     row_group, diag = S.row_group.numpy(), S.diag.numpy()
-    table = S.between_groups().numpy()  # for classes the number of classes squared
+    table = S.between_groups().numpy()  # (g, g)
     for _ in range(n_sweeps):
         for k in range(r):
             _newton_column(H, k, row_group, table, diag)
@@ -60,7 +59,7 @@ def factorise(S: Similarity, r: int, random_state: np.random.RandomState, n_swee
 
 @njit(cache=True)
 def _newton_column(H: Any, k: int, row_group: Any, table: Any, diag: Any) -> None:
-    """One pass over column k: each entry moves to the bounded minimum of its quadratic model if that helps.
+    """One pass over column k: each entry moves to the minimum of its quadratic model in [−1, 1] if that helps.
 
     With h = H_·k and R = rS − Σ_{j≠k} H_·j H_·jᵀ (without its diagonal), the entries of column k enter as
     ‖R − hhᵀ‖²; for one entry that is  2 Σ_{j≠i} (R_ij − h_i h_j)² + (R_ii − h_i²)².
@@ -83,11 +82,11 @@ def _newton_column(H: Any, k: int, row_group: Any, table: Any, diag: Any) -> Non
         R_ii = r * diag[row_group[i]] - own
         Rh = (r * Sh - Hu) - R_ii * h
         hh = u[k] - h * h
-        slope = 4 * (hh * h - Rh) + 4 * h * (h * h - R_ii)
-        curve = 4 * hh + 12 * h * h - 4 * R_ii
-        if curve <= 0:
-            curve = 4 * hh + 1e-12
-        new = min(1.0, max(-1.0, h - slope / curve))
+        gradient = 4 * (hh * h - Rh) + 4 * h * (h * h - R_ii)
+        curvature = 4 * hh + 12 * h * h - 4 * R_ii
+        if curvature <= 0:
+            curvature = 4 * hh + 1e-12
+        new = min(1.0, max(-1.0, h - gradient / curvature))
         before = 2 * (hh * h * h - 2 * Rh * h) + (R_ii - h * h) ** 2
         after = 2 * (hh * new * new - 2 * Rh * new) + (R_ii - new * new) ** 2
         if after < before:

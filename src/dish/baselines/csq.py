@@ -1,4 +1,4 @@
-"""CSQ: every bit towards that of the row's hash centre.
+"""CSQ: train every bit towards that of the row's hash centre.
 
 Yuan, Wang, Zhang, Tay, Jie, Liu, Feng, "Central similarity quantization for efficient image and video retrieval",
 CVPR 2020.
@@ -10,30 +10,26 @@ import torch
 from torch import Tensor
 
 from dish.baselines._centres import row_centres
-from dish.deep.checkpoint import State
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.deep_hasher import DeepHasher
+from dish.deep.training import Batch, Objective, Training
 
 QUANTISATION = 1e-4  # weight of the mean of (|z| − 1)²
 
 
 class CSQ(DeepHasher):
-    """Binary cross-entropy of (1 + z)/2, z = tanh F, against the bits of fixed centres far from each other."""
+    """Binary cross-entropy of (1 + z)/2, z = tanh F, against the bits of fixed centres that are far apart."""
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        centre = row_centres(training.problem, self.n_bits)
+    def _objective(self, training: Training) -> Objective:
+        centre = row_centres(training.data, self.n_bits)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             return central_loss(F, centre[batch.rows])
 
-        if done is None:
-            training.run(loss, 0, training.optimiser(), same=True)
-            training.save(0, training.codes())
-        return {}
+        return Objective(loss, recordable=True)
 
 
 def central_loss(F: Tensor, c: Tensor) -> Tensor:
-    """−log of the chance (1 + cz)/2 of each bit, and how far z is from ±1."""
+    """−log of the probability (1 + cz)/2 of each bit, plus a penalty for z far from ±1."""
     z = torch.tanh(F)
-    chance = ((1 + c * z) / 2).clamp(min=1e-6)
-    return -chance.log().mean() + QUANTISATION * (z.abs() - 1).square().mean()
+    probability = ((1 + c * z) / 2).clamp(min=1e-6)
+    return -probability.log().mean() + QUANTISATION * (z.abs() - 1).square().mean()

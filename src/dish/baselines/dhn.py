@@ -1,4 +1,4 @@
-"""DHN: pairwise likelihood with a quantisation loss.
+"""DHN: the likelihood of pairs, with a quantisation loss.
 
 Zhu, Long, Wang, Cao, "Deep hashing network for efficient similarity retrieval", AAAI 2016.
 """
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dish.deep.checkpoint import State
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.deep_hasher import DeepHasher
+from dish.deep.training import Batch, Objective, Training
 
 QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over entries
 
@@ -19,23 +18,20 @@ QUANTISATION = 0.1  # weight of Σ log cosh(|z| − 1), scaled by the mean over 
 class DHN(DeepHasher):
     """max Σ_ij log p(s_ij | z_i, z_j) − λ Σ log cosh(|z| − 1), p the logistic function of ½⟨z_i, z_j⟩, z = tanh F.
 
-    Pairs are those within a batch, similar ones weighted up to count as much as dissimilar ones.
+    Pairs are those within a batch. Similar pairs together weigh as much as dissimilar ones.
     """
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        targets = training.problem.targets
+    def _objective(self, training: Training) -> Objective:
+        targets = training.data.targets
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             return pair_loss(F, targets[batch.rows])
 
-        if done is None:
-            training.run(loss, 0, training.optimiser())
-            training.save(0, training.codes())
-        return {}
+        return Objective(loss)
 
 
 def pair_loss(F: Tensor, target: Tensor) -> Tensor:
-    """−log p of all pairs of a batch, and how far z is from ±1."""
+    """−log p of all pairs of a batch, plus a penalty for z far from ±1."""
     z = torch.tanh(F)
     theta = z @ z.T / 2
     similar = similar_pairs(target)

@@ -10,34 +10,30 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish.baselines.dhn import similar_pairs
-from dish.deep.checkpoint import State
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.deep_hasher import DeepHasher
+from dish.deep.training import Batch, Objective, Training
 
-MARGIN = 0.25  # of θ⁺ − θ⁻, a share of r/2, which is as large as θ becomes with codes
+MARGIN = 0.25  # of θ⁺ − θ⁻, as a share of r/2, the largest θ of two codes
 QUANTISATION = 0.1  # weight of the mean of (F − sgn F)²
 
 
 class DTSH(DeepHasher):
     """max Σ log σ(θ_ij − θ_ik − margin) − λ ‖F − sgn F‖², θ_ij = ½ F_i·F_j, j similar to i and k not.
 
-    Triplets are all those within a batch.
+    All triplets within a batch are used.
     """
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        targets = training.problem.targets
+    def _objective(self, training: Training) -> Objective:
+        targets = training.data.targets
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             return triplet_likelihood(F, targets[batch.rows])
 
-        if done is None:
-            training.run(loss, 0, training.optimiser())
-            training.save(0, training.codes())
-        return {}
+        return Objective(loss)
 
 
 def triplet_likelihood(F: Tensor, target: Tensor) -> Tensor:
-    """−log σ(θ_ij − θ_ik − margin), mean over the triplets of a batch, and how far F is from ±1."""
+    """−log σ(θ_ij − θ_ik − margin), averaged over the triplets of a batch, plus a penalty for F far from ±1."""
     quantisation = QUANTISATION * (F - torch.where(F >= 0, 1.0, -1.0).to(F)).square().mean()
     theta = F @ F.T / 2
     similar = similar_pairs(target).bool()

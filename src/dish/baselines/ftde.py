@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dish import codes
-from dish.deep.checkpoint import State
-from dish.deep.deep_hasher import DeepHasher, Fitted
-from dish.deep.training import Batch, Training
+from dish.deep.deep_hasher import DeepHasher, Learned
+from dish.deep.training import Batch, Objective, RoundState, Training
 from dish.errors import InputError
 from dish.numba_lazy import njit
 from dish.similarity import Similarity
@@ -27,34 +26,33 @@ TRIPLETS = 30  # per anchor
 class FTDE(DeepHasher):
     """Stage one: min Σ max(0, r/2 − d(h_i, h_k) + d(h_i, h_j)) over triplets (i, similar j, dissimilar k), by bits.
 
-    Given the other bits, a triplet's loss depends on b_i b_j and b_i b_k only, hence is a quadratic form in b. It is
-    lowered by flips of single entries (the authors cut graphs of blocks). Stage two: a network with r logistic
-    classifiers on top.
+    Given the other bits, the loss of a triplet depends only on b_i b_j and b_i b_k, so it is a quadratic form in b.
+    Flips of single entries lower it (the authors use graph cuts). Stage two: a network with r logistic classifiers.
     """
 
     N_SWEEPS = 2
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        if done is not None:
-            return {"codes_": done.codes}
-        problem = training.problem
-        random_state = np.random.RandomState(problem.seed)
+    def _learn(self, training: Training, state: RoundState | None) -> Learned:
+        if state is not None:
+            return Learned(attributes={"codes_": state.codes})
+        data = training.data
+        random_state = np.random.RandomState(data.seed)
         with training.stage("codes"):
-            triplets = sample_triplets(problem.S, TRIPLETS, random_state)
-            H, losses = infer_codes(triplets, problem.n, self.n_bits, random_state, self.N_SWEEPS)
-        target = torch.from_numpy(H > 0).to(problem.device, torch.float32)
+            triplets = sample_triplets(data.S, TRIPLETS, random_state)
+            H, losses = infer_codes(triplets, data.n, self.n_bits, random_state, self.N_SWEEPS)
+        target = torch.from_numpy(H > 0).to(data.device, torch.float32)
 
         def loss(phi: Tensor, F: Tensor, batch: Batch) -> Tensor:
             return functional.binary_cross_entropy_with_logits(F, target[batch.rows])
 
-        training.run(loss, 0, training.optimiser())
+        training.run_objective(Objective(loss))
         packed = codes.pack(H)
         training.save(0, packed)
-        return {"codes_": packed, "triplet_loss_": losses}
+        return Learned(attributes={"codes_": packed, "triplet_loss_": losses})
 
 
 def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomState) -> NDArray[np.int64]:
-    """(t, 3): rows i, j, k with S_ij > 0 > S_ik, drawn for every row i that has both."""
+    """Random triplets (t, 3) of rows i, j, k with S_ij > 0 > S_ik, for every row i that has both."""
     row_group = S.row_group.numpy()
     table = S.between_groups().numpy() > 0  # (g, g): similar groups
     found = []
@@ -67,7 +65,7 @@ def sample_triplets(S: Similarity, per_row: int, random_state: np.random.RandomS
         j, k = random_state.choice(similar, len(i)), random_state.choice(other, len(i))
         found.append(np.stack([i, j, k], 1)[i != j])
     if not found:
-        raise InputError("y: no row has both a similar and a dissimilar one, so there are no triplets")
+        raise InputError("y: no row has both a similar and a dissimilar row, so there are no triplets")
     return np.concatenate(found)
 
 
@@ -96,7 +94,7 @@ def _products(H: NDArray[np.int8], i: Any, j: Any) -> NDArray[np.int64]:
 
 
 def _by_row(triplets: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The triplets a row takes part in: ``order[start[i] : start[i + 1]]``."""
+    """The triplets that contain row i: ``order[start[i] : start[i + 1]]``."""
     rows = triplets.ravel()
     order = np.argsort(rows, kind="stable") // 3
     return order, np.searchsorted(np.sort(rows), np.arange(n + 1))
@@ -104,7 +102,7 @@ def _by_row(triplets: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDA
 
 @njit(cache=True)
 def _flip_entries(b: Any, rest: Any, triplets: Any, order: Any, start: Any, margin: float) -> None:
-    """Flip every entry of b whose flip lowers the loss of the triplets it is in; up to five passes."""
+    """Flip every entry of b whose flip lowers the loss of its triplets; up to five passes."""
     for _ in range(5):
         flipped = 0
         for row in range(len(b)):

@@ -117,7 +117,7 @@ def fit(
         ),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint. Rows: a folder (default: OUTPUT.checkpoint). Images: a file.")
+        Path | None, typer.Option(help="Folder for checkpoints (default for rows: OUTPUT.checkpoint).")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Rows: resume from the checkpoint of the same data and options, if any.")

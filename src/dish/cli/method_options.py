@@ -18,7 +18,7 @@ RENAMED = {"random_state": "seed", "anchors": "anchor-selection"}
 NOT_OFFERED = ("checkpoint", "verbose")  # the command itself has --checkpoint and --quiet
 FLAGS = (  # options without a value
     *("--resume", "--drop-unlabelled", "--header", "-q", "--quiet", "-h", "--help"),
-    *("--freeze", "--augment", "--mirror", "--carry"),
+    *("--freeze", "--augment", "--mirror", "--error-diffusion"),
 )
 HELP = {
     "n_bits": "Code length.",
@@ -41,21 +41,20 @@ HELP = {
     "random_state": "Random seed.",
     "net": "Network: 6conv, nin, alexnet, vgg16, efficientnet_lite0, efficientnet_lite2, …",
     "weights": "Initial weights of the network: imagenet, or a .pth or .safetensors file.",
-    "freeze": "Keep the network as it is, and learn codes of its features.",
+    "freeze": "Do not train the network; fit DISH on its features.",
     "epochs": "Training epochs per round.",
     "batch_size": "Images per training step.",
     "lr": "Learning rate: auto, or a number.",
     "weight_decay": "Weight decay: auto, or a number.",
-    "accumulate": "Sum the gradients of this many batches for each step.",
-    "augment": "Train on randomly cropped and mirrored images.",
+    "accumulate": "Split every batch into this many parts, to save memory.",
+    "augment": "Randomly flip, shift, rotate and relight the training images.",
     "mirror": "Average an image with its mirror image when encoding.",
     "image_size": "Side of the network's input in pixels (default: the usual one of the network).",
     "patience": "Stop after this many epochs without improvement on held-out images.",
     "alpha": "DisturbBinaryCodes: fraction α of flipped target bits.",
-    "mu": "Weight μ of the auxiliary softmax loss.",
+    "mu": "Weight μ of the hinge loss of the bits, relative to the softmax loss.",
     "stop_agreement": "Stop when this fraction of bits agrees with the network.",
-    "head": "auto, codewords or paper.",
-    "carry": "Error diffusion.",
+    "error_diffusion": "Let bits pass their rounding errors on to later bits, where that ranks better.",
 }
 
 

@@ -1,12 +1,11 @@
-"""Networks as hash functions: ``DeepDISH``, and ``DeepHasher``, which the deep rivals share.
+"""Networks as hash functions: ``DeepDISH``, ``DISHD``, and ``DeepHasher``, the base of the deep rivals.
 
-A fit goes through ``data`` (what it learns from), ``model`` (the network), ``training`` (rounds of SGD, by one or
-several processes) and ``checkpoint``; ``hasher`` is the contract, ``dish`` the method, with ``codewords``, ``cycles``
-and ``top`` for training towards codewords and ``kernel_top`` for frozen networks. ``features`` are those of a network
-that is not trained.
+A fit goes through ``data`` (rows and labels), ``model`` (the network) and ``training`` (rounds of SGD). ``h_step``
+has the codes of the training rows, ``codewords`` the losses of ``DeepDISH``, ``heads`` what turns outputs into codes.
 """
 
 from dish.deep.deep_dish import DeepDISH
 from dish.deep.deep_hasher import DeepHasher
+from dish.deep.dish_d import DISHD
 
-__all__ = ["DeepDISH", "DeepHasher"]
+__all__ = ["DISHD", "DeepDISH", "DeepHasher"]

@@ -1,4 +1,4 @@
-"""Random changes of training images, a batch at a time on the device they are on."""
+"""Random augmentation of training images, a batch at a time on their device."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SAMPLING = "bicubic"  # of images that keep their size
-SHIFT, TURN, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.2  # shares of a side, radians, factors
+SAMPLING = "bicubic"  # interpolation of images that keep their size
+SHIFT, ROTATION, ZOOM, LIGHT, HOLE = 0.125, 0.15, 0.15, 0.3, 0.2  # shares of a side, radians, factors
 
-
-Draw = Callable[[], Tensor]  # a number from 0 to 1 for each image, (n,)
+Draw = Callable[[], Tensor]  # a random number from 0 to 1 for each image, (n,)
 
 
 def augment(images: Tensor, draw: Draw, size: int = 0) -> Tensor:
-    """Flip, shift, turn, zoom, change the light, cut a hole: (n, H, W, 3) of 0 … 255 → the same shape, float32.
+    """Flip, shift, rotate, zoom, relight and cut a hole: (n, H, W, 3) of 0 … 255 → the same shape, float32.
 
-    Images should end as sharp as those that are encoded later. So squares smaller than ``size``, the side that the
-    network takes, are enlarged by the same sampling, (n, size, size, 3); others are sampled by cubics.
+    The result should be as sharp as the images that are encoded later. So squares smaller than ``size``, the input
+    side of the network, are enlarged bilinearly like those, (n, size, size, 3); others are resampled bicubically.
     """
     x = images.permute(0, 3, 1, 2).float()
     enlarge = x.shape[2] == x.shape[3] < size
@@ -34,9 +33,9 @@ def _between(low: float, high: float, draw: Draw) -> Tensor:
 
 
 def _grid(shape: list[int], draw: Draw) -> Tensor:
-    """Sampling positions (n, H, W, 2): flips, shifts, small turns and zooms at once."""
+    """Sampling positions (n, H, W, 2) that flip, shift, rotate and zoom at once."""
     n = shape[0]
-    angle = _between(-TURN, TURN, draw)
+    angle = _between(-ROTATION, ROTATION, draw)
     zoom = 1 + _between(-ZOOM, ZOOM, draw)
     flip = 1 - 2 * (_between(0, 1, draw) < 0.5).float()
     cos, sin = zoom * angle.cos(), zoom * angle.sin()
@@ -46,7 +45,7 @@ def _grid(shape: list[int], draw: Draw) -> Tensor:
 
 
 def _light(x: Tensor, draw: Draw) -> Tensor:
-    """Brightness, contrast and saturation, each by a factor near one."""
+    """Change brightness, contrast and saturation, each by a factor near one."""
     n = len(x)
     bright, contrast, colour = (1 + _between(-LIGHT, LIGHT, draw).view(n, 1, 1, 1) for _ in range(3))
     mean = x.mean((1, 2, 3), keepdim=True)
@@ -56,7 +55,7 @@ def _light(x: Tensor, draw: Draw) -> Tensor:
 
 
 def _cut(x: Tensor, draw: Draw) -> Tensor:
-    """A grey square somewhere in every image."""
+    """Put a grey square somewhere in every image."""
     n, _, height, width = x.shape
     rows, cols = (torch.arange(s, device=x.device).view(1, -1) for s in (height, width))
     top, left = (_between(0, s, draw).view(n, 1) for s in (height, width))

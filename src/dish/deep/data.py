@@ -1,4 +1,4 @@
-"""What a deep fit learns from: rows on their device, targets, and the numbers every process agrees on."""
+"""What a network learns from: rows on their device, labels, their similarity, and a seed that all processes share."""
 
 from __future__ import annotations
 
@@ -12,52 +12,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dish.deep.model import HashingNet
 from dish.errors import InputError
 from dish.labels import as_array, is_tags
 from dish.parallel import Ranks
-from dish.similarity import Classes, LabelCounts, Similarity, from_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, from_labels
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Rows and labels of one fit, with its seed, its device and its processes. Every process has all rows."""
+class DeepFitData:
+    """Rows and labels of one fit, with its seed, device and processes. Every process has all rows."""
 
     rows: Tensor  # uint8 (n, H, W, 3) or float32 (n, d)
-    targets: Tensor  # classes (n,) int64, or labels (n, l) float32 from 0 to 1, NaN where they are missing
+    labels: Tensor | None  # classes (n,) int64, or (n, l) float32 in 0 … 1, NaN if missing; None: only S is known
     S: Similarity
     seed: int
     device: torch.device
     ranks: Ranks
 
-    def with_first_seed(self) -> Problem:
-        """The same problem with the seed of the first process."""
+    def with_shared_seed(self) -> DeepFitData:
+        """The same data with the seed of the first process."""
         return replace(self, seed=int(self.ranks.gather(torch.tensor([self.seed]))[0, 0]))
-
-    def seen_by(self, model: HashingNet) -> Problem:
-        """The same problem with Φ (n, D) as its rows; every process computes its part."""
-        size, model = model.rows_at_once(self.rows.shape), model.eval()
-        with torch.no_grad():
-            phi = torch.zeros(self.n, model.width, device=self.device)
-            for i in range(self.ranks.rank * size, self.n, self.ranks.world * size):
-                phi[i : i + size] = model(model.prepare(self.rows[i : i + size]))[0]
-        self.ranks.sum_in_place(phi)
-        return replace(self, rows=phi)
 
     @property
     def n(self) -> int:
-        """Training rows."""
+        """Number of training rows."""
         return len(self.rows)
 
     @property
-    def several(self) -> bool:
-        """Whether rows have several labels."""
+    def targets(self) -> Tensor:
+        """The labels, for methods that cannot learn without them."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether a row can have several labels."""
         return self.targets.ndim == 2
 
     @property
     def n_targets(self) -> int:
-        """Classes, or labels."""
-        return int(self.targets.shape[1]) if self.targets.ndim == 2 else self.S.n_groups
+        """Number of classes or labels."""
+        return int(self.targets.shape[1]) if self.multilabel else self.S.n_groups
 
     def classification_loss(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Softmax loss for classes, a logistic loss per label for multi-label rows."""
@@ -67,24 +62,39 @@ class Problem:
         return functional.cross_entropy(logits, target)
 
 
-def learnable(y: Any, n_rows: int, takes_graded: bool) -> tuple[Similarity, Tensor]:
-    """The similarity of the rows, and what a network learns: classes (n,), or labels (n, l)."""
-    graded = graded_labels(y)
-    if graded is None:
+def one_hot(targets: Tensor, n_targets: int) -> Tensor:
+    """Classes (n,) or labels (n, l) as float32 (n, l)."""
+    return targets if targets.ndim == 2 else functional.one_hot(targets, n_targets).float()
+
+
+def read_labels(y: Any, n_rows: int, method: str, graded: bool, similarity: bool) -> tuple[Similarity, Tensor | None]:
+    """The similarity S of the rows, and their labels: (n,), (n, l), or None if y is a similarity without labels.
+
+    ``graded`` and ``similarity`` tell whether the method learns from labels that are missing or between 0 and 1, and
+    from a similarity.
+    """
+    if isinstance(y, Similarity):
+        if not similarity:
+            raise InputError(f"y: {method} learns from labels, not from a similarity; use DISHD to learn from one")
+        if y.n != n_rows:
+            raise InputError(f"y: the similarity has {y.n:,} rows, but X has {n_rows:,}")
+        return y, labels_of(y)
+    values = graded_labels(y)
+    if values is None:
         S = from_labels(y, n_rows=n_rows)
-        return S, targets_of(S)
-    if not takes_graded:
+        return S, labels_of(S)
+    if not graded:
         raise InputError(
-            "y has labels that are missing (NaN) or between 0 and 1: only DeepDISH(head='codewords') accepts "
-            "these; give labels of 0 and 1"
+            f"y has labels that are missing (NaN) or between 0 and 1: {method} learns from labels of 0 and 1; use "
+            "DeepDISH (without freeze) for these"
         )
-    rather = (np.nan_to_num(graded) >= 0.5).astype(np.uint8)
-    return from_labels(rather, n_rows=n_rows), torch.from_numpy(graded)
+    rounded = (np.nan_to_num(values) >= 0.5).astype(np.uint8)
+    return from_labels(rounded, n_rows=n_rows), torch.from_numpy(values)
 
 
 def graded_labels(y: Any) -> NDArray[np.float32] | None:
-    """(n, l) labels some of which are missing (NaN) or between 0 and 1; None for classes and other labels."""
-    if isinstance(y, Similarity) or sp.issparse(y) or is_tags(y):
+    """(n, l) labels some of which are missing (NaN) or between 0 and 1; None for classes and labels of 0 and 1."""
+    if sp.issparse(y) or is_tags(y):
         return None
     y = as_array(y)
     if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind != "f":
@@ -99,16 +109,16 @@ def graded_labels(y: Any) -> NDArray[np.float32] | None:
         )
     if (unknown := np.isnan(y).all(0)).any():
         raise InputError(
-            f"y: nothing is known about label {int(unknown.argmax())}, all rows have NaN there (as they have for "
-            f"{int(unknown.sum())} of {y.shape[1]} labels): drop such labels, y[:, ~np.isnan(y).all(0)]"
+            f"y: label {int(unknown.argmax())} is NaN in all rows (as are {int(unknown.sum())} of {y.shape[1]} "
+            "labels): drop such labels, y[:, ~np.isnan(y).all(0)]"
         )
     return y.astype(np.float32)
 
 
-def targets_of(S: Similarity) -> Tensor:
-    """Class numbers (n,) int64, or labels (n, l) float32 of 0 and 1, as the similarity encoded them."""
+def labels_of(S: Similarity) -> Tensor | None:
+    """Classes (n,) int64 or labels (n, l) float32 that a similarity was made of; None for any other similarity."""
     if isinstance(S, Classes):
         return S.row_group.long()
-    if isinstance(S, LabelCounts):
-        return S.Y_g.to_dense().float()[S.row_group.long()]
-    raise InputError(f"y: a network learns from classes or labels, not from a {type(S).__name__} similarity")
+    if isinstance(S, LabelCounts | LabelSets):
+        return torch.from_numpy(S.sets.toarray()).float()[S.row_group.long()]
+    return None

@@ -1,42 +1,62 @@
-"""DeepHasher: the contract of every hasher with a network as F: images or vectors in, codes out, files.
+"""DeepHasher: the contract of every hasher whose hash function is a network.
 
-F(x) = Wᵀ Φ(x), Φ being the last hidden layer of any network. A method subclasses ``DeepHasher``; its ``_learn`` gets
-the ``Training`` of one fit and calls ``run`` with losses of its own.
+F(x) = Wᵀ Φ(x), where Φ is the last hidden layer of any network. A method subclasses ``DeepHasher`` and defines
+``_objective``, the loss of one round of training, or ``_learn``, which may run several rounds.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
-import time
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
-from dish import codes, nets, parallel
+from dish import nets, parallel
 from dish.checks import check_flag, check_integer, check_number, check_option, check_random_state
-from dish.deep import plot_history
-from dish.deep.checkpoint import Checkpoint, State
-from dish.deep.data import Problem, learnable
-from dish.deep.heads import top_of
-from dish.deep.kernel_top import KernelTop
-from dish.deep.model import Encoder, HashingNet, Packer, encode, load_state, make_model, state_arrays
-from dish.deep.training import Settings, Training, reporter, seeded
+from dish.deep import heads, plot_history
+from dish.deep.data import DeepFitData, read_labels
+from dish.deep.heads import Head
+from dish.deep.model import (
+    HashingNet,
+    NetworkEncoder,
+    PackedEncoder,
+    encode,
+    load_state,
+    make_model,
+    move_to,
+    state_arrays,
+)
+from dish.deep.training import Objective, RoundState, Settings, Training, reporter, seeded
 from dish.errors import InputError, UnsupportedError
 from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
+from dish.io.checkpoint import Checkpoint, fit_fingerprint
 from dish.machine import resolve_device
-from dish.similarity import Similarity
 
 Fitted = dict[str, Any]  # attribute → value
-FILE_SIDE = 224  # of image files for a module that has no size of its own
+FILE_SIDE = 224  # of image files, for a module without an image size of its own
+BLOCK_BYTES = 64 << 20  # of images that are decoded at a time
+NOT_IN_FINGERPRINT = ("checkpoint", "verbose", "device", "random_state")  # may differ in the fit that resumes
+IMAGES_ONLY = ("augment", "mirror", "image_size")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a method has learned in addition to the weights of the network."""
+
+    head: Head = field(default_factory=Head)
+    attributes: Fitted = field(default_factory=dict)  # fitted attributes such as ``codes_``
 
 
 class DeepHasher(Hasher):
@@ -44,40 +64,39 @@ class DeepHasher(Hasher):
 
     Parameters
     ----------
-    n_bits : int
+    n_bits : int, default=48
         Code length r.
     net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0", "efficientnet_lite2" or an ``nn.Module``
-        A module's output (n, D) is taken as the last hidden layer; it gets images (n, 3, H, W), or vectors.
-        Rows of features (n, d) get a perceptron in place of a named network.
-    weights : None, "imagenet", a path (.pth, .safetensors) or "own"
-        Where the network starts from ("own": a module that was trained). Such layers learn at a tenth of the rate.
-    freeze : bool
-        Leave the network as its weights have it and train only what comes on top: it sees every training image once,
-        without augmentation, and the rest takes seconds. What to do with few images or without a GPU.
-    epochs : int
-        Passes over the training images in each round.
+        The network. A module must return the last hidden layer (n, D) for images (n, 3, H, W), or for vectors. Rows
+        of features (n, d) get a perceptron instead of a named network.
+    weights : None, "imagenet", a path (.pth, .safetensors) or "own", default=None
+        Initial weights. "own": those of the module itself. Layers with weights learn at a tenth of the rate.
+    epochs : int, default=60
+        Epochs of each round of training.
     batch_size, lr, weight_decay
-        Of SGD with Nesterov momentum 0.9. "auto" is a rate of 0.1 (images towards codewords: 0.05) and a decay of
-        0.002 (vectors: 0.0005) from scratch, 0.01 and 0.0005 (the paper's) for fine-tuning (towards codewords, if all
-        layers came with weights: 0.1, and 0 for them). Several processes share every batch: at least two rows each.
-    accumulate : int
-        Parts of a batch that are put through the network one after the other, their gradients summed: less memory for
-        the same step. Batch norm sees a part.
-    augment : bool
-        Random flips, shifts, small turns, light and cut-outs of the training images.
-    mirror : bool
-        Encode an image as the mean of F over it and its mirror image.
-    image_size : int or None
-        Side of the network's input; None is the network's own. Images are cut to their middle square and resized.
-    checkpoint : path or None
-        A file written after every round. A fit that was killed resumes from it.
+        Of SGD with Nesterov momentum 0.9. From scratch, "auto" is a learning rate of 0.1 and a weight decay of 0.002
+        (vectors: 0.0005). For fine-tuning it is 0.01 and 0.0005, as in the paper. Several processes share every
+        batch: each needs at least two rows.
+    accumulate : int, default=1
+        Number of parts of a batch that go through the network one after the other. Their gradients are summed: the
+        same step with less memory. Batch norm sees one part at a time.
+    augment : bool, default=True
+        Randomly flip, shift, rotate, relight and partly cover the training images.
+    mirror : bool, default=True
+        Encode an image by the mean over it and its mirror image.
+    image_size : int or None, default=None
+        Side of the network's input; None: that of the network. Images are cut to their middle square and resized.
+    checkpoint : path or None, default=None
+        Folder for the state after every round. A fit that finds its own state there resumes from it. Several
+        processes need a shared folder.
     device, random_state, verbose
         As in ``DISH``. ``verbose=1`` reports every epoch.
     """
 
     _needs_y = True
+    _learns_from_graded = False  # whether labels may be missing, or between 0 and 1
+    _learns_from_similarity = False
     vectors_: bool  # learned from vectors (n, d), not from images
-    head_: str  # what DeepDISH(head="auto") stood for
     image_shape_: tuple[int, int]  # of the training images, if there were any
     model_: HashingNet
 
@@ -85,8 +104,8 @@ class DeepHasher(Hasher):
         self,
         n_bits: int = 48,
         net: Any = "6conv",
+        *,
         weights: Any = None,
-        freeze: bool = False,
         epochs: int = 60,
         batch_size: int = 128,
         lr: float | str = "auto",
@@ -103,7 +122,6 @@ class DeepHasher(Hasher):
         self.n_bits = n_bits
         self.net = net
         self.weights = weights
-        self.freeze = freeze
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -127,7 +145,7 @@ class DeepHasher(Hasher):
 
     @property
     def takes_images(self) -> bool:
-        """Whether this fitted hasher encodes images; one that learned from vectors encodes vectors."""
+        """Whether this fitted hasher encodes images, not vectors."""
         check_is_fitted(self)
         return not self.vectors_
 
@@ -141,15 +159,6 @@ class DeepHasher(Hasher):
         height, width = getattr(self, "image_shape_", (FILE_SIDE, FILE_SIDE))
         return int(height) if height == width else FILE_SIDE
 
-    @property
-    def _takes_graded(self) -> bool:
-        """Whether labels may be missing, or between 0 and 1."""
-        return False
-
-    def _outputs(self, problem: Problem) -> tuple[int, bool]:
-        """How many outputs the last layer has that is trained, and whether batch norm follows."""
-        return self.n_bits, False
-
     # --- fit ---
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -160,64 +169,72 @@ class DeepHasher(Hasher):
         ranks = parallel.current()
         with ranks.raise_together():
             self._check_params()
-            problem, seen = self._prepare(X, y, ranks)
-        problem = problem.with_first_seed()
-        with seeded(problem.seed, problem.device):
-            training, done = self._start(problem)
-            learned = self._learn(training, done)
-            training.warn_of_one_code()
-            training.thaw()
-        timed = {"timings_": training.timings_, "history_": training.history}
-        self._keep({**seen, **timed, **learned, "model_": training.model})
+            X, y = images.with_labels(X, y, self.image_side)
+            self._require_y(
+                y,
+                "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder per label "
+                "(photos without labels: dish photos FOLDER)",
+            )
+            rows, described = self._describe_rows(X)
+            data = self._fit_data(rows, y, ranks)
+        data = data.with_shared_seed()
+        with seeded(data.seed, data.device):
+            fitted = self._fit_network(data)
+        self._store({**described, **fitted})
         return self
 
-    def _prepare(self, X: Any, y: Any, ranks: parallel.Ranks) -> tuple[Problem, Fitted]:
-        """Rows, targets, seed, device and processes of a fit, and the attributes that describe its rows."""
-        X, y = images.with_labels(X, y, self.image_side)
-        self._require_y(
-            y,
-            "give (n,) classes or (n, l) labels of 0 and 1, or a folder with a sub-folder per label "
-            "(photos without labels: dish photos FOLDER)",
+    def _describe_rows(self, X: Any) -> tuple[NDArray[Any], Fitted]:
+        """Checked rows, and the fitted attributes that describe them. Does not modify the hasher."""
+        probe = copy.copy(self)  # scikit-learn's checks set attributes
+        rows = probe._check_X(X, reset=True)
+        if rows.ndim == 4:
+            shape = (int(rows.shape[1]), int(rows.shape[2]))
+            return rows, {"vectors_": False, "n_features_in_": int(np.prod(rows.shape[1:])), "image_shape_": shape}
+        named_net = isinstance(self.net, str) and self.net != "mlp"
+        self._warn_unused(("net", *IMAGES_ONLY) if named_net else IMAGES_ONLY, "X holds vectors, not images")
+        described: Fitted = {"vectors_": True, "n_features_in_": probe.n_features_in_}
+        if hasattr(probe, "feature_names_in_"):
+            described["feature_names_in_"] = probe.feature_names_in_
+        return rows, described
+
+    def _warn_unused(self, names: Sequence[str], reason: str) -> None:
+        """Warn about parameters that were set but have no effect."""
+        defaults = signature(type(self)).parameters
+        if unused := [name for name in names if getattr(self, name) != defaults[name].default]:
+            warnings.warn(f"{', '.join(unused)}: no effect, because {reason}", stacklevel=4)
+
+    def _fit_data(self, rows: NDArray[Any], y: Any, ranks: parallel.Ranks) -> DeepFitData:
+        S, labels = read_labels(
+            y, len(rows), type(self).__name__, self._learns_from_graded, self._learns_from_similarity
         )
-        if isinstance(y, Similarity):
-            raise InputError(f"y: {type(self).__name__} learns from classes or labels, not from a similarity")
-        blank = type(self)(**self.get_params(deep=False))  # checking rows sets attributes
-        data = blank._check_rows(X, reset=True)
-        seen = {name: value for name, value in vars(blank).items() if name.endswith("_")}
-        if self.freeze and blank.vectors_:
-            raise InputError(
-                "freeze is for images: rows of features have no network in front of them to leave as it is"
-            )
-        S, targets = learnable(y, len(data), self._takes_graded)
         device = resolve_device(self.device)
-        rows = torch.tensor(data, device=device)  # a copy: a memory-map may be read-only
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Problem(rows, targets.to(device), S, seed, device, ranks), seen
+        tensor = torch.tensor(rows, device=device)  # a copy: a memory map may be read-only
+        return DeepFitData(tensor, None if labels is None else labels.to(device), S, seed, device, ranks)
 
-    def _start(self, problem: Problem) -> tuple[Training, State | None]:
-        """The training at its beginning, or as a checkpoint left it."""
-        with problem.ranks.raise_together():
-            n_outputs, norm = self._outputs(problem)
-            model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, problem.rows, norm)
-            model = model.to(problem.device)
-            if problem.rows.ndim == 4 and all(p.ndim <= 4 for p in model.parameters()):
-                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        frozen, start = model.body if self.freeze else None, time.perf_counter()
-        if self.freeze:
-            problem = problem.seen_by(model)
-            model.body = nn.Identity()
-        seconds = time.perf_counter() - start
-        checkpoint = Checkpoint(self.checkpoint, self._params_of(problem), problem)
-        done = checkpoint.read(model)
-        if done is not None:
-            problem = replace(problem, seed=done.seed)
-        training = Training(problem, model, fresh, self._settings(), checkpoint, frozen)
-        if self.freeze:
-            training.timings_["features"] = seconds
-        training.history += [] if done is None else done.history
-        return training, done
+    def _fit_network(self, data: DeepFitData) -> Fitted:
+        """Train a network; returns the fitted attributes."""
+        with data.ranks.raise_together():
+            n_outputs, norm = self._outputs(data)
+            model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, data.rows, norm)
+            model = move_to(model, data.rows)
+        checkpoint = self._open_checkpoint(data)
+        state = RoundState.load(checkpoint, model)
+        if state is not None:
+            data = replace(data, seed=state.seed)
+        history = [] if state is None else state.history
+        training = Training(data, model, fresh, self._settings(data, model, fresh), checkpoint, history)
+        learned = self._learn(training, state)
+        training.warn_if_codes_are_equal(learned.head)
+        model.head = learned.head
+        timed = {"timings_": training.timings_, "history_": training.history}
+        return {**timed, **learned.attributes, "model_": model}
 
-    def _settings(self) -> Settings:
+    def _outputs(self, data: DeepFitData) -> tuple[int, bool]:
+        """The number of outputs that are trained, and whether they have batch norm."""
+        return self.n_bits, False
+
+    def _settings(self, data: DeepFitData, model: HashingNet, fresh: frozenset[str]) -> Settings:
         return Settings(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -231,16 +248,36 @@ class DeepHasher(Hasher):
             report=reporter(type(self).__name__, self.verbose),
         )
 
-    def _params_of(self, problem: Problem) -> dict[str, Any]:
-        """The parameters, with what "auto" stands for where that decides what is learned."""
-        return dict(self.get_params(deep=False))
+    def _open_checkpoint(self, data: DeepFitData) -> Checkpoint | None:
+        """The checkpoint, if there is one; several processes check that they have the same parameters and data."""
+        if self.checkpoint is None and data.ranks.world == 1:
+            return None
+        content = {k: v for k, v in self.get_params(deep=False).items() if k not in NOT_IN_FINGERPRINT}
+        content |= {"checkpoint": self.checkpoint is not None, "rows": _digest(data.rows)}
+        content["seed"] = data.seed if self.random_state is not None else None  # None: take that of the checkpoint
+        probe = torch.cos(torch.arange(len(data.S.Rt(data.S.diag)), dtype=torch.float64))
+        content["S"] = data.S.P(probe).numpy()[data.S.row_group.numpy()]
+        content["labels"] = None if data.labels is None else _digest(data.labels)
+        fingerprint = fit_fingerprint(type(self).__name__, content, data.ranks)
+        if self.checkpoint is None:
+            return None
+        checkpoint = Checkpoint(self.checkpoint, fingerprint, data.ranks)
+        checkpoint.prepare()
+        return checkpoint
 
-    def _learn(self, training: Training, done: State | None) -> Fitted:
-        """The method: train the network, from the state ``done`` on if there is one; attributes to keep."""
-        raise UnsupportedError(f"{type(self).__name__} defines no way to learn")
+    def _learn(self, training: Training, state: RoundState | None) -> Learned:
+        """The method: by default one round of training with the loss of ``_objective``, unless ``state`` has it."""
+        if state is None:
+            training.run_objective(self._objective(training))
+            training.save(0, training.codes())
+        return Learned()
 
-    def _keep(self, fitted: Fitted) -> None:
-        """Replace what a former fit left by the results of this one."""
+    def _objective(self, training: Training) -> Objective:
+        """The loss of a method with one round of training."""
+        raise UnsupportedError(f"{type(self).__name__} defines no loss")
+
+    def _store(self, fitted: Fitted) -> None:
+        """Replace the attributes of a former fit."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         for name, value in fitted.items():
@@ -258,49 +295,34 @@ class DeepHasher(Hasher):
                 check_option(name, value, ("auto",), " or a number")
             else:
                 check_number(name, value, low=0, strict=name == "lr")
-        for name in ("freeze", "augment", "mirror"):
+        for name in ("augment", "mirror"):
             check_flag(name, getattr(self, name))
         if self.image_size is not None:
             check_integer("image_size", self.image_size, low=8)
         if not isinstance(self.net, nn.Module):
             nets.spec(self.net)
-            if self.freeze and self.weights is None:
-                why = "freeze=True needs weights: a network that starts from random numbers must learn"
-                raise InputError(f"{why}; give weights='imagenet' or a file, or freeze=False")
-
-    def _check_rows(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
-        if not images.looks_like_images(X):
-            return self._check_X(X, reset=reset).astype(np.float32, copy=False)
-        data = images.check_images(X)
-        if reset:
-            self.n_features_in_ = int(np.prod(data.shape[1:]))
-            self.image_shape_ = (int(data.shape[1]), int(data.shape[2]))
-            self.vectors_ = False
-        elif self.vectors_:
-            raise InputError(f"X holds images, but this {type(self).__name__} learned from rows of features")
-        return data
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        if not reset and not self.vectors_:
+        """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
+        is_images = images.looks_like_images(X)
+        if not reset and is_images == self.vectors_:
+            if is_images:
+                raise InputError(f"X holds images, but this {type(self).__name__} learned from vectors")
             raise InputError(f"X must be images, uint8 (n, H, W, 3), as in fit; got an array of shape {np.shape(X)}")
-        checked = super()._check_X(X, reset=reset)
-        if reset:
-            self.vectors_ = True
-        return checked
+        if is_images:
+            return images.check_images(X.detach().cpu() if isinstance(X, Tensor) else X)
+        return super()._check_X(X, reset=reset).astype(np.float32, copy=False)
 
     # --- the hash function ---
 
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """F(X), float32 (n, n_bits): the sign of an entry is the bit, its size how sure it is."""
-        check_is_fitted(self)
-        return self._decision_values(self._encodable(X))
-
-    def _packed(self, X: Any) -> NDArray[np.uint8]:
-        return codes.pack(self._decision_values(self._encodable(X)))
-
-    def _encodable(self, X: Any) -> NDArray[Any]:
-        return self._check_rows(images.with_labels(X, None, self.image_side)[0], reset=False)
+    def _checked_blocks(self, X: Any) -> Iterator[Any]:
+        """Checked blocks of image files, of a Dataset or of an array of images; vectors as ``Hasher`` reads them."""
+        of_images = not self.vectors_ and (images.is_image_source(X) or hasattr(X, "shape"))
+        if not of_images and not images.is_dataset(X):
+            yield from super()._checked_blocks(X)
+            return
+        for block in images.blocks(X, self.image_side, BLOCK_BYTES):
+            yield self._check_X(block, reset=False)
 
     def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         device = resolve_device(self.device)
@@ -313,18 +335,16 @@ class DeepHasher(Hasher):
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
 
     def draw_history(self, path: str | os.PathLike[str]) -> None:
-        """Draw the losses of the last fit, pass by pass, as .png, .svg or .pdf; needs matplotlib."""
+        """Plot the losses of the last fit, epoch by epoch, as .png, .svg or .pdf. Requires matplotlib."""
         if not getattr(self, "history_", None):
-            raise InputError(
-                f"this {type(self).__name__} has no history to draw: it was not trained here, or not at all"
-            )
+            raise InputError(f"this {type(self).__name__} has no history to plot: it was not trained in this process")
         plot_history.draw(self.history_, path)
 
     # --- files ---
 
     def _hash_function(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in ("n_bits", "mirror", "vectors_", "n_features_in_")}
-        return {**state_arrays(self.model_), **values, "size": self.model_.size}
+        return {**state_arrays(self.model_), **values, "size": self.model_.size, "head": self.model_.head.config()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
@@ -334,51 +354,44 @@ class DeepHasher(Hasher):
                 "a hasher with a network of your own cannot be saved, since files hold no code: use export_onnx, or "
                 "save hasher.model_.state_dict() yourself"
             )
-        arrays = state_arrays(self.model_, "model.")
+        model, arrays = self.model_, state_arrays(self.model_, "model.")
         if hasattr(self, "codes_"):
             arrays["codes_"] = self.codes_
         params = {k: to_json_value(k, v) for k, v in self.get_params(deep=False).items()}
         params |= {"checkpoint": None, "weights": None if self.weights is None else str(self.weights)}
-        fitted = {
-            "n_features_in_": self.n_features_in_,
-            "vectors_": self.vectors_,
-            "width": self.model_.width,
-        }
-        fitted |= {name: getattr(self, name) for name in ("head_",) if hasattr(self, name)}
-        modelfile.save(path, type(self).__name__, {"init": params, "fitted": fitted}, arrays)
+        fitted = {"n_features_in_": self.n_features_in_, "vectors_": self.vectors_, "has_codes": "codes_" in arrays}
+        network = {"width": model.width, "n_outputs": model.n_outputs, "norm": model.has_norm}
+        content = {"init": params, "fitted": fitted, "network": network, "head": model.head.config()}
+        modelfile.save(path, type(self).__name__, content, arrays)
 
     @classmethod
     def _restore(cls, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
-        hasher = cls(**content["init"])
-        fitted = content["fitted"]
+        hasher, fitted, network = cls(**content["init"]), content["fitted"], content["network"]
         hasher.n_features_in_, hasher.vectors_ = fitted["n_features_in_"], fitted["vectors_"]
-        for name in {"codes_", "head_"} & (arrays.keys() | fitted.keys()):
-            setattr(hasher, name, {**fitted, **arrays}[name])
+        if fitted["has_codes"]:
+            hasher.codes_ = arrays["codes_"]
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
-        former = hasher.vectors_ and "model.body.features.0.weight" in arrays
-        body = nets.FormerMLP() if former else spec.make(None)
+        body = spec.make(None)
         if hasher.vectors_:
-            body.eval()(torch.zeros(1, hasher.n_features_in_))  # lazy layers learn their width
+            body.eval()(torch.zeros(1, hasher.n_features_in_))  # gives lazy layers their widths
         size = 0 if hasher.vectors_ else hasher.image_size or spec.size
-        n_outputs = len(arrays.get("model.hash.bias", ()))
-        norm = "model.norm.running_mean" in arrays
-        hasher.model_ = HashingNet(body, fitted["width"], n_outputs, size, spec.normal, norm)
-        top = {k.removeprefix("model.top."): a for k, a in arrays.items() if k.startswith("model.top.")}
-        if top:
-            hasher.model_.top = KernelTop(top) if "anchors" in top else top_of(top)
+        hasher.model_ = HashingNet(body, network["width"], network["n_outputs"], size, spec.normal, network["norm"])
+        prefix = "model.head."
+        tensors = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+        hasher.model_.head = heads.restore(content["head"], tensors)
         load_state(hasher.model_, arrays, "model.")
         return hasher
 
     def export_onnx(self, path: str | os.PathLike[str], output: str = "F") -> None:
-        """Write the hash function as an ONNX graph: images uint8 (n, H, W, 3) (or rows float32) in.
+        """Write the hash function as an ONNX graph: images uint8 (n, H, W, 3), or vectors float32, in.
 
-        ``output``: "F", float32 (n, n_bits), or "codes", the packed codes, uint8 (n, ceil(n_bits / 8)). H and W are
-        the network's own input size (``image_size``), for a module without one the size it learned from.
+        ``output`` is "F", float32 (n, n_bits), or "codes", the packed codes, uint8 (n, ceil(n_bits / 8)). H and W are
+        the network's input size (``image_size``), or the size of the training images for a module without one.
         """
         check_is_fitted(self)
         check_option("output", output, ("F", "codes"))
-        model: nn.Module = Encoder(copy.deepcopy(self.model_), self.mirror)  # a copy: ours stays where it is
-        model = (Packer(model) if output == "codes" else model).cpu().eval()
+        model: nn.Module = NetworkEncoder(copy.deepcopy(self.model_), self.mirror)  # a copy: ours is not moved
+        model = (PackedEncoder(model) if output == "codes" else model).cpu().eval()
         if self.vectors_:
             some = torch.zeros(2, self.n_features_in_)
         else:
@@ -397,3 +410,11 @@ class DeepHasher(Hasher):
                 dynamic_axes={name: {0: "n"}, output: {0: "n"}},
                 dynamo=False,
             )
+
+
+def _digest(tensor: Tensor) -> str:
+    """SHA-256 of the values of a tensor, read a block at a time."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    for part in tensor.split(4096):
+        digest.update(part.cpu().numpy())
+    return digest.hexdigest()

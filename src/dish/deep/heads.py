@@ -1,21 +1,24 @@
-"""What comes on top of a trained network: the posterior hash function of the kernel side, on the network's cosines.
+"""Heads: what turns the outputs f(x) of a trained network into F(x), whose signs are the code.
 
-    F(x) = p(x)ᵃ V + offset ,    p(x) = softmax(β cos(f(x), C)), or sigmoid(β f(x) + b) where rows have several labels
+``PosteriorHead`` computes class probabilities and projects them onto bits, like the kernel method ``DISH``:
 
-f(x) are the network's outputs, C one codeword per class; β (and b, both per label then) make p as sure as it is right
-on rows the network was not trained on. The signs of f keep little of the order of p(x)·p(x′), the chance that two
-rows share a class; the frame V (``kernel.frames``, ``kernel.several``), fitted by those rows, keeps more of it.
+    F(x) = p(x) V + offset ,    p(x) = softmax(β cos(f(x), C)),
 
-Where classes are fewer than bits, at least by a third, codes keep most of it without a frame. If bit j were drawn,
-+1 with the chance that a class drawn from p has +1 in its codeword, the distance of two codes would be D (1 − p·p′)
-in the mean, D that of two codewords: codes of unsure rows come out apart even where their p is the same, so that an
-unsure query finds sure rows first.
-Nothing need be drawn: as in the halftones of a printed picture, a bit that was rounded carries its error on, and
-small differences between p make the errors fall on other bits,
+with one codeword C_l per class. For rows with several labels, ``MultilabelHead`` has F(x) = p(x)ᵃ V + offset with
+p(x) = sigmoid(β f(x) + b). β and b are calibrated on held-out rows, so that p is as confident as it is accurate
+there. The signs of f say little about p(x)·p(x′), the probability that two rows share a class. The projection V
+(``posterior.projection``), which is fitted to held-out rows, preserves more of it.
+
+``ErrorDiffusionHead`` is for problems with fewer classes than bits. Suppose bit j were drawn at random, +1 with the
+probability that a class drawn from p has +1 in its codeword. Then the expected distance of two codes would be D (1 −
+p·p′), with D the distance of two codewords: uncertain rows would lie far from each other even if their p is the same,
+and an uncertain query would find certain rows first. Error diffusion, as in the halftones of a printed picture, has
+this effect without random numbers. Each bit passes its rounding error on to the following bits,
 
     h_j = sgn( (pV)_j − c Σ_l p_l e_l V_lj ) ,   e_l = Σ_{i<j} (h_i − (pV)_i) V_li ,
 
-V (l, r) of ±1 one codeword per class, so that the code as a whole is as far from those of likely classes as p says.
+with V (l, r) of ±1, one codeword per class. So the distance of a code to the codewords of likely classes is what p
+says.
 """
 
 from __future__ import annotations
@@ -23,220 +26,350 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from dish.deep.model import Top
-from dish.encoder import sigmoid, softmax
+from dish.encoder import Encoder, FeatureMap, Posterior, raised, sigmoid, softmax
 from dish.posterior.multilabel import best_projection
 from dish.posterior.projection import centred, refine, signed_projection
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
-CARRY, MOST_CLASSES = 0.5, 2 / 3  # the share c of errors that is carried, and classes per bit for that, at most
-EVEN = 0.5  # and how many of l classes 1/Σπ², π being their shares, must count at least: l if all are of one size
-JUDGES = 1000  # held-out rows that decide between a frame and carried errors, at most
-LEAST = 1e-3  # of |F| where errors are carried
-SHARPNESS = torch.logspace(-0.5, 2, 101)  # values of β that are tried
-UNSURE = 1.0  # a β below it makes p nearly the same for all classes
+DIFFUSED = 0.5  # share c of the rounding error that is passed on
+MAX_CLASSES_PER_BIT = 2 / 3  # error diffusion needs codewords that are about equally far apart
+MIN_EVENNESS = 0.5  # and 1/Σπ² of at least this times l, π being the shares of the classes: l if all are equal
+MAX_JUDGES = 1000  # held-out rows that decide between a projection and error diffusion
+SMALLEST = 1e-3  # of |F| with error diffusion
+BETAS = torch.logspace(-0.5, 2, 101)  # candidates for β
+UNCERTAIN = 1.0  # a β below it makes p nearly uniform
 
 
-class PosteriorTop(Top):
-    """Outputs f (n, R) → F (n, r) by a frame."""
+class Head(nn.Module):
+    """The outputs of the network are F."""
 
-    C: Tensor  # (l, R) of ±1; empty where f are logits
-    V: Tensor  # (l, r)
-    offset: Tensor  # (r,)
-    beta: Tensor  # (1,) for all labels, or one each (l,)
-    b: Tensor  # (l,) where rows have several labels, else empty
-    power: Tensor  # (1,)
+    kind: ClassVar[str] = "outputs"
 
-    def __init__(
-        self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor, b: Tensor | None = None, power: float = 1.0
-    ) -> None:
-        super().__init__()
-        none = torch.zeros(0)
-        named = {"C": C, "V": V, "offset": offset, "beta": beta, "b": none if b is None else b}
-        for name, value in {**named, "power": torch.tensor(power)}.items():
-            self.register_buffer(name, torch.atleast_1d(value).to(C.device, torch.float32))
-
-    def posterior(self, f: Tensor) -> Tensor:
-        """p (n, l)."""
-        z = self.beta * (cosines(f.float(), self.C) if len(self.C) else f.float())
-        return softmax(z) if len(self.b) == 0 else sigmoid(z + self.b)
+    def forward(self, *views: Tensor) -> Tensor:
+        """F (n, r) of outputs; the scores of several views of the same rows are averaged."""
+        return self.bits(torch.stack([self.scores(view) for view in views]).mean(0))
 
     def scores(self, f: Tensor) -> Tensor:
-        """pᵃ."""
-        return self.posterior(f).pow(self.power)
+        """What is averaged over views."""
+        return f
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """F of the averaged scores."""
+        return scores
+
+    def config(self) -> dict[str, Any]:
+        """JSON values from which, with the tensors, ``restore`` makes the head again."""
+        return {"kind": self.kind}
+
+    def _register(self, **tensors: Tensor) -> None:
+        for name, value in tensors.items():
+            self.register_buffer(name, value.to(torch.float32))
+
+
+class PosteriorHead(Head):
+    """Outputs f (n, R) → F (n, r) by class probabilities and a projection V."""
+
+    kind = "posterior"
+    C: Tensor  # (l, R) of ±1
+    V: Tensor  # (l, r)
+    offset: Tensor  # (r,)
+    beta: Tensor  # (1,)
+
+    def __init__(self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor) -> None:
+        super().__init__()
+        self._register(C=C, V=V.to(C.device), offset=offset.to(C.device), beta=beta.reshape(1).to(C.device))
+
+    def probabilities(self, f: Tensor) -> Tensor:
+        """p (n, l)."""
+        p: Tensor = softmax(self.beta * cosines(f.float(), self.C))
+        return p
+
+    def scores(self, f: Tensor) -> Tensor:
+        """p (n, l)."""
+        return self.probabilities(f)
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """p V + offset."""
+        return scores @ self.V + self.offset
+
+    def with_codewords(self, C: Tensor) -> PosteriorHead:
+        """The same head for other codewords."""
+        return PosteriorHead(C, self.V, self.offset, self.beta)
+
+
+class ErrorDiffusionHead(PosteriorHead):
+    """Outputs f (n, R) → F (n, r): bit after bit, each corrected by the rounding errors of those before it."""
+
+    kind = "error_diffusion"
+
+    def __init__(self, C: Tensor, V: Tensor, beta: Tensor, diffused: float = DIFFUSED) -> None:
+        super().__init__(C, V, torch.zeros(V.shape[1]), beta)
+        self.diffused = diffused
+
+    def config(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**super().config(), "diffused": self.diffused}
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """F with the signs of the corrected values: pV, or nearly zero where the correction changed the sign.
+
+        So a query that is not rounded (asymmetric search) is not ranked by rounding errors.
+        """
+        exact = scores @ self.V
+        h = torch.where(self.corrected(scores) >= 0, 1.0, -1.0)
+        return h * (h * exact).clamp(min=SMALLEST)
+
+    def corrected(self, p: Tensor) -> Tensor:
+        """pV minus the errors that are passed on, (n, r)."""
+        exact, e, found = p @ self.V, torch.zeros_like(p), []
+        for x, v in zip(exact.unbind(1), self.V.unbind(1), strict=True):
+            found.append(x - self.diffused * ((p * e) @ v))
+            e = e.addcmul((torch.where(found[-1] >= 0, 1.0, -1.0) - x)[:, None], v)
+        return torch.stack(found, 1)
+
+    def with_codewords(self, C: Tensor) -> ErrorDiffusionHead:
+        """The same head for other codewords."""
+        return ErrorDiffusionHead(C, self.V, self.beta, self.diffused)
+
+
+class MultilabelHead(Head):
+    """Logits f (n, l) of the labels → F (n, r)."""
+
+    kind = "multilabel"
+    V: Tensor  # (l, r)
+    offset: Tensor  # (r,)
+    beta: Tensor  # (l,)
+    b: Tensor  # (l,)
+
+    def __init__(self, V: Tensor, offset: Tensor, beta: Tensor, b: Tensor, power: int) -> None:
+        super().__init__()
+        self._register(V=V, offset=offset, beta=beta, b=b)
+        self.power = power
+
+    def config(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**super().config(), "power": self.power}
+
+    def probabilities(self, f: Tensor) -> Tensor:
+        """p (n, l)."""
+        p: Tensor = sigmoid(self.beta * f.float() + self.b)
+        return p
+
+    def scores(self, f: Tensor) -> Tensor:
+        """pᵃ (n, l)."""
+        scores: Tensor = raised(self.probabilities(f), self.power)
+        return scores
 
     def bits(self, scores: Tensor) -> Tensor:
         """pᵃ V + offset."""
         return scores @ self.V + self.offset
 
 
-class CarryingTop(PosteriorTop):
-    """Outputs f (n, R) → F (n, r): bits one after the other, each with the rounding errors of those before it."""
+class FrozenHead(Head):
+    """Features Φ (n, D) of a network that is not trained → F (n, r), by a fitted ``DISH`` on Φ/‖Φ‖."""
 
-    carry: Tensor  # (1,): c
+    kind = "frozen"
+    FEATURES, FUNCTION = ("anchors", "centre", "mean"), ("B", "b", "V", "offset")
 
-    def __init__(self, C: Tensor, V: Tensor, beta: Tensor, carry: float) -> None:
-        super().__init__(C, V, torch.zeros(V.shape[1]), beta)
-        self.register_buffer("carry", torch.tensor([carry], device=C.device))
+    def __init__(self, kernel: str, gamma: float, link: str, power: int, **arrays: Tensor) -> None:
+        super().__init__()
+        self.kernel, self.gamma, self.link, self.power = kernel, gamma, link, power
+        self._register(**arrays)
+
+    @classmethod
+    def of(cls, encoder: Encoder, device: torch.device) -> Self:
+        """The hash function of a fitted ``DISH``."""
+        features, function = encoder.features, encoder.function
+        assert isinstance(function, Posterior)
+        assert isinstance(features.kernel, str)
+        arrays = {name: getattr(features, name) for name in cls.FEATURES}
+        arrays |= {name: getattr(function, name) for name in cls.FUNCTION}
+        tensors = {name: torch.as_tensor(array).to(device) for name, array in arrays.items()}
+        return cls(features.kernel, features.gamma, function.link, function.power, **tensors)
+
+    def config(self) -> dict[str, Any]:
+        """JSON values."""
+        values = {name: getattr(self, name) for name in ("kernel", "gamma", "link", "power")}
+        return {**super().config(), **values}
+
+    @property
+    def features(self) -> FeatureMap:
+        """k(x) of rows of length one."""
+        return FeatureMap(self.kernel, gamma=self.gamma, **{name: getattr(self, name) for name in self.FEATURES})
+
+    @property
+    def posterior(self) -> Posterior:
+        """The hash function on these features."""
+        arrays = {name: getattr(self, name) for name in self.FUNCTION}
+        return Posterior(**arrays, link=self.link, power=self.power)
+
+    def scores(self, f: Tensor) -> Tensor:
+        """pᵃ (n, l) of Φ."""
+        scores: Tensor = self.posterior.scores(self.features(functional.normalize(f.float(), dim=1)))
+        return scores
 
     def bits(self, scores: Tensor) -> Tensor:
-        """F with the signs of the carried values: pV, or nearly zero where the errors turned a bit.
-
-        So a query that is not rounded (asymmetric search) is not ranked by the errors.
-        """
-        wanted = scores @ self.V
-        h = torch.where(self.carried(scores) >= 0, 1.0, -1.0)
-        return h * (h * wanted).clamp(min=LEAST)
-
-    def carried(self, p: Tensor) -> Tensor:
-        """pV less errors, (n, r), bit by bit."""
-        wanted, e, found = p @ self.V, torch.zeros_like(p), []
-        for w, v in zip(wanted.unbind(1), self.V.unbind(1), strict=True):
-            found.append(w - self.carry * ((p * e) @ v))
-            e = e.addcmul((torch.where(found[-1] >= 0, 1.0, -1.0) - w)[:, None], v)
-        return torch.stack(found, 1)
+        """pᵃ V + offset."""
+        return torch.addmm(self.posterior.offset, scores, self.posterior.V)
 
 
-def top_of(arrays: dict[str, NDArray[Any]]) -> PosteriorTop:
-    """From the arrays of its state."""
-    C, V, offset, beta, b = (torch.tensor(arrays[name]) for name in ("C", "V", "offset", "beta", "b"))
-    if "carry" in arrays:
-        return CarryingTop(C, V, beta, float(arrays["carry"][0]))
-    return PosteriorTop(C, V, offset, beta, b, float(arrays["power"][0]))
+KINDS: dict[str, type[Head]] = {
+    kind.kind: kind for kind in (Head, PosteriorHead, ErrorDiffusionHead, MultilabelHead, FrozenHead)
+}
+
+
+def restore(config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Head:
+    """The head that ``config`` and ``state_dict`` describe."""
+    values = dict(config)
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    kind = KINDS[values.pop("kind")]
+    if kind is ErrorDiffusionHead:
+        tensors.pop("offset")  # always zero
+    return kind(**tensors, **values)
 
 
 def cosines(f: Tensor, C: Tensor) -> Tensor:
-    """Of outputs (n, R) with codewords (l, R) of ±1: (n, l)."""
+    """Cosines of outputs (n, R) with codewords (l, R) of ±1: (n, l)."""
     return functional.normalize(f, dim=1) @ C.T / C.shape[1] ** 0.5
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Outputs of some rows with their labels."""
+class Outputs:
+    """Outputs of some rows, with the labels of the rows."""
 
     f: Tensor  # (n, R)
     t: Tensor  # (n, l) from 0 to 1, NaN where a label is missing
 
 
-def plain_top(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random.RandomState) -> PosteriorTop:
-    """With a frame that no rows were held out for."""
+# --- one label per row ---
+
+
+def default_head(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.random.RandomState) -> PosteriorHead:
+    """A head with the given β and a projection that is not fitted to any rows."""
     V, offset = centred(signed_projection(signs, rng))
-    return PosteriorTop(C, V, offset, torch.tensor(beta))
+    return PosteriorHead(C, V, offset, torch.tensor(beta))
 
 
-def fit_top(
+def fit_head(
     C: Tensor,
     signs: NDArray[np.float64],
-    held: Rows,
-    seen: Rows,
+    held: Outputs,
+    seen: Outputs,
     rng: np.random.RandomState,
-    carry: bool = True,
+    error_diffusion: bool = True,
     agreed: Callable[[float], float] = float,
-) -> PosteriorTop:
-    """By rows that the network was not trained on and others that it was: β, and the frame or none.
+) -> PosteriorHead:
+    """The head that fits rows the network was not trained on (``held``), given others that it was trained on.
 
-    If they may be (``carry``), errors are carried where classes are so few that codewords are about equally far
-    apart, and of about one size (p, which knows no shares, is too unsure of large ones), and where codes should rank
-    held-out rows better for it: of rows that are all unsure, little but the errors would be seen. ``agreed`` makes
-    the gain of one process that of all.
+    Error diffusion is used if it is allowed, if classes are few and of about equal size (p does not know the sizes of
+    classes and is too uncertain about large ones), and if it should rank held-out rows better. It would not if all
+    rows were uncertain: codes would then contain little but rounding errors. ``agreed`` replaces the gain that one
+    process computed by the one that all processes use.
     """
-    start = plain_top(C, signs, calibrate(C, held), rng)
-    if start.beta < UNSURE:
+    start = default_head(C, signs, calibrate(C, held), rng)
+    if start.beta < UNCERTAIN:
         warnings.warn(
-            f"the network can hardly tell the classes of the {len(held.f):,} rows that were held out: codes of new "
-            "rows will be of little use. More rows per class may help, more epochs, or for vectors DISH",
+            f"the network can hardly tell the classes of the {len(held.f):,} held-out rows apart: codes of new rows "
+            "will be of little use. More rows per class may help, or more epochs, or DISH if the rows are vectors",
             stacklevel=2,
         )
     share = seen.t.mean(0)
-    even = float(1 / share.square().sum()) >= EVEN * len(share)
-    if carry and even and len(signs) <= MOST_CLASSES * signs.shape[1]:
-        carrying = CarryingTop(C, torch.from_numpy(signs), start.beta, CARRY)
-        if agreed(gain(carrying, start, held, seen, expected_map)) > 0:
-            return carrying
-    return turned(start, held, seen, rng)
+    even = float(1 / share.square().sum()) >= MIN_EVENNESS * len(share)
+    if error_diffusion and even and len(signs) <= MAX_CLASSES_PER_BIT * signs.shape[1]:
+        diffusing = ErrorDiffusionHead(C, torch.from_numpy(signs), start.beta)
+        if agreed(diffusion_gain(diffusing, start, held, seen, expected_map)) > 0:
+            return diffusing
+    return refined(start, held, seen, rng)
 
 
-def gain(
-    carrying: PosteriorTop, start: PosteriorTop, held: Rows, seen: Rows, score: Callable[[PosteriorTop, Rows], float]
+def diffusion_gain(
+    diffusing: PosteriorHead,
+    start: PosteriorHead,
+    held: Outputs,
+    seen: Outputs,
+    score: Callable[[PosteriorHead, Outputs], float],
 ) -> float:
-    """The score of ``carrying`` less that of a frame on each half of the held-out rows, its mean.
+    """The score of error diffusion minus that of a projection, averaged over both halves of the held-out rows.
 
-    The frame is fitted by the other half: rows that it was fitted by would speak for it.
+    The projection is fitted to the other half: scoring it on its own training rows would be biased.
     """
-    halves = [Rows(held.f[i:JUDGES:2], held.t[i:JUDGES:2]) for i in range(2)]
-    frames = [turned(start, half, seen, np.random.RandomState(0)) for half in halves]
-    others = zip(frames, halves[::-1], strict=True)
-    return sum(score(carrying, half) - score(framed, half) for framed, half in others) / 2
+    halves = [Outputs(held.f[i:MAX_JUDGES:2], held.t[i:MAX_JUDGES:2]) for i in range(2)]
+    projecting = [refined(start, half, seen, np.random.RandomState(0)) for half in halves]
+    pairs = zip(projecting, halves[::-1], strict=True)
+    return sum(score(diffusing, half) - score(head, half) for head, half in pairs) / 2
 
 
-def expected_map(top: PosteriorTop, rows: Rows) -> float:
-    """MAP of the codes of these rows among one another, if two of them are of one class with the chance p·p′.
+def expected_map(head: PosteriorHead, rows: Outputs) -> float:
+    """MAP of the codes of these rows as queries against each other, if two rows share a class with probability p·p′.
 
-    Labels of a few hundred rows are too noisy to decide between codes (benchmarks/judges.py); p, which was calibrated
-    on them, is not. Where rows are equally far from a query, the precision is that half-way through them.
+    The labels of a few hundred rows are too noisy to decide between codes (benchmarks/judges.py); p, which was
+    calibrated on them, is not. For rows at the same distance from a query, the precision halfway through them counts.
     """
-    p, H = top.posterior(rows.f), torch.where(top(rows.f) >= 0, 1.0, -1.0)
+    p, H = head.probabilities(rows.f), torch.where(head(rows.f) >= 0, 1.0, -1.0)
     distance = ((H.shape[1] - H @ H.T) / 2).round().long()
-    empty = p.new_zeros(len(p), H.shape[1] + 1)  # per row, and distance from it
+    empty = p.new_zeros(len(p), H.shape[1] + 1)  # per query and distance
     relevant = empty.scatter_add(1, distance, (p @ p.T).fill_diagonal_(0))
     others = empty.scatter_add(1, distance, torch.ones_like(distance).fill_diagonal_(0).to(p))
     precision = (relevant.cumsum(1) - relevant / 2) / (others.cumsum(1) - others / 2).clamp(min=0.5)
     return float(((relevant * precision).sum(1) / relevant.sum(1).clamp(min=1e-12)).mean())
 
 
-def turned(start: PosteriorTop, held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:
-    """With the frame turned towards codes that rank these rows."""
-    scored = [(start.posterior(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
+def refined(start: PosteriorHead, held: Outputs, seen: Outputs, rng: np.random.RandomState) -> PosteriorHead:
+    """The same head with its projection refined to rank these rows."""
+    scored = [(start.probabilities(rows.f), rows.t.argmax(1)) for rows in (held, seen)]
     V, offset = centred(refine(start.V, scored[0], scored[1], rng))
-    return PosteriorTop(start.C, V, offset, start.beta)
+    return PosteriorHead(start.C, V, offset, start.beta)
 
 
-def plain_label_top(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> PosteriorTop:
-    """For rows with several labels, each of a ``share`` (l,) of them; no rows were held out to fit the frame."""
-    V = signed_projection(signs, rng).to(share)
-    return PosteriorTop(
-        share.new_zeros(0, 0), V, torch.zeros_like(V[0]), torch.ones_like(share), torch.logit(share, eps=1e-4), 2.0
-    )
-
-
-def fit_label_top(signs: NDArray[np.float64], held: Rows, seen: Rows, rng: np.random.RandomState) -> PosteriorTop:
-    """For rows with several labels: β and b of each, the power of p and the frame that rank held-out rows best."""
-    beta, b = calibrate_each(held.f, held.t)
-    none, n = held.f.new_zeros(0, 0), len(held.f)
-    p = sigmoid(beta * torch.cat([held.f, seen.f[:n]]) + b)
-    Y = (torch.cat([held.t, seen.t[:n]]) >= 0.5).cpu().numpy().astype(np.uint8)
-    random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
-    given, number = [(signed_projection(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
-    scored = [(p[part], number[part]) for part in (slice(n), slice(n, None))]
-    power, V, offset, _ = best_projection(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
-    return PosteriorTop(none, V, offset, beta, b, power)
-
-
-def calibrate(C: Tensor, held: Rows) -> float:
-    """The β for which the labels of held-out rows are likeliest."""
+def calibrate(C: Tensor, held: Outputs) -> float:
+    """The β that maximises the likelihood of the labels of held-out rows."""
     wanted = held.t / held.t.sum(1, keepdim=True).clamp(min=1)
     scores = cosines(held.f, C)
-    losses = [float(functional.cross_entropy(float(beta) * scores, wanted)) for beta in SHARPNESS]
-    return float(SHARPNESS[int(np.argmin(losses))])
+    losses = [float(functional.cross_entropy(float(beta) * scores, wanted)) for beta in BETAS]
+    return float(BETAS[int(np.argmin(losses))])
 
 
-def calibrate_each(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """β (l,) and b (l,) of a logistic regression of each label on its own score, by Newton's steps."""
+# --- several labels per row ---
+
+
+def default_multilabel_head(signs: NDArray[np.float64], share: Tensor, rng: np.random.RandomState) -> MultilabelHead:
+    """A head that is not fitted to any rows; ``share`` (l,) is the share of rows with each label."""
+    V = signed_projection(signs, rng).to(share)
+    return MultilabelHead(V, torch.zeros_like(V[0]), torch.ones_like(share), torch.logit(share, eps=1e-4), 2)
+
+
+def fit_multilabel_head(
+    signs: NDArray[np.float64], held: Outputs, seen: Outputs, rng: np.random.RandomState
+) -> MultilabelHead:
+    """The head with calibrated β and b, and with the power of p and the projection that rank held-out rows best."""
+    beta, b = calibrate_labels(held.f, held.t)
+    n = len(held.f)
+    p = torch.sigmoid(beta * torch.cat([held.f, seen.f[:n]]) + b)
+    Y = (torch.cat([held.t, seen.t[:n]]) >= 0.5).cpu().numpy().astype(np.uint8)
+    random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
+    given, index = [(signed_projection(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
+    scored = [(p[part], index[part]) for part in (slice(n), slice(n, None))]
+    power, V, offset, _ = best_projection(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
+    return MultilabelHead(V, offset.to(V), beta, b, power)
+
+
+def calibrate_labels(scores: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """β (l,) and b (l,) of a logistic regression of each label on its own score, by Newton's method."""
     x = torch.stack([scores, torch.ones_like(scores)]).double()  # (2, n, l)
     known, t = ~t.isnan(), t.nan_to_num(0.0)
     theta = torch.zeros(2, scores.shape[1], dtype=torch.float64, device=scores.device)
     prior = NEWTON_RIDGE * torch.eye(2, dtype=torch.float64, device=scores.device)
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid((theta[:, None] * x).sum(0))
-        slope = (x * ((p - t) * known)).sum(1) + NEWTON_RIDGE * theta  # (2, l)
-        curve = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3) * known) + prior
-        theta = theta - torch.linalg.solve(curve, slope.T[..., None])[..., 0].T
+        gradient = (x * ((p - t) * known)).sum(1) + NEWTON_RIDGE * theta  # (2, l)
+        hessian = torch.einsum("inl,jnl,nl->lij", x, x, (p * (1 - p)).clamp(min=1e-3) * known) + prior
+        theta = theta - torch.linalg.solve(hessian, gradient.T[..., None])[..., 0].T
     return theta[0].float(), theta[1].float()

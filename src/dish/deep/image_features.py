@@ -1,7 +1,7 @@
-"""Features of images by a network with published weights: its last hidden layer, of arrays and of files.
+"""Features of images: the last hidden layer of a network with published weights.
 
-``file_features`` is what ``dish photos`` and every other reader of a folder of images call: it keeps what it has
-computed, so that the next call, or one after a crash, computes only what is new.
+``file_features`` computes those of image files and caches them, so that the next call, or one after a crash, computes
+only what is new.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dish.machine import resolve_device, usable_cores
 from dish.progress import progress
 
 BATCH = 16
-MOST_PIXELS = 150_000_000  # phones go that far; what is decoded at a fraction of its size needs little memory
+MOST_PIXELS = 150_000_000  # of the largest photos of phones; JPEGs are decoded at a reduced size, in little memory
 
 Features = NDArray[np.float32]
 
 
 class Extractor:
-    """Φ of a named network with ImageNet weights: uint8 images (n, side, side, 3) → rows of length one, (n, D)."""
+    """A named network with ImageNet weights: uint8 images (n, side, side, 3) → Φ/‖Φ‖ (n, D)."""
 
     def __init__(self, net: str = NET, weights: str = "imagenet", device: str = "auto") -> None:
         self.device = resolve_device(device)
@@ -41,7 +41,7 @@ class Extractor:
         self.width = model.width
 
     def __call__(self, pixels: images.Pixels) -> Features:
-        """Features of images, all at once."""
+        """Features of images, in one batch."""
         x = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
         with torch.inference_mode():
             phi = self.model.body(self.model.prepare(x).contiguous(memory_format=torch.channels_last))
@@ -52,48 +52,48 @@ class Extractor:
 
 @cache
 def extractor(net: str = NET) -> Extractor:
-    """The network with its weights, read once in a process."""
+    """The network with its weights, loaded once per process."""
     return Extractor(net)
 
 
-def file_features(files: Mapping[str, Path], kept: FeatureCache, net: str = NET) -> list[str]:
-    """Bring what is kept up to date with ``files``, name → path; the names whose features are new.
+def file_features(files: Mapping[str, Path], cached: FeatureCache, net: str = NET) -> list[str]:
+    """Update the cache for ``files``, name → path; returns the names whose features are new.
 
-    Files that have changed are computed again, names that are no longer among ``files`` are forgotten, and files that
-    cannot be read are kept as such, with the reason.
+    Files that changed are computed again, names that are not in ``files`` are deleted, and files that cannot be read
+    are recorded with the reason.
     """
-    known = kept.stamps()
-    kept.forget(known.keys() - files.keys())
+    known = cached.stamps()
+    cached.forget(known.keys() - files.keys())
     stamps = {name: Stamp.of(path) for name, path in files.items()}
     new = [name for name, stamp in stamps.items() if known.get(name) != stamp]
-    made: list[str] = []
+    done: list[str] = []
     if not new:
-        return made
+        return done
     phi = extractor(net)
     with progress("computing features", len(new)) as step:
         for names, read in _read_ahead({name: files[name] for name in new}, phi.side):
-            sound = {n: pixels for n, pixels in zip(names, read, strict=True) if not isinstance(pixels, str)}
-            rows = phi(np.stack(list(sound.values()))) if sound else np.empty((0, phi.width), np.float32)
+            readable = {n: pixels for n, pixels in zip(names, read, strict=True) if not isinstance(pixels, str)}
+            rows = phi(np.stack(list(readable.values()))) if readable else np.empty((0, phi.width), np.float32)
             bad = {n: problem for n, problem in zip(names, read, strict=True) if isinstance(problem, str)}
-            kept.put(stamps, dict(zip(sound, rows, strict=True)), bad)
-            made += list(sound)
+            cached.put(stamps, dict(zip(readable, rows, strict=True)), bad)
+            done += list(readable)
             step(len(names))
-    return made
+    return done
 
 
 def _read_ahead(files: Mapping[str, Path], side: int) -> Iterator[tuple[list[str], list[images.Pixels | str]]]:
-    """Batches of images (or why one cannot be read), the next batch being read while one is worked on."""
+    """Batches of images, or the reason why one cannot be read. The next batch is read while one is processed."""
     names = list(files)
     batches = [names[i : i + BATCH] for i in range(0, len(names), BATCH)]
     with ThreadPoolExecutor(usable_cores()) as pool:
 
-        def ask(batch: list[str]) -> list[Future[images.Pixels | str]]:
+        def submit(batch: list[str]) -> list[Future[images.Pixels | str]]:
             return [pool.submit(_read, files[name], side) for name in batch]
 
-        ahead = ask(batches[0])
+        ahead = submit(batches[0])
         for i, batch in enumerate(batches):
-            asked, ahead = ahead, ask(batches[i + 1]) if i + 1 < len(batches) else []
-            yield batch, [one.result() for one in asked]
+            current, ahead = ahead, submit(batches[i + 1]) if i + 1 < len(batches) else []
+            yield batch, [one.result() for one in current]
 
 
 def _read(path: Path, side: int) -> images.Pixels | str:

@@ -1,4 +1,4 @@
-"""How a training went, as a picture. matplotlib by its objects: no state of the process changes."""
+"""A plot of the losses of a fit. It uses matplotlib without pyplot, so no global state changes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from dish.io.atomic import write_atomically
 
-History = list[dict[str, float]]  # one entry per pass: round, epoch, loss and perhaps held_out
+History = list[dict[str, float]]  # one entry per epoch: round, epoch, loss, and held_out if it was computed
 
 
 def draw(history: History, path: str | os.PathLike[str]) -> None:
-    """Losses pass by pass, of held-out rows too where they are known, and where rounds begin: .png, .svg or .pdf."""
+    """Plot the training loss and, if known, the held-out loss of every epoch, as .png, .svg or .pdf."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ModuleNotFoundError("drawing the curves needs matplotlib: pip install 'dish-hash[plot]'") from None
+        raise ModuleNotFoundError("plotting needs matplotlib: pip install 'dish-hash[plot]'") from None
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
-    passes = range(1, len(history) + 1)
-    axis.plot(passes, [epoch["loss"] for epoch in history], label="loss of the training rows")
-    held = [(i, epoch["held_out"]) for i, epoch in zip(passes, history, strict=True) if "held_out" in epoch]
+    epochs = range(1, len(history) + 1)
+    axis.plot(epochs, [epoch["loss"] for epoch in history], label="training loss")
+    held = [(i, epoch["held_out"]) for i, epoch in zip(epochs, history, strict=True) if "held_out" in epoch]
     if held:
-        axis.plot(*zip(*held, strict=True), label="loss of held-out rows")
-    for i, epoch in zip(passes, history, strict=True):
+        axis.plot(*zip(*held, strict=True), label="held-out loss")
+    for i, epoch in zip(epochs, history, strict=True):
         if epoch["epoch"] == 0:
             axis.axvline(i - 0.5, color="0.8", linewidth=1, zorder=0)
-    axis.set(xlabel="passes over the rows (a grey line: a round begins)", ylabel="loss")
+    axis.set(xlabel="epoch (grey lines: start of a round)", ylabel="loss")
     axis.legend()
     buffer = io.BytesIO()
     figure.savefig(buffer, format=Path(path).suffix.lstrip(".") or "png")

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -211,67 +212,131 @@ def read_files(paths: list[Path], size: int) -> tuple[Pixels, NDArray[np.int64]]
     """The images (k, size, size, 3) that can be read, and the indices of their files."""
     pixels = np.empty((len(paths), size, size, 3), np.uint8)
     kept: list[int] = []
+    for i, image in _decoded(paths, size, skip_unreadable=True):
+        pixels[len(kept)] = image
+        kept.append(i)
+    return pixels[: len(kept)], np.array(kept, np.int64)
+
+
+def _decoded(paths: list[Path], size: int, skip_unreadable: bool) -> Iterator[tuple[int, Pixels]]:
+    """Index and image of every file.
+
+    Unreadable files are an error, or are skipped with a warning if at most half of the files are unreadable.
+    """
     problems: list[str] = []
     with progress("reading images", len(paths)) as step:
         for i, path in enumerate(paths):
             try:
-                pixels[len(kept)] = decode(path, size)
-                kept.append(i)
+                image = decode(path, size)
             except ImageError as error:
+                if not skip_unreadable:
+                    raise
                 problems.append(str(error))
+            else:
+                yield i, image
             step(1)
     if problems:
         listed = "\n  ".join(problems[:10]) + (f"\n  … and {len(problems) - 10} more" if len(problems) > 10 else "")
         if len(problems) > len(paths) / 2:
             raise ImageError(f"{len(problems)} of {len(paths)} images cannot be read:\n  {listed}")
         warnings.warn(
-            f"{len(problems)} of {len(paths)} images cannot be read and are skipped:\n  {listed}", stacklevel=3
+            f"{len(problems)} of {len(paths)} images cannot be read and are skipped:\n  {listed}", stacklevel=4
         )
-    return pixels[: len(kept)], np.array(kept, np.int64)
+
+
+def is_image_source(X: Any) -> bool:
+    """Whether images have to be read from X: a path, a list of paths or a torch Dataset."""
+    return isinstance(X, str | os.PathLike) or _is_path_list(X) or is_dataset(X)
+
+
+def _is_path_list(X: Any) -> bool:
+    return isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(path, str | os.PathLike) for path in X)
+
+
+def is_dataset(X: Any) -> bool:
+    """Whether X is a map-style torch Dataset."""
+    if hasattr(X, "dataset") and hasattr(X, "batch_size"):
+        raise InputError("X is a DataLoader: pass its Dataset, X.dataset")
+    return (
+        hasattr(X, "__getitem__")
+        and hasattr(X, "__len__")
+        and not hasattr(X, "shape")
+        and not isinstance(X, list | tuple | str)
+    )
+
+
+def blocks(X: Any, size: int, n_bytes: int) -> Iterator[NDArray[Any]]:
+    """Blocks of about ``n_bytes`` of images (k, H, W, 3) from a folder, files, a Dataset or an array.
+
+    Files are cut to their central square and resized to ``size``.
+    """
+    if hasattr(X, "shape"):
+        rows = max(1, n_bytes // max(1, math.prod(X.shape[1:])))
+        for i in range(0, len(X), rows):
+            yield X[i : i + rows]
+        return
+    part: list[NDArray[Any]] = []
+    for image in _images_of(X, size):
+        if part and image.shape != part[0].shape:
+            raise InputError(_differ({image.shape, part[0].shape}))
+        part.append(image)
+        if len(part) * image.nbytes >= n_bytes:
+            yield np.stack(part)
+            part = []
+    if part:
+        yield np.stack(part)
+
+
+def _images_of(X: Any, size: int) -> Iterator[NDArray[Any]]:
+    """The images of a folder, of files or of a Dataset, one after the other."""
+    if is_dataset(X):
+        yield from (image for image, _ in _items(X))
+        return
+    if isinstance(X, str | os.PathLike):
+        path = Path(X)
+        paths, skip = ([path], False) if path.is_file() else (_folder_images(path)[0], True)
+    else:
+        paths, skip = _existing(X), False
+    yield from (image for _, image in _decoded(paths, size, skip))
 
 
 def with_labels(X: Any, y: Any, size: int | None) -> tuple[Any, Any]:
     """X and y as arrays if X is a folder, image files or a Dataset; anything else is returned unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_folder(Path(X), y, size or 224)[:2]
-    if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
-        return _listed([Path(path) for path in X], size or 224), y
-    if hasattr(X, "dataset") and hasattr(X, "batch_size"):
-        raise InputError("X is a DataLoader: pass its Dataset, X.dataset")
-    if (
-        hasattr(X, "__getitem__")
-        and hasattr(X, "__len__")
-        and not hasattr(X, "shape")
-        and not isinstance(X, list | tuple)
-    ):
+    if _is_path_list(X):
+        decoded = _decoded(_existing(X), size or 224, skip_unreadable=False)
+        return np.stack([image for _, image in decoded]), y
+    if is_dataset(X):
         return _from_dataset(X, y)
     if hasattr(X, "detach"):
         return X.detach().cpu().numpy(), y
     return X, y
 
 
-def _listed(paths: list[Path], size: int) -> Pixels:
-    """The images of a list of files. None is skipped, so that row i is file i."""
-    if missing := [path for path in paths if not path.is_file()]:
-        raise FileNotFoundError(f"X: {len(missing)} of {len(paths)} files do not exist: {missing[0]}, …")
-    pixels = np.empty((len(paths), size, size, 3), np.uint8)
-    with progress("reading images", len(paths)) as step:
-        for i, path in enumerate(paths):
-            pixels[i] = decode(path, size)
-            step(1)
-    return pixels
+def _existing(paths: Iterable[Any]) -> list[Path]:
+    """A list of files. None is skipped, so that row i is file i; a missing one is an error."""
+    found = [Path(path) for path in paths]
+    if missing := [path for path in found if not path.is_file()]:
+        raise FileNotFoundError(f"X: {len(missing)} of {len(found)} files do not exist: {missing[0]}, …")
+    return found
+
+
+def _folder_images(folder: Path) -> tuple[list[Path], list[str]]:
+    """The image files of a folder, and their labels; no labels if it has no sub-folders."""
+    if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
+        return labelled_paths(folder)
+    paths = image_files(folder)
+    if not paths:
+        raise InputError(f"the folder {folder} has no images and no shards (.npy, .npz, .parquet)")
+    return paths, []
 
 
 def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]]:
     """The images of a folder or one file, their labels (``y``, or the names of the sub-folders) and names."""
     if folder.is_file():
         return decode(folder, size)[None], y, [folder.stem]
-    if any(p.is_dir() for p in folder.iterdir()) if folder.is_dir() else True:
-        paths, labels = labelled_paths(folder)
-    else:  # images without labels, to encode
-        paths, labels = image_files(folder), []
-        if not paths:
-            raise InputError(f"the folder {folder} has no images and no shards (.npy, .npz, .parquet)")
+    paths, labels = _folder_images(folder)
     if y is not None and np.shape(y)[0] != len(paths):
         raise InputError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
@@ -295,21 +360,28 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _from_dataset(data: Any, y: Any) -> tuple[Any, Any]:
-    """The images and labels of a map-style Dataset, whose items are (image, label) or images."""
-    rows, labels = [], []
-    for i in range(len(data)):
-        item = data[i]
-        image, label = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
-        rows.append(_item(image, i))
-        labels.append(label)
-    if not rows:
-        raise InputError("X: the Dataset has 0 samples")
+    """The images of a map-style Dataset, and their labels: ``y``, or those of the Dataset."""
+    rows, labels = zip(*_items(data), strict=True)
     shapes = {r.shape for r in rows}
     if len(shapes) > 1:
-        raise InputError(f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size")
+        raise InputError(_differ(shapes))
     if y is None and labels[0] is not None:
         y = np.array([np.asarray(v) for v in labels])
     return np.stack(rows), y
+
+
+def _items(data: Any) -> Iterator[tuple[NDArray[Any], Any]]:
+    """Image and label of every item of a Dataset; the label is None if items are images alone."""
+    if len(data) == 0:
+        raise InputError("X: the Dataset has 0 samples")
+    for i in range(len(data)):
+        item = data[i]
+        image, label = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+        yield _item(image, i), label
+
+
+def _differ(shapes: set[tuple[int, ...]]) -> str:
+    return f"X: the Dataset's images differ in size ({sorted(shapes)[:3]} …): resize them to one size"
 
 
 def _item(image: Any, i: int) -> NDArray[Any]:

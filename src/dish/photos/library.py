@@ -19,6 +19,7 @@ from dish.deep.image_features import MOST_PIXELS, file_features
 from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
+from dish.io import checkpoint as checkpoints
 from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.photos import fine_tune
@@ -134,7 +135,7 @@ class _Update:
         checkpoint = self.home / "tuning.checkpoint"
         hasher = fine_tune.make_hasher(state.bits, epochs, checkpoint)
         hasher.fit(np.concatenate(list(self._pixels(names, hasher.image_side))), labels)
-        checkpoint.unlink(missing_ok=True)
+        checkpoints.remove(checkpoint)
         return hasher
 
     def _update_index(
