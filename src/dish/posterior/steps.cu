@@ -54,8 +54,8 @@ __device__ void excess(const Step& s, long long row) {
 __device__ void update(const Step& s, float rate) {
     size_t here = (size_t)s.m * s.labels_wide, all = here + s.labels_wide;  // rows after the intercept stay 0
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < all; i += (size_t)gridDim.x * THREADS) {
-        float W = s.W[i], slope = s.gradient[i] / s.size + (i < here ? s.decay * W : 0);
-        float move = s.momentum * s.move[i] - rate * slope;
+        float W = s.W[i], gradient = s.gradient[i] / s.size + (i < here ? s.decay * W : 0);
+        float move = s.momentum * s.move[i] - rate * gradient;
         s.move[i] = move;
         s.W[i] = W + move;
     }
