@@ -1,15 +1,11 @@
-"""`dish photos` on the command line, and the collection that it serves."""
+"""`dish photos` on the command line."""
 
 import logging
 
 import pytest
 
 from dish.io import images
-from dish.photos import PhotoOptions
 from dish.web import server
-from dish.web.journal import pending
-from dish.web.photos import open_photos
-from helpers.photos import draw
 
 
 def test_no_page_updates_the_library(photo_folder, tmp_path, feature_network, cli):
@@ -82,16 +78,3 @@ def test_files_that_need_a_plug_in_are_reported(photo_folder, tmp_path, feature_
     monkeypatch.setattr(images, "suffixes", lambda: frozenset(images.SUFFIXES))
     _, out, _ = cli("photos", photo_folder, "--cache", tmp_path / "home", "--no-page")
     assert "1 .heic files are skipped; to read them, run pip install pillow-heif" in out
-
-
-def test_writes_of_a_killed_server_are_not_lost(photo_folder, tmp_path, feature_network):
-    home = tmp_path / "home"
-    found, _ = open_photos(photo_folder, PhotoOptions(), home, writable=True, say=lambda line: None)
-    found.remove("IMG_004.png")
-    added = found.add_picture(draw(tmp_path / "new.png", 50).read_bytes(), None, "new.png", None, 10_000)
-    found.journal.close()  # as if killed: the index file has none of it
-    assert pending(home / "index.dish.journal.db") == 2
-    found, library = open_photos(photo_folder, PhotoOptions(), home, writable=False, say=lambda line: None)
-    ids = found.index.ids.tolist()
-    assert (added in ids, "IMG_004.png" in ids, len(ids)) == (True, False, 12)
-    assert library.new == 1

@@ -11,7 +11,7 @@ from dish.errors import DataFileError
 def test_synthetic_nuswide_is_sparse_and_its_concepts_are_correlated():
     data = synthetic_nuswide(12_000)
     assert data.synthetic
-    assert "synthetic" in data.name
+    assert data.name == "synthetic_nuswide"
     assert data.X.shape == (12_000, 500)
     assert data.y.shape == (12_000, 21)
     assert np.array_equal(data.X.data, np.rint(data.X.data))
@@ -76,6 +76,7 @@ def test_synthetic_imagenet_on_disk(tmp_path):
     memory = synthetic_imagenet(600)
     assert isinstance(made.X, np.memmap)
     assert made.synthetic
+    assert made.name == "synthetic_imagenet"
     assert np.array_equal(made.X, memory.X)
     assert np.array_equal(made.y, memory.y)
     stamp = path.stat().st_mtime_ns

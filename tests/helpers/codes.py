@@ -29,7 +29,10 @@ def make_queries(B, n, n_bits, seed=1):
 
 def all_distances(Q, B):
     """Return the Hamming distances (n_queries, n) without the library's own functions."""
-    return np.bitwise_count(Q[:, None] ^ B).sum(axis=2, dtype=np.int32)
+    D = np.zeros((len(Q), len(B)), np.int32)
+    for q, b in zip(Q.T, B.T, strict=True):  # byte by byte
+        D += np.bitwise_count(q[:, None] ^ b)
+    return D
 
 
 def brute_nearest(Q, B, k):
