@@ -1,5 +1,6 @@
 """Rows and labels from .npy, .npz, .parquet and .csv files and from folders of shards."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -368,6 +369,21 @@ def test_ids_and_labels_of_one_file(tmp_path, suffix):
     assert read_labels(path).tolist() == ["a", "b"]
     if suffix != ".npz":
         assert read_ids(path, ColumnNames(y="id", ids="label")).tolist() == ["a", "b"]
+
+
+def test_a_column_that_does_not_exist_is_refused_in_a_file_of_one_column(tmp_path):
+    for path in (write_csv(tmp_path / "t.csv", "topic\na\nb\n"), write_parquet(tmp_path / "t.parquet", topic=["a"])):
+        for read, columns in ((read_labels, ColumnNames(y="kind")), (read_ids, ColumnNames(ids="kind"))):
+            with pytest.raises(DataFileError, match="has no column 'kind'; its columns are topic"):
+                read(path, columns)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read every file")
+def test_files_without_permission_are_not_called_damaged(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    (tmp_path / "X.npy").chmod(0)
+    with pytest.raises(PermissionError):
+        read_features(tmp_path / "X.npy")
 
 
 # --- .parquet ---

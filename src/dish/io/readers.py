@@ -59,7 +59,7 @@ def reading(path: StrPath, kind: str, also: tuple[type[Exception], ...] = ()) ->
     """Turn the exceptions of parsers (and those in ``also``) into a DataFileError that names the file."""
     try:
         yield
-    except DataFileError:
+    except (DataFileError, PermissionError):
         raise
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
@@ -221,7 +221,7 @@ def _read_column(path: Path, columns: ColumnNames, usual: tuple[str, ...], in_np
         y = _csv_labels(path, columns, usual)
     elif path.suffix == ".parquet":
         names = list(_parquet_layout(path)[0])
-        if len(names) > 1:
+        if columns.y or len(names) > 1:
             name = columns.labels_in(path, names, usual)
             names = [name] if name else _parquet_features(path, columns)
         y = _parquet_labels(path, names[0]) if len(names) == 1 else _parquet_matrix(path, names)
@@ -364,7 +364,7 @@ def _csv_labels(path: Path, columns: ColumnNames, usual: tuple[str, ...] = LABEL
     """The labels in a .csv file: a column of classes (n,), or several columns of 0 and 1, (n, l)."""
     names, width = _csv_header(path, columns)
     used = list(range(width))
-    if len(names) > 1:
+    if names and (columns.y or len(names) > 1):
         name = columns.labels_in(path, names, usual)
         used = [names.index(name)] if name else _csv_features(path, columns, names)
     if len(used) > 1:
