@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dish import DISH, DISHK, DeepDISH, HammingIndex
+from dish import DISH, DISHD, DISHK, DeepDISH, HammingIndex
 from dish.baselines import REGISTRY
 from dish.web.server import open_collection
 
@@ -20,6 +20,7 @@ MODELS = {
     "dish_k": DISHK(n_bits=16, n_anchors=40),
     "dish_k_linear": DISHK(n_bits=16, kernel="linear", similar_weight=4.0),
     "deep_dish": DeepDISH(n_bits=16, net="mlp", n_iter=1, epochs=2, device="cpu"),
+    "dish_d": DISHD(n_bits=16, net="mlp", n_iter=1, epochs=2, device="cpu"),
     "pca_itq": REGISTRY["pca_itq"](n_bits=16),
     "sdh": REGISTRY["sdh"](n_bits=16, n_anchors=40),
     "lsh": REGISTRY["lsh"](n_bits=16),
