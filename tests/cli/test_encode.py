@@ -180,9 +180,9 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     assert "float cosine" in out
     assert "queries of seen classes: 200" in out
     assert "</svg>" in (tmp_path / "e.svg").read_text()
-    assert "rows of the database" not in err
+    assert "in the database" not in err
     code, out, err = cli(*command, *pair, "--json")
-    assert "700 of 700 queries are rows of the database, too" in err
+    assert "700 of 700 queries are also in the database" in err
     assert [line["ranking"] for line in json.loads(out)["rankings"]][-1] == "DISH"
     code, out, _ = cli(*command, *queries, "--no-compare", "--json")
     assert json.loads(out)["rankings"] == []

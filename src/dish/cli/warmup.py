@@ -61,48 +61,31 @@ def _timed(part: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _rows() -> tuple[Any, Any, Any]:
-    """X (N, 4) float32, classes y (N,), labels Y (N, 3)."""
+def _data(bits: int = 8) -> tuple[Any, Any, Any, Any]:
+    """Rows X (N, 4), classes y (N,), labels Y (N, 3), and random codes."""
     import numpy as np
 
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((N, 4)).astype(np.float32), np.arange(N) % 3
-    return X, y, np.stack([y == 0, y != 1, rng.random(N) < 0.5], 1)
+    X, y, B = rng.standard_normal((N, 4)), np.arange(N) % 3, rng.integers(0, 256, (N, bits // 8), np.uint8)
+    return X, y, np.stack([y == 0, y != 1, rng.random(N) < 0.5], 1), B
 
 
-def _codes(bits: int) -> Any:
-    import numpy as np
-
-    return np.random.default_rng(0).integers(0, 256, (N, bits // 8), np.uint8)
-
-
-def learn(dtype: str, multilabel: bool = False) -> None:
-    """Fit the paper's method."""
+def fit(dtype: str, multilabel: bool) -> None:
+    """Fit DISH-K, which uses the kernels of both DISH-K and DISH."""
     from dish.kernel.dish_k import DISHK
 
-    X, y, Y = _rows()
-    hasher = DISHK(n_bits=16, n_anchors=20, n_iter=1 if multilabel else 2, device="cpu")
-    hasher.fit(X.astype(dtype), Y if multilabel else y)
+    X, y, Y, _ = _data()
+    DISHK(n_bits=16, n_anchors=20, n_iter=2, device="cpu").fit(X.astype(dtype), Y if multilabel else y)
 
 
-def score() -> None:
-    """Score short codes with both kinds of labels, and long codes."""
+def score(bits: int) -> None:
+    """Score codes with classes and with labels."""
     from dish import metrics
 
-    _, y, Y = _rows()
-    q, db = _codes(64)[:50], _codes(64)[50:]
-    metrics.evaluate(q, y[:50], db, y[50:])
-    metrics.evaluate(q, Y[:50], db, Y[50:])
-    metrics.mean_average_precision(q, y[:50], db, y[50:], ties="stable")
-
-
-def score_long_codes() -> None:
-    """Score codes of 384 bits."""
-    from dish import metrics
-
-    _, y, _ = _rows()
-    codes = _codes(128).repeat(3, 1)
-    metrics.evaluate(codes[:50], y[:50], codes[50:], y[50:])
+    _, y, Y, B = _data(bits)
+    metrics.evaluate(B[:50], y[:50], B[50:], y[50:])
+    metrics.evaluate(B[:50], Y[:50], B[50:], Y[50:])
+    metrics.mean_average_precision(B[:50], y[:50], B[50:], y[50:], ties="stable")
 
 
 def search(bits: int) -> None:
@@ -111,7 +94,7 @@ def search(bits: int) -> None:
 
     from dish.index.hamming import HammingIndex
 
-    codes = _codes(bits)
+    *_, codes = _data(bits)
     for B in (codes, codes[np.arange(N) % 500]):
         index = HammingIndex(bits)
         index.add(B)
@@ -128,11 +111,8 @@ def search(bits: int) -> None:
 
 
 PARTS: dict[str, Callable[[], None]] = {
-    "fit": partial(learn, "float32"),
-    "fit, double precision": partial(learn, "float64"),
-    "fit, multi-label": partial(learn, "float32", multilabel=True),
-    "fit, multi-label, double precision": partial(learn, "float64", multilabel=True),
-    "score": score,
-    "score, long codes": score_long_codes,
+    **{f"fit, {dtype}": partial(fit, dtype, False) for dtype in ("float32", "float64")},
+    **{f"fit, multi-label, {dtype}": partial(fit, dtype, True) for dtype in ("float32", "float64")},
+    **{f"score, {bits} bits": partial(score, bits) for bits in (64, 384)},
     **{f"search, {bits} bits": partial(search, bits) for bits in (64, 32, 16)},
 }
