@@ -120,7 +120,8 @@ def fit(
         Path | None, typer.Option(help="Folder for checkpoints (default for rows: OUTPUT.checkpoint).")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Rows: resume from the checkpoint of the same data and options, if any.")
+        bool,
+        typer.Option("--resume", help="Rows: resume from a checkpoint of the same data and options, if any."),
     ] = False,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
@@ -137,13 +138,14 @@ def fit(
     """
     check_writable(output, rows, labels)
     name = method or _default_method(rows)
-    source = _Source(rows, labels, columns_of(x_column, y_column, id_column, header), drop_unlabelled)
-    job = _Job(method_options.find_method(name), source, output, checkpoint, resume, quiet)
+    columns = columns_of(x_column, y_column, id_column, header)
+    kind = method_options.find_method(name)
+    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
-    if source.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
+    if job.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
         params |= _photo_defaults(quiet)
-    elif source.images and not quiet and not _given(context, "net"):
+    elif job.images and not quiet and not _given(context, "net"):
         print(
             "dish: note: without --net, 6conv is trained from random weights, which needs thousands of images and a "
             "GPU",
@@ -181,70 +183,57 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """Where rows and labels come from."""
+class _Job:
+    """One fit: the class, the input, and where the model goes."""
 
+    kind: Any
     rows: Path
     labels: Path | None
     columns: ColumnNames
     drop_unlabelled: bool
-
-    @property
-    def images(self) -> bool:
-        return _is_image_folder(self.rows)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One fit."""
-
-    kind: Any  # class of the method
-    source: _Source
     output: Path
     checkpoint: Path | None
     resume: bool
     quiet: bool
 
     @property
-    def name(self) -> str:
-        return str(self.kind.__name__)
+    def images(self) -> bool:
+        return _is_image_folder(self.rows)
 
     def check(self, context: typer.Context) -> None:
-        """Refuse options and input that the method cannot use."""
-        takes = inspect.signature(self.kind).parameters
-        if self.source.images and "net" not in takes:
+        """Reject options and input that the method cannot use."""
+        name, takes = self.kind.__name__, inspect.signature(self.kind).parameters
+        if self.images and "net" not in takes:
             raise InputError(
-                f"{self.source.rows} is a folder of images, but {self.name} learns from rows of features: use "
-                "--method deep_dish, or make features with `dish features`"
+                f"{self.rows} is a folder of images, but {name} learns from rows of features: use --method "
+                "deep_dish, or make features with `dish features`"
             )
         if not hasattr(self.kind, "save"):
-            raise InputError(f"{self.name} cannot be saved: it needs a method save, as dish.hasher.Hasher has")
-        for name in FOR_ROWS if self.source.images else ():
-            if _given(context, name):
-                option = "--" + name.replace("_", "-")
-                raise InputError(f"{option} is for rows of features, and {self.source.rows} is a folder of images")
-        for name in ("checkpoint", "resume"):
-            if _given(context, name) and "checkpoint" not in takes:
-                raise InputError(f"--{name} needs a method that writes checkpoints, and {self.name} does not")
+            raise InputError(f"{name} cannot be saved: it needs a method save, as dish.hasher.Hasher has")
+        for option in FOR_ROWS if self.images else ():
+            if _given(context, option):
+                raise InputError(
+                    f"--{option.replace('_', '-')} is for rows of features, and {self.rows} is a folder of images"
+                )
+        for option in ("checkpoint", "resume"):
+            if _given(context, option) and "checkpoint" not in takes:
+                raise InputError(f"--{option} needs a method that writes checkpoints, and {name} does not")
 
     def run(self, params: dict[str, Any]) -> str:
-        """Fit and save; a line that says so (empty in all processes but the first)."""
+        """Fit and save, and return a line about it, which is empty in all processes but the first."""
         from dish import parallel
 
-        takes = inspect.signature(self.kind).parameters
-        if "verbose" in takes:
+        if "verbose" in inspect.signature(self.kind).parameters:
             params["verbose"] = int(sys.stderr.isatty() and not self.quiet)
+        streams = "resume" in inspect.signature(self.kind.fit).parameters
         with parallel.from_environment() as ranks:
             start = time.perf_counter()
-            if "resume" in inspect.signature(self.kind.fit).parameters:
-                hasher, n = self._fit_streamed(params, ranks)
-            else:
-                hasher, n = self._fit_in_memory(params, ranks)
+            hasher, n = (self._fit_streamed if streams else self._fit_in_memory)(params, ranks)
             if not ranks.first:
                 return ""
             hasher.save(self.output)
-            what = "images" if self.source.images else "rows"
             seconds = sum(getattr(hasher, "timings_", {}).values()) or time.perf_counter() - start
+            what = "images" if self.images else "rows"
             return f"{self.output}: {hasher.n_bits} bits learned from {n:,} {what} in {seconds:.1f} s"
 
     def _fit_streamed(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
@@ -252,12 +241,16 @@ class _Job:
         import numpy as np
 
         from dish.io import checkpoint
+        from dish.io.rows import RowSource
 
         folder = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint")
         hasher = self.kind(checkpoint=folder, **params)
         with ranks.raise_together():
-            X, y = _rows_of_process(self.source, ranks)
-        hasher.fit(X, y, resume=self.resume)
+            X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled)
+            mine = ranks.my_rows(X.shape[0])
+            if mine.start == mine.stop:
+                raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
+        hasher.fit(RowSource(X, mine), y[mine], resume=self.resume)
         codes = ranks.gather_arrays(hasher.codes_)
         if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
@@ -270,31 +263,18 @@ class _Job:
 
         from dish.io.readers import read_labels
 
-        source = self.source
         if "checkpoint" in inspect.signature(self.kind).parameters:
             params["checkpoint"] = self.checkpoint
         elif ranks.world > 1:
-            raise InputError(f"{self.name} runs in one process, not in {ranks.world}")
+            raise InputError(f"{self.kind.__name__} runs in one process, not in {ranks.world}")
         hasher = self.kind(**params)
-        if source.images:
-            hasher.fit(source.rows, None if source.labels is None else read_labels(source.labels, source.columns))
+        if self.images:
+            hasher.fit(self.rows, None if self.labels is None else read_labels(self.labels, self.columns))
             return hasher, len(hasher.codes_)
-        needs_labels = getattr(self.kind, "_needs_y", True)
-        X, y = rows_and_labels(source.rows, source.labels, source.columns, source.drop_unlabelled, needs_labels)
+        required = getattr(self.kind, "_needs_y", True)
+        X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled, required)
         hasher.fit(np.asarray(X[:]), y)
         return hasher, X.shape[0]
-
-
-def _rows_of_process(source: _Source, ranks: Ranks) -> tuple[Any, Any]:
-    """This process's rows, read block by block where the files allow it, and their labels."""
-    from dish.io.rows import RowSource
-
-    X, y = rows_and_labels(source.rows, source.labels, source.columns, source.drop_unlabelled)
-    n = X.shape[0]
-    mine = ranks.my_rows(n)
-    if mine.start == mine.stop:
-        raise InputError(f"{source.rows} has {n} rows, too few for {ranks.world} processes")
-    return RowSource(X, mine), y[mine]
 
 
 def rows_and_labels(
