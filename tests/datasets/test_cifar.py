@@ -284,6 +284,23 @@ def test_a_broken_package_is_rejected(tiny, tmp_path):
         load_cifar10(tmp_path / "p.tgz")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data_batch_4.png", b"no picture", r"data_batch_4\.png is damaged"),
+        ("test_lables.json", b"[1, 2", "the label files are damaged"),
+        ("test_lables.json", b"[300]", "the label files are damaged"),
+    ],
+)
+def test_damaged_sheets_are_rejected(tiny, tmp_path, name, content, message):
+    write_package(tmp_path / "p.tgz", *tiny)
+    with tarfile.open(tmp_path / "p.tgz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "package" / name).write_bytes(content)
+    with pytest.raises(DataFileError, match=message):
+        load_cifar10(tmp_path)
+
+
 def test_the_error_without_a_network_says_what_to_do(tiny, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the attempts
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1.*Without a network, pass a folder .*npm pack"):

@@ -71,7 +71,7 @@ def _start():
     folder = Path(tempfile.mkdtemp(prefix="dish-pg-"))
     (folder / "programs").symlink_to(_programs(folder, Path(package.origin).parent / "pginstall18" / "bin"))
     _run(folder, "initdb", "-U", "postgres", "--auth=trust", "--no-sync", "-D", folder / "data")
-    options = f"-k {folder} -h '' -F -c deadlock_timeout=100ms"  # a socket only, no fsync
+    options = f"-k {folder} -h '' -F -c deadlock_timeout=500ms"  # a socket only, no fsync
     _run(folder, "pg_ctl", "start", "-w", "-D", folder / "data", "-l", folder / "log", "-o", options)
     return folder
 

@@ -55,6 +55,30 @@ def test_small_additions_do_not_regroup():
     assert accelerator_of(ix).n == 20_200
 
 
+def test_an_older_snapshot_does_not_use_groups_of_later_rows():
+    B = make_codes("duplicates", 9000, 64)
+    ix = HammingIndex(64)
+    ix.add(B[:5000])
+    older = ix.snapshot()
+    ix.add(B[5000:])
+    ix.search(B[:200], 1)
+    assert accelerator_of(ix).n == 9000
+    assert_same(older.search(B[:20], 50), brute_nearest(B[:20], B[:5000], 50))
+
+
+def test_only_one_thread_builds_groups():
+    codes = np.zeros((accelerators.LEAST_ROWS, 1), np.uint64)
+    built = []
+
+    def make(rows):
+        built.append(cache.covering(rows, 10**6))  # another search meanwhile
+        return accelerators.GroupedCodes.of(rows, 64)
+
+    cache = accelerators.AcceleratorCache(make)
+    assert cache.covering(codes, 10**6).n == len(codes)
+    assert built == [None]
+
+
 def test_few_rows_are_never_grouped(monkeypatch):
     monkeypatch.setattr(accelerators, "SCANS", 0)
     ix = searched_index(make_codes("duplicates", accelerators.LEAST_ROWS - 1, 64), 64)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from dish import HammingIndex, codes
-from dish.index import accelerators
+from dish.index import accelerators, hamming
 from helpers.codes import (
     KINDS,
     accelerator_of,
@@ -220,6 +220,15 @@ def test_errors_change_nothing(message):
     with pytest.raises((ValueError, KeyError), match=message):
         bad_calls()[message](ix)
     assert ix.ids.tolist() == [0, 1, 2, 3]
+
+
+def test_too_many_rows_are_rejected(monkeypatch):
+    monkeypatch.setattr(hamming, "MOST_ROWS", 3)
+    ix = HammingIndex(12)
+    ix.add(make_codes("random", 3, 12))
+    with pytest.raises(ValueError, match="at most 3 rows"):
+        ix.add(make_codes("random", 1, 12))
+    assert repr(ix) == "HammingIndex(n_bits=12, mode='exact'): 3 rows"
 
 
 def test_an_index_of_string_ids_needs_ids():

@@ -61,20 +61,19 @@ def test_a_deadlock_with_another_client_is_tried_again(dsn, store):
     """The other client locks rows 2 and 1 in this order, the store rows 1 and 2."""
     B = make_codes("random", 3, 64)
     store.push(B)
-    locked, waiting = threading.Event(), threading.Event()
+    locked, blocked = threading.Event(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
     def other():
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(dsn) as connection, psycopg.connect(dsn, autocommit=True) as watch:
             connection.execute("SET deadlock_timeout = '60s'")  # PostgreSQL must end the store's transaction
             connection.execute("UPDATE rows SET label = '1' WHERE id = 2")
             locked.set()
-            assert waiting.wait(10)
-            time.sleep(0.1)
+            while not watch.execute(blocked).fetchone()[0]:  # until the store waits for row 2
+                time.sleep(0.005)
             connection.execute("UPDATE rows SET label = '1' WHERE id = 1")
 
     def ours():
         assert locked.wait(10)
-        waiting.set()
         store.upsert(B[1:], [1, 2], labels=["a", "b"])
 
     assert errors_of_threads(other, ours) == []

@@ -184,6 +184,15 @@ def test_a_missing_or_old_pgvector(store, monkeypatch):
         store.create()
 
 
+def test_a_server_without_pgvector(store, monkeypatch):
+    run = store._run
+    missing = "CREATE EXTENSION IF NOT EXISTS pgvector_is_not_here"
+    monkeypatch.setattr(store, "_run", lambda text, **parts: run(missing if "EXTENSION" in text else text, **parts))
+    monkeypatch.setattr(store, "_version", lambda: "")
+    with pytest.raises(StoreError, match="server has no pgvector: install it first"):
+        store.create()
+
+
 def test_the_table_must_fit(dsn, store):
     for call in (lambda narrow: narrow.create(), lambda narrow: narrow.push(clustered(3, 32))):
         with PostgresStore(dsn, "rows", 32) as narrow, pytest.raises(ValueError, match=r"bit\(32\), got bit\(64\)"):
