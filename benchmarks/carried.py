@@ -1,9 +1,9 @@
-"""Rounding errors carried from bit to bit, or a frame: which ranks better, by how many classes and bits there are?
+"""Error diffusion or a projection: which ranks better, for how many classes and bits?
 
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from four fifths of the training rows
-of some of its classes; the other rows of these ask each other, half against half. No queries are used: by these runs
-the share of errors that is carried, and up to how many classes they are, were chosen (``dish.deep.heads``). Writes
-OUTPUT/carried.json.
+of some classes; the other rows of these classes are queries and database, half against half. The queries of the file
+are not used: these runs chose the share of the errors that is passed on and the most classes per bit
+(``dish.deep.heads``). Writes OUTPUT/carried.json.
 
     python benchmarks/carried.py data/tinyimagenet_lite0.npz --output out
 """
@@ -21,7 +21,7 @@ import deep_vectors
 import real
 from deep_codewords import float_map, outputs
 from dish import DeepDISH, codes, machine, metrics
-from dish.deep import cycles, heads
+from dish.deep import heads
 from dish.experiments.bench import write_json
 
 CLASSES, BITS, SHARES = (10, 25, 50, 100), (32, 64, 128), (0.3, 0.5, 0.7, 1.0)
@@ -47,35 +47,36 @@ def main() -> None:
 
 
 def some_classes(parts: real.Split, n_classes: int) -> real.Split:
-    """The rows of so many classes, drawn."""
+    """The rows of a random choice of classes."""
     drawn = np.random.default_rng(3).permutation(np.unique(parts.train.y))[:n_classes]
     kept = [part.rows(np.flatnonzero(np.isin(part.y, drawn))) for part in (parts.train, parts.base, parts.queries)]
     return real.Split(*kept)
 
 
 def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
-    """One network, and MAP and precision within radius 2 of every top on it."""
+    """One network, and MAP and precision within radius 2 of every head on it."""
     given: list[Any] = []
-    fit_top = cycles.fit_top
+    fit_head = heads.fit_head
 
     def noted(*args: Any) -> Any:
         given.extend(args)
-        return fit_top(*args)
+        return fit_head(*args)
 
-    cycles.fit_top = noted
-    hasher = DeepDISH(n_bits, head="codewords", n_iter=3, epochs=5, device="cpu").fit(parts.train.X, parts.train.y)
-    cycles.fit_top = fit_top
-    fitted, (C, signs, held, seen, *_), rng = hasher.model_.top, given, np.random.RandomState(0)
+    heads.fit_head = noted
+    hasher = DeepDISH(n_bits, n_iter=3, epochs=5, device="cpu").fit(parts.train.X, parts.train.y)
+    heads.fit_head = fit_head
+    fitted, (C, signs, held, seen, *_), rng = hasher.model_.head, given, np.random.RandomState(0)
     outputs_of = [outputs(hasher, np.asarray(part.X, np.float32)) for part in (parts.queries, parts.base)]
     y = [parts.queries.y, parts.base.y]
     beta = fitted.beta
-    tops = {
-        f"carried, {share}": heads.CarryingTop(fitted.C, torch.from_numpy(signs), beta, share) for share in SHARES
+    found_heads: dict[str, heads.PosteriorHead] = {
+        f"carried, {share}": heads.ErrorDiffusionHead(fitted.C, torch.from_numpy(signs), beta, share)
+        for share in SHARES
     }
-    tops["frame"] = heads.turned(heads.plain_top(C, signs, float(beta), rng), held, seen, rng)
-    tops["frame"].C = fitted.C
-    found: dict[str, Any] = {"floats": float_map([fitted.posterior(f) for f in outputs_of], y)}
-    for name, each in tops.items():
+    start = heads.default_head(C, signs, float(beta), rng)
+    found_heads["frame"] = heads.refined(start, held, seen, rng).with_codewords(fitted.C)
+    found: dict[str, Any] = {"floats": float_map([fitted.probabilities(f) for f in outputs_of], y)}
+    for name, each in found_heads.items():
         packed = [codes.pack(each(f).numpy()) for f in outputs_of]
         score = metrics.evaluate(packed[0], y[0], packed[1], y[1], n_bits=n_bits)
         found[name] = {"map": score.map, "precision_within_2": score.precision_within_2}

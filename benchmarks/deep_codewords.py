@@ -1,4 +1,4 @@
-"""DeepDISH(head="codewords") on CIFAR-10: 5,000 training images, 1,000 queries, 59,000 in the database.
+"""DeepDISH on CIFAR-10: 5,000 training images, 1,000 queries, 59,000 in the database.
 
 Several runs at a time share one GPU; every finished run is added to OUTPUT/deep_codewords.json (definition, MAP,
 seconds, environment), and runs that are there already are not run again.
@@ -20,6 +20,7 @@ the weights (NET.pth or NET_conv.pth in the folder weights/ there, or their pack
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -36,12 +37,14 @@ from dish import machine, metrics, registry
 from dish.datasets import Dataset, load_cifar10
 from dish.experiments.bench import write_json
 
-EPOCHS = 240  # passes over the images in all, for every method
-RATE = 0.05  # the one that was chosen for ours; the paper's head keeps its own, 0.1
+EPOCHS = 240  # in total, for every method
+RATE = 0.05  # chosen for ours; DISHD keeps its own, 0.1
 RIVALS = ("adsh", "orthohash", "greedyhash", "dish_d", "cnnh", "hashnet", "dtsh", "csq", "dpn")
-PARAMS: dict[str, dict[str, Any]] = {"dish_d": {"head": "paper", "n_iter": 3, "epochs": EPOCHS // 4}}
+PARAMS: dict[str, dict[str, Any]] = {"dish_d": {"n_iter": 3, "epochs": EPOCHS // 4}}
+MIXED = "orthohash, mixup 0.5"
+METHODS = {MIXED: "mixed_orthohash:MixedOrthoHash"}  # run → method, where they differ
 BITS = (12, 24, 32, 48)
-NETS: dict[str, dict[str, Any]] = {  # batches, passes in all, and the rates of the paper's head where layers are new
+NETS: dict[str, dict[str, Any]] = {  # batch size, epochs in total, and the learning rate for networks with new layers
     "alexnet": {"batch_size": 64, "lr": 0.02, "epochs": 80},
     "vgg16": {"batch_size": 64, "lr": 0.02, "epochs": 48},
     "efficientnet_lite0": {"batch_size": 128, "epochs": 32},
@@ -58,7 +61,7 @@ class Run:
 
     group: str
     name: str
-    method: str = "dish_d"
+    method: str = "deep_dish"
     bits: int = 48
     trial: int = 0
     params: dict[str, Any] = field(default_factory=dict)
@@ -70,14 +73,14 @@ class Run:
 
     @property
     def key(self) -> str:
-        """What tells runs apart in the file of results; "chosen" are constants of the command line."""
+        """The key of the run in the file of results; "chosen" are constants of the command line."""
         chosen = "".join(f", {name}={value}" for name, value in self.chosen.items())
         return f"{self.group}/{self.name}{chosen}/{self.bits}/{self.trial}"
 
 
 def ours(group: str, name: str, rounds: int = 4, epochs: int = EPOCHS, **others: Any) -> Run:
-    """A run of the codeword head with so many rounds and passes in all."""
-    params = {"head": "codewords", "n_iter": rounds - 1, "epochs": epochs // rounds, **others.pop("params", {})}
+    """A run of DeepDISH with this many rounds, and epochs in total."""
+    params = {"n_iter": rounds - 1, "epochs": epochs // rounds, **others.pop("params", {})}
     return Run(group, name, params=params, **others)
 
 
@@ -87,16 +90,16 @@ def main_runs(bits: tuple[int, ...], trials: int) -> list[Run]:
 
 
 def ablation_runs() -> list[Run]:
-    """What each part is worth, at 48 bits."""
+    """Each part left out, at 48 bits."""
     variants: dict[str, dict[str, Any]] = {
         "no mixed images": {"constants": {"scratch.mixup": 0.0}},
-        "batch norm's averages as training left them": {"constants": {"scratch.settle": False}},
+        "batch norm's averages as training left them": {"constants": {"scratch.recalibrate": False}},
         "sampled by straight lines": {"constants": {"augment.SAMPLING": "bilinear"}},
         "no margin": {"constants": {"codewords.MARGIN": 0.0}},
         "no batch norm": {"constants": {"codewords.NORM": False}},
-        "one cycle, plain frame": {"constants": {"codewords.FEWEST_ROWS": 10**9}},
-        "a frame, no errors carried": {"constants": {"top.MOST_CLASSES": 0.0}},
-        "random codewords": {"constants": {"codewords.SWEEPS": 0, "fixed": True}},
+        "one cycle, plain frame": {"constants": {"codewords.MIN_ROWS": 10**9}},
+        "a frame, no errors carried": {"constants": {"heads.MAX_CLASSES_PER_BIT": 0.0}},
+        "random codewords": {"constants": {"h_step.MAX_START_SWEEPS": 0, "fixed": True}},
         "Hadamard codewords": {"constants": {"hadamard": True, "fixed": True}},
     }
     return [ours("ablation", name, **how) for name, how in variants.items()]
@@ -124,7 +127,7 @@ def net_recipe_runs(trials: int) -> list[Run]:
 
 
 def net_runs(nets: tuple[str, ...], trials: int) -> list[Run]:
-    """Networks with ImageNet weights, 48 bits; those that take longest first."""
+    """Networks with ImageNet weights, 48 bits; the slowest first."""
     return [tuned("nets", net, i) for i in range(trials) for net in reversed(nets)]
 
 
@@ -136,41 +139,39 @@ def tuned(group: str, net: str, trial: int, passes: int | None = None, **others:
 
 
 def large_runs(trials: int) -> list[Run]:
-    """Ten times the images in 12 passes, at the rate by which 16,000 images had most classes right."""
+    """Ten times the images in 12 epochs, at the learning rate that was most accurate for 16,000 images."""
     runs = [tuned("large", "efficientnet_lite0", i, 12, n_train=50_000) for i in range(trials)]
     return [replace(run, name="efficientnet_lite0, 12 passes", params={**run.params, "lr": 0.3}) for run in runs]
 
 
 def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
-    """The other methods with as many passes; the nearest one also with mixed images, which ours has."""
-    named: dict[str, dict[str, Any]] = {name: {} for name in methods}
-    if "orthohash" in methods:
-        named["orthohash, mixup 0.5"] = {"orthohash.MIXUP": 0.5}
+    """The other methods with as many epochs; OrthoHash, the closest one, also with mixed images, as ours has them."""
+    names = (*methods, *([MIXED] if "orthohash" in methods else []))
+    usual = {"epochs": EPOCHS, "lr": RATE}
     return [
-        Run("rivals", name, name.split(",")[0], r, i, PARAMS.get(name, {"epochs": EPOCHS, "lr": RATE}), constants)
+        Run("rivals", name, METHODS.get(name, name), r, i, PARAMS.get(name, usual))
         for i in range(trials)
         for r in bits
-        for name, constants in named.items()
+        for name in names
     ]
 
 
 def alone_runs() -> list[Run]:
-    """For the seconds of one run with the GPU to itself; a short one first warms up."""
+    """One run with the GPU to itself, for its time; a short one warms up first."""
     return [ours("alone", "warm-up", epochs=8), ours("alone", "one run alone")]
 
 
 def change(constants: dict[str, Any]) -> None:
     """Set constants of the modules of ``dish.deep`` in this process, which ends with the run."""
-    from dish.baselines import orthohash
-    from dish.deep import augment, codewords, cycles, deep_dish, heads, training
+    from dish.deep import augment, codewords, h_step, heads, training
 
-    modules = {"augment": augment, "codewords": codewords, "training": training, "top": heads, "orthohash": orthohash}
+    modules = {"augment": augment, "codewords": codewords, "training": training, "heads": heads, "h_step": h_step}
     for name, value in constants.items():
         if name == "hadamard":
-            cycles.start_codes = hadamard_codes  # type: ignore[assignment]
+            codewords.start_codes = hadamard_codes  # type: ignore[assignment]
         elif name == "fixed":
-            deep_dish.DeepDISH._h_step = lambda self, training, F, packed: (packed, 0)  # type: ignore[method-assign]
-        elif name.split(".")[0] in ("scratch", "tuned"):
+            codewords.h_step = lambda S, F, packed, nu: (packed, 0)
+        elif name.split(".")[0] in ("scratch", "pretrained"):
             kind, field_ = name.upper().split(".")[0], name.split(".")[1]
             setattr(codewords, kind, replace(getattr(codewords, kind), **{field_: value}))
         else:
@@ -197,7 +198,7 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = "weights" not in run.params  # trying kernels for so many layers takes a minute
     change(run.constants)
-    tops = keep_tops(run.also)
+    others = keep_heads(run.also)
     data = load_cifar10()
     train, query, base = parts_of(run, data)
     hasher = registry.find(run.method)(n_bits=run.bits, random_state=run.trial, **run.params)
@@ -209,34 +210,36 @@ def work(run: Run, jobs: int, keep: Path | None) -> dict[str, Any]:
         swapped = scores(hasher, data, base, query, None, run)
         found |= {name: (value + swapped[name]) / 2 for name, value in found.items() if isinstance(value, float)}
     done = {"fit_s": seconds, "stages_s": hasher.timings_, "runs_at_a_time": jobs}
-    others = {r: scores(with_top(hasher, tops[r]), data, query, base, None, run) for r in run.also}
-    return {**asdict(run), **found, **done, "commit": machine.commit(), "others": others}
+    scored = {r: scores(with_head(hasher, others[r]), data, query, base, None, run) for r in run.also}
+    return {**asdict(run), **found, **done, "commit": machine.commit(), "others": scored}
 
 
-def keep_tops(lengths: tuple[int, ...]) -> dict[int, Any]:
-    """What will hold the tops of other lengths once this process has fitted one, by the same held-out rows."""
-    from dish.deep.cycles import CodewordFit
+def keep_heads(lengths: tuple[int, ...]) -> dict[int, Any]:
+    """A dictionary that the next fit fills with heads of other lengths, fitted to the same held-out rows."""
+    from dish.deep.codewords import CodewordFit
 
-    tops: dict[int, Any] = {}
-    fit_top = CodewordFit.fit_top
+    kept: dict[int, Any] = {}
+    fit_head = CodewordFit.fit_head
 
     def fit_all(self: CodewordFit, C: Any) -> Any:
-        tops.update({r: fit_top(replace(self, n_bits=r), C) for r in lengths})
-        return fit_top(self, C)
+        for r in lengths:
+            other = copy.copy(self)
+            other.n_bits = r
+            kept[r] = fit_head(other, C)
+        return fit_head(self, C)
 
-    CodewordFit.fit_top = fit_all  # type: ignore[method-assign]
-    return tops
+    CodewordFit.fit_head = fit_all  # type: ignore[method-assign]
+    return kept
 
 
-def with_top(hasher: Any, top: Any) -> Any:
-    """The hasher with codes of another length, on the codewords that its network was trained towards last."""
-    top.C = hasher.model_.top.C
-    hasher.model_.top, hasher.n_bits = top, top.V.shape[1]
+def with_head(hasher: Any, head: Any) -> Any:
+    """The hasher with codes of another length, for the last codewords that its network was trained towards."""
+    hasher.model_.head, hasher.n_bits = head.with_codewords(hasher.model_.head.C), head.V.shape[1]
     return hasher
 
 
 def parts_of(run: Run, data: Dataset) -> tuple[Rows, Rows, Rows]:
-    """Numbers of the images that a run learns from, asks with and searches in."""
+    """Indices of the training images, the queries and the database of a run."""
     if run.n_train == 50_000:
         return np.arange(50_000), np.arange(50_000, 60_000), np.arange(50_000)
     split = data.split(run.trial, run.n_train)
@@ -248,33 +251,31 @@ def parts_of(run: Run, data: Dataset) -> tuple[Rows, Rows, Rows]:
 
 
 def scores(hasher: Any, data: Dataset, query: Any, base: Any, keep: Path | None, run: Run) -> dict[str, Any]:
-    """MAP of the codes; with a posterior on top also of its floats, and how often it is right."""
+    """MAP of the codes; for a posterior head also that of its probabilities, and their accuracy."""
     start = time.perf_counter()
     codes = [hasher.transform(data.X[rows]) for rows in (query, base)]
     seconds = time.perf_counter() - start
     y = [data.y[rows] for rows in (query, base)]
     within = metrics.precision_within_radius(codes[0], y[0], codes[1], y[1], 2)
     found: dict[str, Any] = {"encode_s": seconds, "map": mean_ap(codes, y), "precision_within_2": within}
-    if hasattr(hasher.model_.top, "V"):
-        found["carries_errors"] = hasattr(hasher.model_.top, "carry")
+    if hasattr(hasher.model_.head, "V"):
+        found["carries_errors"] = hasher.model_.head.kind == "error_diffusion"
     if run.method == "adsh":
         found |= learned_codes(hasher, data, query, base, codes)
-    heads = hasher.model_.top
-    if not hasattr(heads, "V") or "weights" in run.params:  # large networks are not asked twice
+    head = hasher.model_.head
+    if not hasattr(head, "V") or "weights" in run.params:  # large networks are not asked twice
         return found
     f = [outputs(hasher, data.X[rows]) for rows in (query, base)]
-    p = [heads.posterior(each) for each in f]
+    p = [head.probabilities(each) for each in f]
     found["accuracy"] = float((p[0].argmax(1).cpu().numpy() == y[0]).mean())
     found["map_floats"] = float_map(p, y)
-    found["beta"] = float(heads.beta.mean())
+    found["beta"] = float(head.beta.mean())
     if f[0].shape[1] == hasher.n_bits:
         found["map_signs_of_outputs"] = mean_ap([np.packbits((each >= 0).cpu().numpy(), axis=1) for each in f], y)
     if keep is not None and run.trial == 0 and run.group == "main":
-        cosine = [(each @ heads.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
-        arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": heads.beta.cpu()}
-        np.savez_compressed(
-            keep / f"{run.group}_{run.bits}.npz", **arrays, V=heads.V.cpu(), offset=heads.offset.cpu()
-        )
+        cosine = [(each @ head.C.T / each.norm(dim=1, keepdim=True)).half().cpu().numpy() for each in f]
+        arrays = {"query": cosine[0], "base": cosine[1], "y_query": y[0], "y_base": y[1], "beta": head.beta.cpu()}
+        np.savez_compressed(keep / f"{run.group}_{run.bits}.npz", **arrays, V=head.V.cpu(), offset=head.offset.cpu())
     return found
 
 
@@ -291,7 +292,7 @@ def learned_codes(hasher: Any, data: Dataset, query: Any, base: Any, codes: list
 
 
 def outputs(hasher: Any, X: NDArray[Any]) -> Any:
-    """What the network was trained for (n, R), of images or vectors as they are."""
+    """The outputs (n, R) of the network, for images or vectors without augmentation."""
     import torch
 
     model = hasher.model_.eval()
@@ -307,13 +308,13 @@ def mean_ap(codes: list[NDArray[np.uint8]], y: list[NDArray[Any]]) -> float:
 
 
 def float_map(p: list[Any], y: list[NDArray[Any]]) -> float:
-    """MAP of the ranking by p(x)·p(x′): what codes could keep at best."""
+    """MAP of the ranking by p(x)·p(x′), the upper limit for codes."""
     P = [each.cpu().numpy() for each in p]
     return float(metrics.product_mean_average_precision(P[0], y[0], P[1], y[1], device=p[0].device))
 
 
 def by_length(run: Run, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """One result per length: those of other lengths name the run whose network they share."""
+    """One result per length; those of other lengths name the run whose network they use."""
     others = result.pop("others")
     found = {run.key: result}
     for r, scored in others.items():

@@ -1,10 +1,10 @@
-"""What to put on top of a network that stays as it is: the paper's layer, codewords, or the kernel DISH.
+"""Which head suits a frozen network best: the paper's layer, codewords, or DISH on the features?
 
     python benchmarks/frozen.py          # minutes on two cores; writes benchmarks/results/frozen.json
 
-Features of 3,500 CIFAR-10 images by EfficientNet-Lite0 with ImageNet weights, computed once. 500 of them ask; of the
-others 1,000 or 2,000 are learned from; all others are the database ("with training rows"), or those that were not
-learned from ("disjoint"). All are training images of the first trial of the tables: their queries are not among them.
+Features of 3,500 CIFAR-10 images by EfficientNet-Lite0 with ImageNet weights, computed once. 500 images are queries,
+and 1,000 or 2,000 others are training images. The database has all images but the queries, or ("disjoint") only those
+that are neither queries nor training images. None of these images is a query in the tables.
 Needs the CIFAR-10 images in the cache folder and dish-hash[efficientnet].
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from dish import DISH, DeepDISH, machine, metrics
+from dish import DISH, DISHD, DeepDISH, machine, metrics
 from dish.datasets import load_cifar10
 from dish.deep.image_features import BATCH, Extractor
 from dish.experiments.bench import write_json
@@ -50,18 +50,19 @@ def resized(images: Array, side: int) -> Array:
 
 
 def hasher_of(head: str, bits: int, trial: int) -> Any:
-    """What ``DeepDISH(freeze=True, head=head)`` puts on features; SGD at a tenth of its rate from scratch."""
+    """A method on features; SGD runs at a tenth of its rate from scratch."""
     if head == "kernel":
         return DISH(bits, device="cpu", random_state=trial)
     scale = {"epochs": 15, "lr": 0.01}
-    return DeepDISH(bits, net=nn.Identity(), head=head, device="cpu", random_state=trial, **scale)
+    kind = DISHD if head == "paper" else DeepDISH
+    return kind(bits, nn.Identity(), device="cpu", random_state=trial, **scale)
 
 
 def scored(head: str, bits: int, n: int, trial: int, X: Array, y: Array) -> dict[str, Any]:
     """MAP of one fit against both databases."""
     order = np.random.default_rng(trial).permutation(IMAGES)
     query, train, rest = np.split(order, [QUERIES, QUERIES + n])
-    if head != "kernel":  # features as the network gives them have about this size
+    if head != "kernel":  # the length of the features before they are normalised
         X = X * X.shape[1] ** 0.5 / 2
     hasher, start = hasher_of(head, bits, trial), time.perf_counter()
     hasher.fit(X[train], y[train])

@@ -1,10 +1,11 @@
-"""Who tells from a few held-out rows whether codes should carry rounding errors: their labels, or p itself?
+"""What should decide on error diffusion, given a few held-out rows: their labels, or their probabilities p?
 
 Each argument is a file as ``benchmarks/real.py`` reads it. A perceptron learns from some training rows of some
-classes and holds 15 % of them out; what these say by their labels and by p (``dish.deep.heads.gain``) is set beside
-the MAP of up to 9,000 other training rows, of which 1,000 are queries. The queries of the file are not used. Writes
-OUTPUT/judges.json: every run, and per judge how often it is right and what MAP its choices have over a frame; and
-where one class has a larger share of the rows, what carried errors gain where p says so, by how even classes are.
+classes and holds 15 % of them out. The gain of error diffusion that the labels and p of these rows predict
+(``dish.deep.heads.diffusion_gain``) is compared with the MAP of up to 9,000 other training rows, of which 1,000 are
+queries. The queries of the file are not used. Writes OUTPUT/judges.json: every run; per judge, how often it is right
+and the MAP that its choices gain over a projection; and for one class with a larger share of the rows, the gain where
+p predicts one, by the evenness of the classes.
 
     python benchmarks/judges.py data/tinyimagenet_lite0.npz data/clinc150_use.npz --classes 10,25 --output out
 """
@@ -12,8 +13,8 @@ where one class has a larger share of the rows, what carried errors gain where p
 from __future__ import annotations
 
 import argparse
+import copy
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ import real
 from deep_codewords import outputs
 from dish import DeepDISH, codes, machine, metrics
 from dish.deep import heads
-from dish.deep.codewords import FEWEST_ROWS
-from dish.deep.cycles import CodewordFit
+from dish.deep.codewords import MIN_ROWS, CodewordFit
 from dish.experiments.bench import write_json
 
 BITS, ROWS, QUERIES, OTHERS = (16, 24, 32, 48, 64, 96), (1000, 5000), 1000, 9000
@@ -75,29 +75,36 @@ def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> l
         rows = rows.rows(uneven(rows.y, share))
     order = np.random.default_rng(trial).permutation(len(rows.y))
     n = min(n_rows, len(order) // 2)
-    if n < FEWEST_ROWS:  # none would be held out
+    if n < MIN_ROWS:  # none would be held out
         return []
     train, other = rows.rows(order[:n]), rows.rows(order[n : n + OTHERS])
     fits: list[Any] = []
-    fit_top = CodewordFit.fit_top
+    fit_head = CodewordFit.fit_head
 
     def noted(self: CodewordFit, C: Any) -> Any:
         f = self.training.outputs()
-        held, seen = (heads.Rows(f[i], self.t[i]) for i in (self.held, self.seen))
-        fits.append((C, held, seen, {r: replace(self, n_bits=r).signs for r in BITS}))
-        return fit_top(self, C)
+        held, seen = (heads.Outputs(f[i], self.t[i]) for i in (self.held, self.seen))
+        fits.append((C, held, seen, {r: signs_of(self, r) for r in BITS}))
+        return fit_head(self, C)
 
-    CodewordFit.fit_top = noted  # type: ignore[method-assign]
-    hasher = DeepDISH(64, head="codewords", epochs=5, device="cpu", random_state=trial).fit(train.X, train.y)
-    CodewordFit.fit_top = fit_top  # type: ignore[method-assign]
+    CodewordFit.fit_head = noted  # type: ignore[method-assign]
+    hasher = DeepDISH(64, epochs=5, device="cpu", random_state=trial).fit(train.X, train.y)
+    CodewordFit.fit_head = fit_head  # type: ignore[method-assign]
     run = {"file": path.stem, "classes": n_classes, "rows": n, "share": share, "trial": trial}
-    f, C = outputs(hasher, other.X), hasher.model_.top.C
-    lengths = [r for r in BITS if n_classes <= heads.MOST_CLASSES * r]
+    f, C = outputs(hasher, other.X), hasher.model_.head.C
+    lengths = [r for r in BITS if n_classes <= heads.MAX_CLASSES_PER_BIT * r]
     return [{**run, "bits": r, **judged(*fits[0], r), **true_scores(*fits[0], r, f, C, other.y)} for r in lengths]
 
 
+def signs_of(fit: CodewordFit, n_bits: int) -> Any:
+    """The codewords of another length."""
+    other = copy.copy(fit)
+    other.n_bits = n_bits
+    return other.signs
+
+
 def uneven(y: Any, share: float) -> Any:
-    """Rows of which so many are of the first class, and equally many of each other."""
+    """Rows of which this share is of the first class, with equally many of every other class."""
     of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
     n = int(len(of_class[0]) * (1 - share) / share / (len(of_class) - 1))
     return np.concatenate([of_class[0], *(rows[:n] for rows in of_class[1:])])
@@ -109,23 +116,23 @@ def evenness(run: dict[str, Any]) -> float:
     return round(1 / (share**2 + (1 - share) ** 2 / (l - 1)) / l, 6)
 
 
-def tops_of(C: Any, held: heads.Rows, signs: Any) -> tuple[heads.PosteriorTop, heads.PosteriorTop]:
-    """A frame that is not turned yet, and carried errors."""
-    start = heads.plain_top(C, signs, heads.calibrate(C, held), np.random.RandomState(0))
-    return start, heads.CarryingTop(C, torch.from_numpy(signs), start.beta, heads.CARRY)
+def heads_of(C: Any, held: heads.Outputs, signs: Any) -> tuple[heads.PosteriorHead, heads.PosteriorHead]:
+    """A projection before it is refined, and error diffusion."""
+    start = heads.default_head(C, signs, heads.calibrate(C, held), np.random.RandomState(0))
+    return start, heads.ErrorDiffusionHead(C, torch.from_numpy(signs), start.beta)
 
 
-def judged(C: Any, held: heads.Rows, seen: heads.Rows, signs: dict[int, Any], r: int) -> dict[str, Any]:
-    """What carried errors gain, as held-out rows see it."""
-    start, carrying = tops_of(C, held, signs[r])
+def judged(C: Any, held: heads.Outputs, seen: heads.Outputs, signs: dict[int, Any], r: int) -> dict[str, Any]:
+    """The gain of error diffusion that held-out rows predict."""
+    start, diffusing = heads_of(C, held, signs[r])
     scores = {"labels": label_map, "p": heads.expected_map}
-    gains = {name: heads.gain(carrying, start, held, seen, score) for name, score in scores.items()}
+    gains = {name: heads.diffusion_gain(diffusing, start, held, seen, score) for name, score in scores.items()}
     return {"held_out": len(held.f), **gains}
 
 
-def label_map(its: heads.PosteriorTop, rows: heads.Rows) -> float:
+def label_map(head: heads.PosteriorHead, rows: heads.Outputs) -> float:
     """MAP of the codes of every second row among those of the others, and the other way round."""
-    packed, y = codes.pack(its(rows.f).numpy()), rows.t.argmax(1).numpy()
+    packed, y = codes.pack(head(rows.f).numpy()), rows.t.argmax(1).numpy()
     one, other = ((packed[i::2], y[i::2]) for i in range(2))
     return (metrics.mean_average_precision(*one, *other) + metrics.mean_average_precision(*other, *one)) / 2
 
@@ -133,12 +140,11 @@ def label_map(its: heads.PosteriorTop, rows: heads.Rows) -> float:
 def true_scores(
     C: Any, held: Any, seen: Any, signs: dict[int, Any], r: int, f: Any, last: Any, y: Any
 ) -> dict[str, Any]:
-    """MAP of other rows with both tops, on the codewords that the network was trained towards last."""
-    start, carrying = tops_of(C, held, signs[r])
+    """MAP of other rows with both heads, for the last codewords that the network was trained towards."""
+    start, diffusing = heads_of(C, held, signs[r])
     q, found = min(QUERIES, len(y) // 3), {}
-    for name, its in (("carried", carrying), ("frame", heads.turned(start, held, seen, np.random.RandomState(0)))):
-        its.C = last
-        packed = codes.pack(its(f).numpy())
+    for name, head in (("carried", diffusing), ("frame", heads.refined(start, held, seen, np.random.RandomState(0)))):
+        packed = codes.pack(head.with_codewords(last)(f).numpy())
         found[name] = float(metrics.mean_average_precision(packed[:q], y[:q], packed[q:], y[q:]))
     return found
 
@@ -148,7 +154,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     by_evenness: dict[str, list[float]] = {"even enough": [], "less even": []}
     for run in runs:
         if run["share"] and run["p"] > 0:
-            name = "even enough" if evenness(run) >= heads.EVEN else "less even"
+            name = "even enough" if evenness(run) >= heads.MIN_EVENNESS else "less even"
             by_evenness[name].append(run["carried"] - run["frame"])
     runs = [run for run in runs if run["share"] == 0]
     gained = np.array([run["carried"] - run["frame"] for run in runs])
