@@ -251,6 +251,7 @@ def deep(**params):
     return DeepDISH(8, net="6conv", image_size=16, epochs=1, n_iter=0, batch_size=8, device="cpu", **params)
 
 
+@pytest.mark.slow
 def test_fit_and_transform_take_folders(tmp_path):
     make_folder(tmp_path / "fit")
     hasher = deep().fit(tmp_path / "fit")
