@@ -11,7 +11,7 @@ from dish.cbcd import algorithm1
 from dish.cbcd.cuda_sweep import can_sweep
 from dish.deep import training
 from dish.parallel import ALONE
-from dish.parallel.transport import Transport, home_of
+from dish.parallel.transport import Transport, sending_device
 from dish.posterior import regression
 from dish.similarity import from_labels
 from helpers.deep import patches, score
@@ -165,8 +165,8 @@ def test_sums_of_gpu_tensors_stay_on_the_gpu_with_nccl(tmp_path):
 
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        assert home_of(torch.device("cuda", 0)) == torch.device("cuda", 0)
-        assert home_of(torch.device("cpu")) == torch.device("cpu")
+        assert sending_device(torch.device("cuda", 0)) == torch.device("cuda", 0)
+        assert sending_device(torch.device("cpu")) == torch.device("cpu")
         ranks = Transport(0, 1)
         for device in ("cpu", "cuda"):
             sent = torch.arange(5.0, dtype=torch.float64, device=device)
@@ -181,7 +181,7 @@ def test_two_processes_on_one_gpu_learn_the_same(tmp_path):
     y = rng.integers(0, 6, 4000)
     X = (rng.standard_normal((4000, 16)) + rng.standard_normal((6, 16))[y]).astype(np.float64)
     np.savez(tmp_path / "data.npz", X=X, y=y)
-    succeed("on_gpu", 2, tmp_path)
+    succeed(["on_gpu"], 2, tmp_path)
     alone = DISH(n_bits=16, n_anchors=100, device="cuda").fit(X, y)
     together = np.concatenate([np.load(tmp_path / f"gpu-{rank}.npy") for rank in range(2)])
     assert (np.unpackbits(together) == np.unpackbits(alone.codes_)).mean() >= 0.999

@@ -1,4 +1,4 @@
-"""Start several processes of ``rank_worker`` on this machine: a file store, loopback, gloo."""
+"""Start several processes of ``rank_worker`` on this machine, connected by gloo over loopback."""
 
 import os
 import subprocess
@@ -7,19 +7,13 @@ from pathlib import Path
 
 from helpers import rank_worker
 
-WORKER = Path(rank_worker.__file__)
 
-
-def run(job, world, folder):
-    """Start ``world`` processes; (exit code, standard error) of each."""
+def run(jobs, world, folder):
+    """(exit code, standard error) of ``world`` processes that do the jobs one after the other."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(rank_worker.__file__)), str(world), str(folder)]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), job, str(rank), str(world), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([*command, str(rank), *jobs], env=environment, stderr=subprocess.PIPE, text=True)
         for rank in range(world)
     ]
     try:
@@ -29,6 +23,7 @@ def run(job, world, folder):
             process.kill()
 
 
-def succeed(job, world, folder):
-    for code, err in run(job, world, folder):
+def succeed(jobs, world, folder):
+    """Run the jobs and fail with the standard error of the first process that failed."""
+    for code, err in run(jobs, world, folder):
         assert code == 0, err

@@ -1,10 +1,10 @@
-"""Messages between processes: sums and gathers. No message grows with the rows. Alone, all of it is the identity."""
+"""Messages between processes: sums, gathers and broadcasts. Their size does not depend on the number of rows."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 
 class Transport:
-    """Sums and gathers over ``world`` processes; this is number ``rank``. Counts messages and their bytes."""
+    """Process ``rank`` of ``world``. ``messages`` and ``bytes`` count what it has sent.
+
+    With one process every operation returns its input.
+    """
 
     def __init__(self, rank: int = 0, world: int = 1, store: dist.Store | None = None) -> None:
         self.rank, self.world, self.store = rank, world, store
         self.messages = self.bytes = 0
 
     def sum(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Each tensor summed over all processes, in one message, float64, on the device it was on."""
+        """Sum each tensor over all processes, in one message. The sums are float64, on the tensors' own devices."""
         if self.world == 1:
             return tensors
         import torch
@@ -37,15 +40,15 @@ class Transport:
         return tuple(part.view(t.shape) for part, t in zip(parts, tensors, strict=True))
 
     def total(self, tensor: Tensor) -> Tensor:
-        """One tensor summed over all processes."""
+        """Sum one tensor over all processes."""
         return self.sum(tensor)[0]
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The tensors (k,) of all processes, (world, k) float64."""
+        """Collect the tensors (k,) of all processes as (world, k) float64."""
         return self.total(self._in_my_row(tensor))
 
     def gather_arrays(self, array: NDArray[Any]) -> list[NDArray[Any]]:
-        """The arrays of all processes, of any shapes and plain types."""
+        """Collect the arrays of all processes; they may differ in shape and type."""
         if self.world == 1:
             return [array]
         buffer = io.BytesIO()
@@ -54,7 +57,7 @@ class Transport:
         return [np.load(io.BytesIO(part), allow_pickle=False) for part in parts]
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the first one's values, in place."""
+        """Overwrite the tensors with those of the first process."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -66,7 +69,7 @@ class Transport:
             self._count(tensor)
 
     def sum_in_place(self, tensor: Tensor) -> None:
-        """Sum over all processes in the tensor's own type and on its own device: for gradients."""
+        """Replace the tensor by its sum over all processes, in its own type and on its own device (for gradients)."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -77,7 +80,7 @@ class Transport:
         self._count(tensor)
 
     def barrier(self) -> None:
-        """Wait for the others."""
+        """Wait until all processes have come here."""
         if self.world == 1:
             return
         import torch
@@ -85,17 +88,17 @@ class Transport:
         self.total(torch.zeros(1))
 
     def _before_sending(self, size: int) -> None:
-        """Called before every message of ``sum`` and its relatives."""
+        """Called before every message; ``Ranks`` checks here that all processes are about to send the same."""
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
-        """The bytes of all processes: their lengths first, then all padded to the longest."""
+        """Collect the bytes of all processes: first their lengths, then the bytes padded to the longest."""
         import torch
         import torch.distributed as dist
 
         lengths = self._all_lengths(len(mine))
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: len(mine)] = torch.from_numpy(np.frombuffer(mine, np.uint8).copy())
-        padded = padded.to(home_of(padded.device))
+        padded = padded.to(sending_device(padded.device))
         parts = [torch.empty_like(padded) for _ in range(self.world)]
         with self._reachable():
             dist.all_gather(parts, padded)
@@ -109,7 +112,7 @@ class Transport:
         return [int(n) for n in self._reduce(self._in_my_row(torch.tensor([float(length)]))).flatten().tolist()]
 
     def _in_my_row(self, tensor: Tensor) -> Tensor:
-        """(world, k) with our tensor in our row and 0 elsewhere: summed, it holds everybody's."""
+        """(world, k) with this process's tensor in its row and 0 elsewhere; the sum holds the tensors of all."""
         mine = tensor.new_zeros((self.world, *tensor.shape)).double()
         mine[self.rank] = tensor
         return mine
@@ -117,12 +120,12 @@ class Transport:
     def _reduce(self, flat: Tensor) -> Tensor:
         import torch.distributed as dist
 
-        came_from = flat.device
-        flat = flat.to(home_of(came_from))
+        device = flat.device
+        flat = flat.to(sending_device(device))
         with self._reachable():
             dist.all_reduce(flat)
         self._count(flat)
-        return flat.to(came_from)
+        return flat.to(device)
 
     def _count(self, sent: Tensor) -> None:
         self.messages += 1
@@ -130,20 +133,23 @@ class Transport:
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
-        """A message that cannot be delivered: the reason another process left behind, if it left one."""
+        """Turn a failed message into a RankError, with the reason that another process published, if there is one."""
         try:
             yield
         except RuntimeError as error:
-            reason = last_words(self.store)
+            reason = published_failure(self.store)
             raise RankError(
                 reason
-                or "another process of this job ended or cannot be reached: start all of them again (a fit with "
-                "--resume continues from its last checkpoint)"
+                or "another process of this job ended or cannot be reached. Start all processes again; a fit with "
+                "--resume continues from its last checkpoint"
             ) from error
 
 
-def home_of(device: torch.device) -> torch.device:
-    """Where a tensor of ``device`` has to be to be sent: there, if a backend for it is up; nccl has GPUs alone."""
+def sending_device(device: torch.device) -> torch.device:
+    """The device from which a tensor on ``device`` can be sent: the same, unless no backend serves it.
+
+    nccl serves GPUs only. gloo sends from the CPU.
+    """
     import torch
     import torch.distributed as dist
 
@@ -153,20 +159,18 @@ def home_of(device: torch.device) -> torch.device:
     return device if "cpu" in backends else torch.device("cuda", torch.cuda.current_device())
 
 
-LAST_WORDS = "dish/last-words"  # key in the store that the processes met in
+FAILURE = "dish/failure"  # key in the store of the process group
 
 
-def leave_last_words(store: dist.Store, text: str) -> None:
-    """Tell the processes that will miss this one why it stopped; the first reason stays."""
-    try:
-        store.compare_set(LAST_WORDS, "", text)
-    except RuntimeError:  # the process that holds the store is gone, and the others will say so
-        return
+def publish_failure(store: dist.Store, reason: str) -> None:
+    """Store why this process stopped, for those that will wait for it in vain. The first reason is kept."""
+    with suppress(RuntimeError):  # the process that holds the store may be gone
+        store.compare_set(FAILURE, "", reason)
 
 
-def last_words(store: dist.Store | None) -> str:
-    """Why another process stopped, if it said so."""
-    try:
-        return store.get(LAST_WORDS).decode() if store is not None and store.check([LAST_WORDS]) else ""
-    except RuntimeError:
-        return ""
+def published_failure(store: dist.Store | None) -> str:
+    """Why another process stopped; empty if none has published a reason."""
+    with suppress(RuntimeError):
+        if store is not None and store.check([FAILURE]):
+            return store.get(FAILURE).decode()
+    return ""
