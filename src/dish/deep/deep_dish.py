@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ TRAINING_ONLY = (
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepDISH(DeepHasher):
     """Learn codes of images with a network that is trained towards one codeword per class.
 
@@ -74,52 +74,12 @@ class DeepDISH(DeepHasher):
         The network with its head.
     """
 
-    _learns_from_graded = True
+    freeze: bool = False
+    n_iter: int = 3
+    patience: int | None = None
+    error_diffusion: bool = True
 
-    def __init__(
-        self,
-        n_bits: int = 48,
-        net: Any = "6conv",
-        *,
-        weights: Any = None,
-        freeze: bool = False,
-        n_iter: int = 3,
-        epochs: int = 60,
-        batch_size: int = 128,
-        lr: float | str = "auto",
-        weight_decay: float | str = "auto",
-        accumulate: int = 1,
-        augment: bool = True,
-        mirror: bool = True,
-        image_size: int | None = None,
-        patience: int | None = None,
-        error_diffusion: bool = True,
-        checkpoint: Any = None,
-        device: str = "auto",
-        random_state: Any = 0,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            net,
-            weights=weights,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            weight_decay=weight_decay,
-            accumulate=accumulate,
-            augment=augment,
-            mirror=mirror,
-            image_size=image_size,
-            checkpoint=checkpoint,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.freeze = freeze
-        self.n_iter = n_iter
-        self.patience = patience
-        self.error_diffusion = error_diffusion
+    _learns_from_graded = True
 
     def _check_params(self) -> None:
         super()._check_params()

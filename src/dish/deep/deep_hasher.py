@@ -11,7 +11,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from inspect import signature
 from typing import Any, Self
 
@@ -59,7 +59,18 @@ class Learned:
     attributes: Fitted = field(default_factory=dict)  # fitted attributes such as ``codes_``
 
 
-class DeepHasher(Hasher):
+class FittedNetwork(Hasher):
+    """The fitted attributes of a deep hasher, apart from the parameters, which are dataclass fields."""
+
+    vectors_: bool  # learned from vectors (n, d), not from images
+    image_shape_: tuple[int, int]  # of the training images, if there were any
+    model_: HashingNet
+    codes_: NDArray[np.uint8]
+    history_: list[dict[str, float]]
+
+
+@dataclass(eq=False, repr=False)
+class DeepHasher(FittedNetwork):
     """A network as hash function.
 
     Parameters
@@ -93,47 +104,26 @@ class DeepHasher(Hasher):
         As in ``DISH``. ``verbose=1`` reports every epoch.
     """
 
+    n_bits: int = 48
+    net: Any = "6conv"
+    _: KW_ONLY
+    weights: Any = None
+    epochs: int = 60
+    batch_size: int = 128
+    lr: float | str = "auto"
+    weight_decay: float | str = "auto"
+    accumulate: int = 1
+    augment: bool = True
+    mirror: bool = True
+    image_size: int | None = None
+    checkpoint: Any = None
+    device: str = "auto"
+    random_state: Any = 0
+    verbose: int = 0
+
     _needs_y = True
     _learns_from_graded = False  # whether labels may be missing, or between 0 and 1
     _learns_from_similarity = False
-    vectors_: bool  # learned from vectors (n, d), not from images
-    image_shape_: tuple[int, int]  # of the training images, if there were any
-    model_: HashingNet
-
-    def __init__(
-        self,
-        n_bits: int = 48,
-        net: Any = "6conv",
-        *,
-        weights: Any = None,
-        epochs: int = 60,
-        batch_size: int = 128,
-        lr: float | str = "auto",
-        weight_decay: float | str = "auto",
-        accumulate: int = 1,
-        augment: bool = True,
-        mirror: bool = True,
-        image_size: int | None = None,
-        checkpoint: Any = None,
-        device: str = "auto",
-        random_state: Any = 0,
-        verbose: int = 0,
-    ) -> None:
-        self.n_bits = n_bits
-        self.net = net
-        self.weights = weights
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.accumulate = accumulate
-        self.augment = augment
-        self.mirror = mirror
-        self.image_size = image_size
-        self.checkpoint = checkpoint
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -235,14 +225,9 @@ class DeepHasher(Hasher):
         return self.n_bits, False
 
     def _settings(self, data: DeepFitData, model: HashingNet, fresh: frozenset[str]) -> Settings:
+        names = ("epochs", "batch_size", "lr", "weight_decay", "accumulate", "augment", "mirror")
         return Settings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            accumulate=self.accumulate,
-            augment=self.augment,
-            mirror=self.mirror,
+            **{name: getattr(self, name) for name in names},
             fine_tuning=self.weights is not None,
             recordable=not isinstance(self.net, nn.Module),
             report=reporter(type(self).__name__, self.verbose),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from dish.deep.training import Batch, Objective, RoundState, Training, seed_gene
 from dish.errors import InputError
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DISHD(DeepHasher):
     """DISH-D, the paper's deep method: learn codes and a network in turn.
 
@@ -55,54 +56,13 @@ class DISHD(DeepHasher):
         The network.
     """
 
-    _learns_from_similarity = True
+    n_iter: int = 3
+    alpha: float = 0.3
+    mu: float = 1.0
+    nu: float = 1e-4
+    stop_agreement: float = 0.9999
 
-    def __init__(
-        self,
-        n_bits: int = 48,
-        net: Any = "6conv",
-        *,
-        weights: Any = None,
-        n_iter: int = 3,
-        epochs: int = 60,
-        alpha: float = 0.3,
-        mu: float = 1.0,
-        nu: float = 1e-4,
-        stop_agreement: float = 0.9999,
-        batch_size: int = 128,
-        lr: float | str = "auto",
-        weight_decay: float | str = "auto",
-        accumulate: int = 1,
-        augment: bool = True,
-        mirror: bool = True,
-        image_size: int | None = None,
-        checkpoint: Any = None,
-        device: str = "auto",
-        random_state: Any = 0,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_bits,
-            net,
-            weights=weights,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            weight_decay=weight_decay,
-            accumulate=accumulate,
-            augment=augment,
-            mirror=mirror,
-            image_size=image_size,
-            checkpoint=checkpoint,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.n_iter = n_iter
-        self.alpha = alpha
-        self.mu = mu
-        self.nu = nu
-        self.stop_agreement = stop_agreement
+    _learns_from_similarity = True
 
     def _check_params(self) -> None:
         super()._check_params()
