@@ -6,7 +6,9 @@ after `<!-- needs: package -->` runs if that package is installed. A page with s
 `<!-- slow page -->`.
 """
 
+import ast
 import importlib.util
+import inspect
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import dish
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -122,12 +126,15 @@ def test_code_of_a_page_runs(page, prepared, cli):
             assert code == 0, f"{block}: dish {' '.join(arguments)}: {out}{errors}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_every_marker_belongs_to_a_block(page):
+def test_every_marker_is_directly_above_a_block():
     """A marker that is misspelt, or not directly above a block, would have no effect."""
-    text = page.read_text()
-    marked = [found for found in BLOCK.finditer(text) if found["reason"] or found["package"]]
-    assert len(marked) == len(re.findall(r"<!--\s*(?:not[ -]run|needs)\b", text))
+    found = 0
+    for page in PAGES:
+        text = page.read_text()
+        marked = [block for block in BLOCK.finditer(text) if block["reason"] or block["package"]]
+        assert len(marked) == len(re.findall(r"<!--\s*(?:not[ -]run|needs)\b", text)), page
+        found += len(marked)
+    assert found > 0
 
 
 def test_blocks_and_commands_are_parsed(tmp_path):
@@ -142,3 +149,48 @@ def test_blocks_and_commands_are_parsed(tmp_path):
         ("", "make all\n", None),
     ]
     assert list(commands_of("dish fit a \\\n  b  # why\n# only words\n")) == [["dish", "fit", "a", "b"]]
+
+
+@pytest.mark.parametrize("name", ["DISH", "DISHK", "DeepDISH", "DISHD"])
+def test_parameter_tables_match_the_signatures(name):
+    text = (ROOT / "docs" / "parameters.md").read_text()
+    section = re.search(rf"^## {name}$(.*?)^## ", text, re.S | re.M)[1]
+    listed = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section, re.M))
+    parameters = inspect.signature(getattr(dish, name)).parameters.values()
+    assert list(listed.items()) == [(p.name, repr(p.default).replace("'", '"')) for p in parameters]
+
+
+def test_methods_page_names_existing_files_and_objects():
+    table = re.search(
+        r"^\| the paper \| here \| file \|\n(.*?)\n\n", (ROOT / "docs/method.md").read_text(), re.S | re.M
+    )[1]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[1:]]
+    assert len(rows) > 8
+    for _, names, files in rows:
+        paths = [ROOT / "src/dish" / path for path in re.findall(r"`([\w/.]+)`", files)]
+        paths = [file for path in paths for file in (path.glob("*.py") if path.is_dir() else [path])]
+        source = "\n".join(path.read_text() for path in paths)
+        for name in re.findall(r"`([\w.]+)`", names):
+            defined = rf"^ *(?:(?:def|class) {name.rpartition('.')[2]}\b|{name.rpartition('.')[2]}:)"
+            assert re.search(defined, source, re.M), f"{name} in {files}"
+
+
+def test_contributing_names_every_module_and_the_layers():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = re.search(r"^src/dish/\n(.*?)^tests/", text, re.S | re.M)[1]
+    modules = {path.relative_to(ROOT / "src/dish").parts for path in (ROOT / "src/dish").rglob("*.py")}
+    entries = {parts[0] + "/" * (len(parts) > 1) for parts in modules} - {"__init__.py", "__main__.py"}
+    starts = re.findall(r"^  ((?:\w+(?:\.py|/) *)+)", tree, re.M)
+    assert sorted(name for start in starts for name in start.split()) == sorted(entries)
+
+    layers = [set(re.findall(r"`(\w+)`", line)) for line in re.findall(r"^\d\. (.*)$", text, re.M)]
+    tests = ast.parse((ROOT / "tests/test_layers.py").read_text())
+    rows = next(node.value for node in tests.body if isinstance(node, ast.Assign) and node.targets[0].id == "LAYERS")
+    assert layers == [set(row.split()) for row in ast.literal_eval(rows)]
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+    used = {name for page in pages for name in re.findall(r"`make ([a-z-]+)", page.read_text())}
+    assert used <= targets
