@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "deep.md"
 RIVALS = {  # label → group and name of the runs
     "CNNH+": ("rivals", "cnnh"),
-    "DISH-D, the paper's head": ("rivals", "dish_d"),
+    "DISH-D (the paper's)": ("rivals", "dish_d"),
     "OrthoHash": ("rivals", "orthohash"),
-    "OrthoHash, images mixed as in ours": ("rivals", "orthohash, mixup 0.5"),
+    "OrthoHash with the mixup of DeepDISH": ("rivals", "orthohash, mixup 0.5"),
     "GreedyHash": ("rivals", "greedyhash"),
     "HashNet": ("rivals", "hashnet"),
     "DTSH": ("rivals", "dtsh"),
@@ -35,6 +35,32 @@ NETS = {
     "VGG-16": ("vgg16", "batch_size=64_epochs=12_lr=0.02"),
     "EfficientNet-Lite0": ("efficientnet_lite0", "batch_size=128_epochs=8_lr=0.3"),
     "EfficientNet-Lite2": ("efficientnet_lite2", ""),
+}
+WORDS = {  # in the names of runs → in the tables
+    "passes": "epochs",
+    "errors carried": "error diffusion",
+    "a frame": "a projection",
+    "plain frame": "projection not refined",
+    "no mixed images": "no mixup",
+    "batch norm's averages as training left them": "batch norm not recalibrated",
+    "sampled by straight lines": "linear interpolation",
+    "sampled by cubics": "cubic interpolation",
+    "in the same step by cubics": "in one step, cubic interpolation",
+    "in the same step": "in one step",
+    "begins afresh": "starts over",
+    "sharpness-aware steps": "sharpness-aware minimisation",
+    "neither mixup nor holes": "no mixup and no erased squares",
+    "holes of": "erased squares of",
+    "zooms and turns": "zoom and rotation",
+    "zooms": "zoom",
+    "half the change of light": "half the brightness change",
+    "settled": "recalibrated",
+    "without care": "body not preserved",
+    "with care": "body preserved",
+    "gradients clipped at": "clipping at",
+    "clipped at": "clipping at",
+    "clipped by steps": "clipping by steps",
+    "its convolutions averaged": "averaged convolutions",
 }
 ABLATION = (  # groups of runs of the same recipe, but for the part that their name says
     *("main", "main with a frame", "main, errors carried unasked", "alone", "alone with a frame"),
@@ -55,6 +81,13 @@ def older(method: str, bits: int, params: str) -> list[float]:
     return [json.loads(path.read_text())["map"] for path in sorted(files)]
 
 
+def plain(name: str) -> str:
+    """The name of a run in standard terms."""
+    for former, word in WORDS.items():
+        name = name.replace(former, word)
+    return name
+
+
 def values(runs: Runs, group: str, name: str, bits: int, key: str = "map") -> list[float]:
     """One number from each trial."""
     return [
@@ -66,12 +99,12 @@ def methods_table(runs: Runs) -> str:
     """Ours and the others, 6conv, at every length."""
     rows = [[label, *(cell(values(runs, *named, r)) for r in BITS)] for label, named in RIVALS.items()]
     name = "dish_d codewords"
-    rows.append(["**DISH-D, codewords**", *(cell(values(runs, "main", name, r)) for r in BITS)])
-    rows.append(["ahead of the best of the others, by trial", *(leads(runs, name, r) for r in BITS)])
+    rows.append(["**DeepDISH**", *(cell(values(runs, "main", name, r)) for r in BITS)])
+    rows.append(["difference from the best other method, by trial", *(leads(runs, name, r) for r in BITS)])
     framed, within = (lambda r: values(runs, "main with a frame", name, r)), "precision_within_2"
-    rows.append(["with a frame at every length", *(cell(framed(r)) for r in BITS)])
-    rows.append(["precision within radius 2", *(cell(values(runs, "main", name, r, within)) for r in BITS)])
-    rows.append(["its floats, p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
+    rows.append(["DeepDISH without error diffusion", *(cell(framed(r)) for r in BITS)])
+    rows.append(["DeepDISH, precision within radius 2", *(cell(values(runs, "main", name, r, within)) for r in BITS)])
+    rows.append(["DeepDISH, float scores p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
     return markdown_grid(["6conv", *(f"{r} bits" for r in BITS)], rows)
 
 
@@ -92,12 +125,12 @@ def nets_table(runs: Runs) -> str:
     for label, (net, params) in NETS.items():
         paper = older("dish_d", 48, f"_{params}_net={net}_weights=imagenet") if params else []
         found = next((run for run in runs if run["group"] == "nets" and run["name"] == net), None)
-        passes = 4 * found["params"]["epochs"] if found else "–"
+        trained = 4 * found["params"]["epochs"] if found else "–"
         epochs = re.findall(r"epochs=(\d+)", params)
-        former = f"{cell(paper)} ({4 * int(epochs[0])} passes)" if paper else "–"
+        former = f"{cell(paper)} ({4 * int(epochs[0])} epochs)" if paper else "–"
         within = values(runs, "nets", net, 48, "precision_within_2")
-        rows.append([label, former, f"{cell(values(runs, 'nets', net, 48))} ({passes} passes)", cell(within)])
-    head = ["48 bits, ImageNet weights", "the paper's head", "codewords", "precision within radius 2"]
+        rows.append([label, former, f"{cell(values(runs, 'nets', net, 48))} ({trained} epochs)", cell(within)])
+    head = ["48 bits, ImageNet weights", "DISH-D", "DeepDISH", "DeepDISH, precision within radius 2"]
     return markdown_grid(head, rows)
 
 
@@ -112,37 +145,37 @@ def ablation_table(runs: Runs) -> str:
         of_kind = [run for run in first if run["name"] in names]
         maps = [[run["map"] for run in of_kind if run.get("carries_errors", False) == it] for it in (False, True)]
         others = [cell([run[key] for run in of_kind]) for key in ("map_floats", "accuracy")]
-        rows.append([label, str(len(of_kind)), *(cell(found) for found in maps), *others])
+        rows.append([plain(label), str(len(of_kind)), *(cell(found) for found in maps), *others])
     head = [
         "6conv, 48 bits, first trial",
         "trainings",
-        "MAP, a frame",
-        "MAP, errors carried",
-        "of floats",
+        "MAP, projection",
+        "MAP, error diffusion",
+        "MAP of float scores",
         "accuracy",
     ]
     return markdown_grid(head, rows)
 
 
 def carried_table() -> str:
-    """A frame, and errors that are carried, by classes and bits: MAP and precision within radius 2."""
+    """A projection and error diffusion by classes and bits: MAP and precision within radius 2."""
     found = json.loads((RESULTS / "carried.json").read_text())["runs"]
     bits = sorted({run["bits"] for run in found})
     rows = []
     for n_classes in sorted({run["classes"] for run in found}):
         of_bits = [next(run for run in found if (run["classes"], run["bits"]) == (n_classes, r)) for r in bits]
-        for label, name in (("a frame", "frame"), ("carried", "carried, 0.5")):
+        for label, name in (("projection", "frame"), ("error diffusion", "carried, 0.5")):
             scores = [f"{run[name]['map']:.3f} ({run[name]['precision_within_2']:.3f})" for run in of_bits]
             rows.append([f"{n_classes} classes, {label}", *scores])
     return markdown_grid(["held-out training rows", *(f"{r} bits" for r in bits)], rows)
 
 
 def recipe_table(runs: Runs) -> str:
-    """What was chosen by held-out training images."""
+    """Settings of training, compared on held-out training images."""
     start = "rate 0.05, a quarter of the rounds"
     rows = [[f"{start}, mixup 0.3", cell(values(runs, "recipe3", start, 48))]]
     for name in dict.fromkeys(run["name"] for run in runs if run["group"] == "recipe4"):
-        rows.append([name, cell(values(runs, "recipe4", name, 48))])
+        rows.append([plain(name), cell(values(runs, "recipe4", name, 48))])
     return markdown_grid(["held-out training images", "48 bits"], rows)
 
 
@@ -152,9 +185,9 @@ def net_recipe_table(runs: Runs) -> str:
     groups = {"recipe5": ", weight decay", "recipe6": ""}
     named = dict.fromkeys((run["group"], run["name"]) for run in runs if run["group"] in groups)
     rows = [
-        [name + groups[group], *(cell(values(runs, group, name, 48, key)) for key in keys)] for group, name in named
+        [plain(name) + groups[group], *(cell(values(runs, group, name, 48, key)) for key in keys)] for group, name in named
     ]
-    return markdown_grid(["held-out training images", "48 bits", "of floats", "accuracy"], rows)
+    return markdown_grid(["held-out training images", "48 bits", "float scores", "accuracy"], rows)
 
 
 def main() -> None:
