@@ -104,7 +104,9 @@ def methods_table(runs: Runs) -> str:
     framed, within = (lambda r: values(runs, "main with a frame", name, r)), "precision_within_2"
     rows.append(["DeepDISH without error diffusion", *(cell(framed(r)) for r in BITS)])
     rows.append(["DeepDISH, precision within radius 2", *(cell(values(runs, "main", name, r, within)) for r in BITS)])
-    rows.append(["DeepDISH, float scores p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)])
+    rows.append(
+        ["DeepDISH, float scores p(x)·p(x′)", *(cell(values(runs, "main", name, r, "map_floats")) for r in BITS)]
+    )
     return markdown_grid(["6conv", *(f"{r} bits" for r in BITS)], rows)
 
 
@@ -185,7 +187,8 @@ def net_recipe_table(runs: Runs) -> str:
     groups = {"recipe5": ", weight decay", "recipe6": ""}
     named = dict.fromkeys((run["group"], run["name"]) for run in runs if run["group"] in groups)
     rows = [
-        [plain(name) + groups[group], *(cell(values(runs, group, name, 48, key)) for key in keys)] for group, name in named
+        [plain(name) + groups[group], *(cell(values(runs, group, name, 48, key)) for key in keys)]
+        for group, name in named
     ]
     return markdown_grid(["held-out training images", "48 bits", "float scores", "accuracy"], rows)
 
