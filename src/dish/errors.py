@@ -36,6 +36,10 @@ class ModelFileError(DishError, ValueError):
     """A file is not a model, is damaged, or was written by a newer version of dish."""
 
 
+class JournalError(ModelFileError):
+    """A journal of an index is damaged, used by another process, or cannot be written."""
+
+
 class ModelMismatchError(DishError, ValueError):
     """Codes of two different models were about to be compared."""
 

@@ -1,15 +1,11 @@
-"""A server in a thread and a page in a real browser (Chromium), for the tests of the page."""
+"""A page in a real browser (Chromium)."""
 
 import re
 import shutil
-import threading
 import time
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
-
-from dish.web.app import create_app
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -19,30 +15,14 @@ FLAGS += ["--disable-sync", "--no-first-run", "--disable-dev-shm-usage"]
 needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(
-        BROWSER is None, reason="no browser here: `sh tests/web/install_chromium.sh` as root installs one"
+        BROWSER is None, reason="no browser found: `sh tests/web/install_chromium.sh` as root installs one"
     ),
 ]
 
 
 @contextmanager
-def serving(collection, limits=None):
-    """The address of a server in a thread."""
-    config = uvicorn.Config(create_app(collection, limits), port=0, log_config=None)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(15)
-
-
-@contextmanager
 def opened(browser, url, width=1280, height=900, scheme="light", hits=True):
-    """A page that complains about nothing and asks nobody else."""
+    """Open a page. At the end, check that it had no errors and sent requests to its own server only."""
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     page.set_default_timeout(10_000)
     problems, asked = [], set()
@@ -58,7 +38,7 @@ def opened(browser, url, width=1280, height=900, scheme="light", hits=True):
 
 
 def until(page, expression, seconds=10):
-    """Wait until it holds. (Playwright's own waiting needs eval, which the page's security policy forbids.)"""
+    """Wait until an expression is true. (Playwright's own function needs eval, which the page's policy forbids.)"""
     deadline = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression

@@ -1,18 +1,20 @@
-"""A real `dish serve` to attack, and many sockets to do it with."""
+"""A real `dish serve` process, and many connections to it."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sklearn.datasets import load_digits
 
@@ -28,40 +30,71 @@ main()
 
 
 class Server:
-    """A real server process; killed by its own process id."""
+    """`dish serve` on a free port, with the model m.dish and the index ix.dish of a folder. Logs to folder/log.
 
-    def __init__(self, folder: Path, *options: str, journal: int = 64 << 20, file_bytes: int | None = None) -> None:
-        call = [sys.executable, "-c", START, str(journal), "serve", "--model", folder / "m.dish", "--port", "0"]
+    ``journal`` replaces the size of the journal beyond which the index is written. ``file_bytes`` limits the size of
+    files, like a full disk.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: Any,
+        journal: int | None = None,
+        file_bytes: int | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        command = ["-m", "dish"] if journal is None else ["-c", START, journal]
+        call = [sys.executable, *command, "serve", "--model", folder / "m.dish"]
+        self.call = [*map(str, call), "--index", str(folder / "ix.dish"), "--port", "0", *map(str, options)]
         limit = None if file_bytes is None else (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes,) * 2))
-        self.process = subprocess.Popen(
-            [*map(str, call), "--index", str(folder / "ix.dish"), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=limit,
-        )
+        with open(folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                self.call,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                preexec_fn=limit,
+                env={**os.environ, **(env or {})},
+            )
         line = self.process.stdout.readline() if self.process.stdout else ""
-        if "http://" not in line:
-            raise RuntimeError(f"the server did not start (exit code {self.process.wait(10)})")
-        self.port = int(line.split("127.0.0.1:")[1].split("/")[0])
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        if not found:
+            raise RuntimeError(f"the server did not start ({self.process.wait(10)}): {(folder / 'log').read_text()}")
+        self.url, self.port = found[0], int(found[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(kill=True)
+
+    def stop(self, kill: bool = False) -> int:
+        """Stop the process and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        code = self.process.wait(60)
+        if self.process.stdout:
+            self.process.stdout.close()
+        return code
 
     def ask(self, method: str, path: str, body: bytes | None = None, timeout: float = 60, **headers: str) -> Any:
-        """Status and content."""
+        """Return status and content."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): v for name, v in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         finally:
             connection.close()
 
     def post(self, path: str, content: Any) -> Any:
-        """Status and content of a JSON body."""
+        """Post JSON; return status and content."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         return self.ask("POST", path, body, content_type="application/json")
 
     def seconds_of(self, path: str) -> float:
-        """How long a good client waits; infinity if it gets no answer."""
+        """Return how long a well-behaved client waits, infinity if it gets no answer."""
         start = time.perf_counter()
         with suppress(OSError, http.client.HTTPException):
             if self.ask("GET", path, timeout=10)[0] == 200:
@@ -69,24 +102,15 @@ class Server:
         return float("inf")
 
     def status(self, name: str) -> int:
-        """A figure of the process in kB, or a count."""
+        """Return a number from the process's status, such as VmHWM in kB, or its number of open "files"."""
         if name == "files":
             return len(os.listdir(f"/proc/{self.process.pid}/fd"))
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
-    def stop(self, kill: bool = False) -> int:
-        """The exit code."""
-        if self.process.poll() is None:
-            self.process.kill() if kill else self.process.terminate()
-        code = self.process.wait(60)
-        if self.process.stdout:
-            self.process.stdout.close()
-        return code
-
 
 def prepare(folder: Path) -> None:
-    """A model and an index of 1,000 items."""
+    """Write a model and an index of 1,000 items."""
     y = load_digits().target
     hasher = DISH(n_bits=64, n_anchors=100).fit(X, y)
     hasher.save(folder / "m.dish")
@@ -95,30 +119,33 @@ def prepare(folder: Path) -> None:
     index.save(folder / "ix.dish")
 
 
-def connect(server: Server, n: int, send: bytes = b"") -> list[socket.socket]:
+# --- connections ---
+
+
+def connect(port: int, n: int, send: bytes = b"") -> list[socket.socket]:
+    """Open n connections that send the same bytes. Those that are refused are left out."""
     sockets: list[socket.socket] = []
     for _ in range(n):
         with suppress(OSError):
-            one = socket.create_connection(("127.0.0.1", server.port), timeout=3)
-            sockets.append(one)
-            one.sendall(send)
+            sockets.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+            sockets[-1].sendall(send)
     return sockets
 
 
-def count_open(sockets: list[socket.socket]) -> int:
-    alive = 0
-    for one in sockets:
-        one.settimeout(0.01)
-        try:
-            while one.recv(10_000):
-                pass
-        except TimeoutError:
-            alive += 1
-        except OSError:
+def is_open(connection: socket.socket) -> bool:
+    """Return whether the server has not closed the connection."""
+    connection.settimeout(0.02)
+    try:
+        while connection.recv(10_000):
             pass
-    return alive
+    except TimeoutError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def close(sockets: list[socket.socket]) -> None:
+    """Close connections."""
     for one in sockets:
         one.close()

@@ -1,12 +1,7 @@
-"""A small service to test: what is served, pictures to send, and `dish serve` as a real process."""
+"""A small service to test: a collection of digits, pictures to upload, and a server in a thread."""
 
 import io
-import os
-import re
-import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -20,9 +15,9 @@ from starlette.testclient import TestClient
 from dish.index.hamming import HammingIndex
 from dish.web.app import create_app
 from dish.web.collection import Collection
-from dish.web.connections import protocol_of
-from dish.web.journal import Journal
-from dish.web.middleware import Limits
+from dish.web.journal import Journal, journal_path
+from dish.web.limits import Limits
+from dish.web.server import server_config
 
 JSON = {"content-type": "application/json"}
 
@@ -40,34 +35,16 @@ def make_client(learned, limits=None, **options):
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
-def png(pixels, kind="PNG"):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind)
-    return buffer.getvalue()
+def writable(learned, folder):
+    """A writable collection whose index is in a folder."""
+    path = folder / "ix.dish"
+    if not path.exists():
+        make_index(learned).save(path)
+    return Collection(learned[0], HammingIndex.load(path), journal=Journal(journal_path(path)), path=path)
 
 
-def ink(row):
-    """A row of digits as the picture the page shows: dark on white."""
-    return (255 - row.reshape(8, 8) * 255 / 16).astype(np.uint8)
-
-
-def upload(client, data, path="/search", **fields):
-    return client.post(path, files={"image": ("x.png", data)}, data=fields)
-
-
-def chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def bomb(side):
-    """A PNG that says it is side × side and is a few kB: all zeros, well compressed."""
-    lines = zlib.compress(b"\0" * 1_000_000, 9)
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
-
-
-class Slow:
-    """A hasher that waits until it is let go."""
+class BlockedHasher:
+    """A hasher that waits in ``transform`` until ``go`` is set."""
 
     def __init__(self, hasher):
         self.hasher, self.n_bits, self.n_features_in_ = hasher, hasher.n_bits, hasher.n_features_in_
@@ -79,58 +56,43 @@ class Slow:
         return self.hasher.transform(X)
 
 
-def writable(learned, folder):
-    path = folder / "ix.dish"
-    if not path.exists():
-        make_index(learned).save(path)
-    return Collection(learned[0], HammingIndex.load(path), journal=Journal(folder / "ix.dish.journal.db"), path=path)
+# --- pictures ---
 
 
-class Server:
-    """`dish serve` on a free port of this machine; stopped by its own process id."""
+def png(pixels, kind="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
 
-    def __init__(self, folder, *options, env=None):
-        call = [sys.executable, "-m", "dish", "serve", "--model", folder / "m.dish", "--index", folder / "ix.dish"]
-        self.call = [*map(str, call), "--port", "0", *map(str, options)]
-        self.log = open(folder / "log", "ab")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            self.call,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
-        line = self.process.stdout.readline()
-        assert "http://" in line, (folder / "log").read_text()
-        self.url = re.search(r"http://[^/]+", line)[0]
 
-    def __enter__(self):
-        return self
+def ink(row):
+    """A row of digits as the page shows it: dark on white."""
+    return (255 - row.reshape(8, 8) * 255 / 16).astype(np.uint8)
 
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self.process.stdout.close()
-        self.log.close()
 
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+def upload(client, data, path="/search", name="x.png", **fields):
+    return client.post(path, files={"image": (name, data)}, data=fields)
+
+
+def bomb(side):
+    """A PNG file of a few kB whose header says side × side pixels."""
+    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
+    lines = _chunk(b"IDAT", zlib.compress(b"\0" * 1_000_000, 9))
+    return b"\x89PNG\r\n\x1a\n" + header + lines + _chunk(b"IEND", b"")
+
+
+def _chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+# --- a server in a thread ---
 
 
 @contextmanager
-def listening(collection, **limits):
-    """The address of a service in a thread of this process, with its limits on connections."""
-    limits = Limits(**limits)
-    config = uvicorn.Config(
-        create_app(collection, limits),
-        http=protocol_of(limits),
-        port=0,
-        log_config=None,
-        timeout_keep_alive=limits.idle_seconds,
-        timeout_graceful_shutdown=1,
-    )
+def serving(collection, limits=None):
+    """The (host, port) of a server in a thread of this process."""
+    config = server_config(collection, limits or Limits())
+    config.port, config.timeout_graceful_shutdown = 0, 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,41 +1,60 @@
-"""What the tests of the service share."""
+"""Fixtures of the tests of the service. There is one browser and one server of digits per session."""
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 
 from dish import DISH
 from helpers.page import BROWSER, FLAGS
-from helpers.web import make_client, make_index
+from helpers.web import make_client, make_index, serving
+
+
+def pytest_collection_modifyitems(items):
+    """Run the tests with a browser last: Playwright keeps an event loop running, in which asyncio.run fails."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 @pytest.fixture(scope="session")
 def learned(digits):
-    """A hasher, rows, labels and the ids they have in the index."""
+    """A hasher, its rows, their labels and their ids in the index."""
     X, y, _, _ = digits
-    return (
-        DISH(n_bits=32, n_anchors=60, random_state=0).fit(X[:600], y[:600]),
-        X[:600],
-        y[:600],
-        np.arange(1000, 1600),
-    )
+    hasher = DISH(n_bits=32, n_anchors=60, random_state=0).fit(X[:600], y[:600])
+    return hasher, X[:600], y[:600], np.arange(1000, 1600)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client(learned):
+    """A client of a read-only service."""
     return make_client(learned)
 
 
 @pytest.fixture
 def files(learned, tmp_path):
+    """A folder with the model m.dish and the index ix.dish."""
     learned[0].save(tmp_path / "m.dish")
     make_index(learned).save(tmp_path / "ix.dish")
     return tmp_path
 
 
-@pytest.fixture(scope="module")  # while it is open, its event loop is in the way of others
+@pytest.fixture(scope="session")
 def browser():
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=BROWSER, args=FLAGS)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def digits_demo():
+    """The collection of `dish demo --serve`."""
+    from dish.web import demo
+
+    return demo.digits()
+
+
+@pytest.fixture(scope="session")
+def digits_url(digits_demo):
+    """The address of a server of the digits."""
+    with serving(digits_demo) as (host, port):
+        yield f"http://{host}:{port}"

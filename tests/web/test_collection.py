@@ -1,4 +1,4 @@
-"""Items that are written: kept, replaced, refused, searched meanwhile."""
+"""Writes to a collection: durability, replacement, validation, and searches at the same time."""
 
 import sys
 import threading
@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from dish.index.hamming import HammingIndex
 from dish.web import collection as collections
 from dish.web.app import create_app
-from dish.web.collection import Collection
-from dish.web.journal import Journal, pending
-from helpers.web import writable
+from dish.web.collection import Collection, SearchRange
+from dish.web.journal import Journal, count_pending, journal_path
+from helpers.web import make_client, writable
 
 
 def test_items_are_added_replaced_and_kept(learned, tmp_path):
@@ -26,7 +26,7 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
         assert client.post("/search", json={"id": 1000}).json()["code"] == code
         assert "dish_journal_bytes" in client.get("/metrics").text
         assert found.journal.size > 0
-    assert pending(tmp_path / "ix.dish.journal.db") == 0  # a graceful end writes the index
+    assert count_pending(journal_path(tmp_path / "ix.dish")) == 0  # a graceful stop writes the index
     late = client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()})
     assert late.status_code == 503
     assert "none was saved" in late.json()["error"]
@@ -48,22 +48,22 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
         ({"ids": [2**63], "vectors": [[0.0] * 64]}, 422),
     ],
 )
-def test_bad_items_are_refused_and_leave_nothing(learned, tmp_path, body, status):
+def test_rejects_bad_items_without_writing(learned, tmp_path, body, status):
     with closing(writable(learned, tmp_path)) as found:
         client = TestClient(create_app(found))
         answer = client.post("/items", json=body)
         assert answer.status_code == status, answer.text
         assert client.get("/info").json()["size"] == 600
-    assert pending(tmp_path / "ix.dish.journal.db") == 0
+    assert count_pending(journal_path(tmp_path / "ix.dish")) == 0
 
 
-def test_a_server_that_is_not_writable_says_so(client):
+def test_read_only_server_rejects_items(client):
     answer = client.post("/items", json={"ids": [1], "vectors": [[0.0] * 64]})
     assert answer.status_code == 403
     assert "--writable" in answer.json()["error"]
 
 
-def test_a_full_journal_goes_into_the_index(learned, tmp_path, monkeypatch):
+def test_large_journal_is_written_to_the_index(learned, tmp_path, monkeypatch):
     monkeypatch.setattr(collections, "JOURNAL_LIMIT", 300)
     found = writable(learned, tmp_path)
     for i in range(20):
@@ -92,11 +92,11 @@ def test_writes_and_searches_go_on_while_the_index_is_written(learned, tmp_path,
     monkeypatch.setattr(HammingIndex, "save", slow_save)
     found.upsert([1], hasher.transform(X[:1]), None)
     assert started.wait(20)
-    assert found.upsert([2], hasher.transform(X[1:2]), ["late"]) == 602  # waits for nobody
-    assert found.search(hasher.transform(X[:1]), k=1, radius=None, limit=1).found == 1
+    assert found.upsert([2], hasher.transform(X[1:2]), ["late"]) == 602  # does not wait
+    assert found.search(hasher.transform(X[:1]), SearchRange(k=1), 1).found == 1
     go.set()
     found._compacting.join(20)
-    found.journal.close()  # as a crash would leave it
+    found.journal.close()  # like a crash
     monkeypatch.undo()
     assert 2 not in HammingIndex.load(tmp_path / "ix.dish")
     with closing(writable(learned, tmp_path)) as again:
@@ -104,7 +104,7 @@ def test_writes_and_searches_go_on_while_the_index_is_written(learned, tmp_path,
         assert again.index.labels_of([2]).tolist() == ["late"]
 
 
-def test_what_the_index_cannot_take_does_not_stop_the_next_start(learned, tmp_path, monkeypatch):
+def test_record_that_the_index_rejects_is_withdrawn(learned, tmp_path, monkeypatch):
     hasher, X, _, _ = learned
     found = writable(learned, tmp_path)
     found.upsert([1], hasher.transform(X[:1]), None)
@@ -113,12 +113,12 @@ def test_what_the_index_cannot_take_does_not_stop_the_next_start(learned, tmp_pa
         with pytest.raises(ZeroDivisionError):
             found.upsert([2], hasher.transform(X[:1]), None)
     found.upsert([3], hasher.transform(X[:1]), None)
-    found.journal.close()  # as a crash would leave it
+    found.journal.close()  # like a crash
     with closing(writable(learned, tmp_path)) as again:
         assert [id in again.index for id in (1, 2, 3)] == [True, False, True]
 
 
-def test_a_full_disk_is_a_503_and_nothing_is_lost(learned, tmp_path):
+def test_full_disk_gives_503_and_loses_nothing(learned, tmp_path):
     X = learned[1]
     found = writable(learned, tmp_path)
     client = TestClient(create_app(found))
@@ -132,27 +132,27 @@ def test_a_full_disk_is_a_503_and_nothing_is_lost(learned, tmp_path):
     assert client.post("/search", json={"id": 1}).status_code == 200
     found.journal._base.execute("PRAGMA max_page_count = 1000000")
     assert client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()}).status_code == 200
-    found.journal.close()  # as a crash would leave it
+    found.journal.close()  # like a crash
     with closing(writable(learned, tmp_path)) as again:
         assert len(again) == 602
 
 
-def test_of_an_item_written_twice_the_last_counts(learned, tmp_path):
+def test_last_write_of_an_item_wins(learned, tmp_path):
     hasher, X, _, _ = learned
     found = writable(learned, tmp_path)
     for ids, labels in (([1, 2], ["a", "b"]), ([2, 3], None), ([1], ["c"]), ([4, 5], [7, "x"])):
         found.upsert(ids, hasher.transform(X[: len(ids)]), labels)
-    found.journal.close()  # as a crash would leave it
+    found.journal.close()  # like a crash
     again = writable(learned, tmp_path)
     assert list(again.index.labels_of([1, 2, 3])) == ["c", None, None]
-    assert again.index.labels_of([4]).tolist() == [7]  # a number stays one
+    assert again.index.labels_of([4]).tolist() == [7]  # still a number
     assert again.index.labels_of([5]).tolist() == ["x"]
     np.testing.assert_array_equal(again.index.get([1, 2, 3]), hasher.transform(X[[0, 0, 1]]))
-    np.testing.assert_array_equal(again.index.ids, found.index.ids)  # so ties are in the same order
+    np.testing.assert_array_equal(again.index.ids, found.index.ids)  # ties have the same order
     again.close()
 
 
-def test_searches_and_writes_at_once(learned, tmp_path):
+def test_concurrent_searches_and_writes(learned, tmp_path):
     found = writable(learned, tmp_path)
     hasher, X, _, _ = learned
     code = hasher.transform(X[:1])
@@ -161,7 +161,7 @@ def test_searches_and_writes_at_once(learned, tmp_path):
     def look():
         for _ in range(60):
             try:
-                hits = found.search(code, k=20, radius=None, limit=100)
+                hits = found.search(code, SearchRange(k=20), 100)
                 assert len(hits.ids) == 20
                 assert hits.distances == sorted(hits.distances)
             except Exception as error:
@@ -182,14 +182,14 @@ def test_searches_and_writes_at_once(learned, tmp_path):
     found.close()
 
 
-def test_one_answer_is_of_one_moment(learned, tmp_path):
-    """The distance of a hit is that of the code beside it, and the label is the one written with that code."""
+def test_response_is_consistent_during_writes(learned, tmp_path):
+    """The distance and the label of a hit belong to its code, although items are replaced all the time."""
     hasher = learned[0]
     rng = np.random.default_rng(0)
     index = HammingIndex(32)
     index.add(rng.integers(0, 256, (300, 4), dtype=np.uint8), ids=np.arange(300), labels=["old"] * 300)
     found = Collection(hasher, index, journal=Journal(tmp_path / "j"), path=tmp_path / "ix.dish")
-    found.journal.append = lambda record: 1  # the race is in the index: no need to wait for the disk
+    found.journal.append = lambda record: 1  # fast: the race is in the index, not on disk
     written, problems, stop = {}, [], threading.Event()
 
     def write():
@@ -203,7 +203,7 @@ def test_one_answer_is_of_one_moment(learned, tmp_path):
         mine = np.random.default_rng(seed)
         while not stop.is_set():
             query = mine.integers(0, 256, (1, 4), dtype=np.uint8)
-            hits = found.search(query, k=50, radius=None, limit=50)
+            hits = found.search(query, SearchRange(k=50), 50)
             for id, d, label, code in zip(hits.ids, hits.distances, hits.labels, hits.codes, strict=True):
                 own = np.unpackbits(np.frombuffer(bytes.fromhex(code), np.uint8) ^ query[0]).sum()
                 if own != d or written.get((id, code), "old") != label:
@@ -222,3 +222,12 @@ def test_one_answer_is_of_one_moment(learned, tmp_path):
     assert stop.is_set()
     assert problems == []
     found.journal.close()
+
+
+def test_close_distance_covers_five_percent_of_pairs(learned):
+    info = make_client(learned).get("/info").json()
+    codes = np.unpackbits(learned[0].transform(learned[1]), axis=1).astype(int)
+    rows, others = np.random.default_rng(1).integers(0, len(codes), (2, 8000))
+    distances = np.abs(codes[rows] - codes[others]).sum(1)[rows != others]
+    assert 0.02 < (distances < info["close_distance"] + 0.5).mean() < 0.12
+    assert 0 <= info["close_distance"] < 10

@@ -1,4 +1,4 @@
-"""`dish serve --workers`: several processes, one address, one index that none of them changes."""
+"""`dish serve --workers`: several processes, one address, one read-only index."""
 
 import os
 import signal
@@ -8,30 +8,32 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dish.web import sockets, workers
-from dish.web.middleware import Limits
-from helpers.web import Server
+from dish.errors import InputError
+from dish.web import workers
+from dish.web.limits import Limits
+from dish.web.prometheus_metrics import METRICS_FOLDER
+from helpers.service import Server
 
 
-def lives(pid):
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def wait_until(true, seconds=40):
+def wait_until(condition, seconds=40):
     deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert true()
+    assert condition()
 
 
-client = httpx.Client(timeout=40, headers={"connection": "close"})  # a new connection each: the system spreads them
+client = httpx.Client(timeout=40, headers={"connection": "close"})  # new connections reach both workers
 
 
 def metric(url, name):
-    """Samples of a metric by their labels."""
+    """Values of a metric by labels."""
     lines = client.get(url + "/metrics").text.splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)}
 
@@ -42,7 +44,7 @@ def pids_of(server):
 
 
 @pytest.mark.slow
-def test_workers_answer_alike_count_together_are_replaced_and_stop(files, learned):
+def test_workers_agree_share_metrics_are_replaced_and_stop(files, learned):
     _, X, _, _ = learned
     with Server(files, "--workers", 2) as server:
         pids = pids_of(server)
@@ -54,7 +56,7 @@ def test_workers_answer_alike_count_together_are_replaced_and_stop(files, learne
             assert answer.status_code == 200
             answers.add(tuple(answer.json()["ids"]))
         assert len(answers) == 1
-        for _ in range(5):  # whoever is asked
+        for _ in range(5):  # whichever worker answers
             assert sum(metric(server.url, 'dish_requests_total{method="POST",route="/search"').values()) == asked
         refused = client.post(server.url + "/items", json={"ids": [1], "vectors": X[:1].tolist()})
         assert refused.status_code == 403
@@ -63,40 +65,42 @@ def test_workers_answer_alike_count_together_are_replaced_and_stop(files, learne
         dead = min(pids)
         os.kill(dead, signal.SIGKILL)
         wait_until(lambda: '"event": "a worker died"' in (files / "log").read_text())
-        wait_until(lambda: not lives(dead))
-        for i in range(10):  # also those that waited on its socket
+        wait_until(lambda: not is_alive(dead))
+        for i in range(10):  # the other worker, or the new one
             assert client.post(server.url + "/search", json={"id": 1000 + i}).status_code == 200
+        wait_until(lambda: len(pids_of(server)) == 2)
         now = pids_of(server)
-        assert len(now) == 2
         assert dead not in now
         assert sum(metric(server.url, 'dish_requests_total{method="POST",route="/search"').values()) == asked + 10
 
         assert server.stop() == 0
-        assert not any(lives(pid) for pid in now)
+        assert not any(is_alive(pid) for pid in now)
         with pytest.raises(httpx.ConnectError):
             client.get(server.url + "/health")
 
 
-@pytest.mark.slow
-def test_a_parent_that_is_killed_leaves_nobody_behind(files):
+@pytest.mark.long
+def test_killed_parent_leaves_no_worker(files):
     (files / "tmp").mkdir()
     with Server(files, "--workers", 2, env={"TMPDIR": str(files / "tmp")}) as server:
         pids = pids_of(server)
         assert len(pids) == 2
         server.process.kill()
-        wait_until(lambda: not any(lives(pid) for pid in pids))
+        wait_until(lambda: not any(is_alive(pid) for pid in pids))
     assert not list((files / "tmp").glob("dish-workers-*"))
 
 
 @pytest.mark.slow
-def test_what_a_worker_cannot_serve_is_one_clear_line(files, monkeypatch, capsys):
+def test_error_of_a_worker_reaches_the_parent(files, monkeypatch):
+    for variable in (METRICS_FOLDER, "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(variable, "1")  # restored afterwards: serve changes the environment
     (files / "ix.dish").write_bytes(b"this is no index")
-    served = workers.Served(files / "m.dish", files / "ix.dish")
-    with pytest.raises(ValueError, match=r"ix\.dish"):
+    served = workers.ServedFiles(files / "m.dish", files / "ix.dish")
+    with pytest.raises(InputError, match=r"ix\.dish"):
         workers.serve(served, Limits(), 2, host="127.0.0.1", port=0)
 
 
-def test_workers_do_not_take_items(files, capsys, monkeypatch):
+def test_rejects_workers_with_writable(files, capsys, monkeypatch):
     from dish.cli import main
 
     call = ["dish", "serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--workers", 2, "--writable"]
@@ -105,16 +109,3 @@ def test_workers_do_not_take_items(files, capsys, monkeypatch):
         main()
     assert end.value.code == 2
     assert "--workers 2 and --writable do not go together" in capsys.readouterr().err
-
-
-def test_an_address_in_use_is_not_shared_with_a_stranger():
-    first = sockets.listen("127.0.0.1", 0, workers=2)
-    try:
-        port = first[0].getsockname()[1]
-        assert {one.getsockname()[1] for one in first} == {port}
-        for n in (1, 2):
-            with pytest.raises(OSError, match="cannot listen"):
-                sockets.listen("127.0.0.1", port, workers=n)
-    finally:
-        for one in first:
-            one.close()

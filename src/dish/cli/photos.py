@@ -70,15 +70,15 @@ def photos(
         raise ModuleNotFoundError("dish photos needs its extras: pip install 'dish-hash[serve,efficientnet]'")
     from dish.photos.options import EPOCHS, PhotoOptions
     from dish.photos.state import default_home
-    from dish.web.photos import open_photos, open_quickly
+    from dish.web.photos import open_or_update, open_photos
 
     options = PhotoOptions(bits, labels, (epochs or EPOCHS) if train else None, again)
     if not page:
-        _report(open_quickly(folder, options, cache or default_home(folder), _say))
+        _report(open_or_update(folder, options, cache or default_home(folder), _say))
         return
     from dish.web import server
+    from dish.web.limits import Limits
     from dish.web.logs import start_log
-    from dish.web.middleware import Limits
 
     start_log(logging.WARNING)  # no line for every thumbnail
     found, library = open_photos(folder, options, cache, writable=writable, say=_say)

@@ -53,16 +53,16 @@ def serve(
             f"--workers {workers} and --writable do not go together: several workers share one index, which none of "
             "them may change; leave out one of the two"
         )
+    from dish.web.limits import Limits
     from dish.web.logs import start_log
-    from dish.web.middleware import Limits
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     start_log()
     if workers > 1:
-        from dish.web.workers import Served
+        from dish.web.workers import ServedFiles
         from dish.web.workers import serve as serve_together
 
-        served = Served(model, index, images, takes, title)
+        served = ServedFiles(model, index, images, takes, title)
         serve_together(served, limits, workers, host=host, port=port, allowed_hosts=allowed_host or ())
         return
     from dish.web import server
@@ -110,8 +110,8 @@ def demo(
 def _serve_demo(data: str, host: str, port: int) -> None:
     from dish.web import server
     from dish.web.demo import DEMOS
+    from dish.web.limits import Limits
     from dish.web.logs import start_log
-    from dish.web.middleware import Limits
 
     if data not in DEMOS:
         raise InputError(f"--data must be one of {', '.join(DEMOS)}; got {data!r}")

@@ -1,4 +1,4 @@
-"""The routes: search, encode, health, metrics, and the page; those of the items are in ``items``."""
+"""The app: routes for search, encoding, health, metrics and the page. ``item_routes`` has those of items."""
 
 import io
 from functools import partial
@@ -6,188 +6,188 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
-from fastapi import Body, FastAPI, Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.codes import n_bytes
-from dish.web import schemas
-from dish.web.batches import Batches, Stages, search_all
-from dish.web.batches import Query as SearchQuery
-from dish.web.collection import Codes, Collection, Extent, hexes
-from dish.web.errors import Refused
-from dish.web.item_routes import add_content, add_items, check_rows
-from dish.web.middleware import Direct, Guard, Limits
-from dish.web.prometheus_metrics import Meters
-from dish.web.routing import CORES, FORM, ONLY_JSON, JsonRoute, PictureRoute, Threads, json_answer, only
-from dish.web.schemas import DEFAULT_K, Bodies, Problem
+from dish.web import batches, schemas
+from dish.web.batches import BatchQueue, StageTimes, search_batch
+from dish.web.collection import Codes, Collection, SearchRange, to_hex
+from dish.web.item_routes import add_content_routes, add_item_routes, check_rows
+from dish.web.limits import Limits
+from dish.web.middleware import LimitsMiddleware
+from dish.web.prometheus_metrics import ServerMetrics
+from dish.web.routing import (
+    CORES,
+    FORM,
+    RequestRoute,
+    WorkerThreads,
+    content_type,
+    describe_body,
+    error_response,
+    json_response,
+    read_form,
+    read_json,
+    require_type,
+)
+from dish.web.schemas import DEFAULT_K, ErrorResponse, ImageForm, RequestModels
 
 STATIC = Path(__file__).parent / "static"
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-TYPES |= {".js": "text/javascript; charset=utf-8"}
-MAX_HITS = 1_000_000  # of one request for many
+MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+MEDIA_TYPES |= {".js": "text/javascript; charset=utf-8"}
 BINARY = "application/octet-stream"
+MAX_HITS = 1_000_000  # per request to /search/codes
+ERROR_CODES = (400, 401, 403, 408, 413, 415, 422, 503)
 
 
 def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
-    """The service over one collection."""
+    """Return the ASGI app that serves one collection."""
     limits = limits or Limits()
-    meters = Meters()
+    metrics = ServerMetrics()
     app = FastAPI(
         title="dish",
         version=__version__,
         description="Search by binary codes.",
-        docs_url=None,  # FastAPI's page loads its parts from elsewhere; /docs below does not
+        docs_url=None,  # FastAPI's own page loads scripts from another site
         redoc_url=None,
-        responses={code: {"model": Problem} for code in (400, 401, 403, 408, 413, 415, 422, 429, 503)},
+        responses={code: {"model": ErrorResponse} for code in ERROR_CODES},
     )
-    app.router.route_class = JsonRoute
-    direct: dict[str, Direct] = {}
-    app.add_middleware(Guard, limits=limits, meters=meters, direct=direct)
-    threads = Threads()
-    direct["/search"] = _add_search(app, collection, limits, threads)
-    _add_search_by_codes(app, collection, limits, threads)
-    add_items(app, collection, limits, threads)
-    add_content(app, collection, limits, threads)
-    _add_state(app, collection, meters)
+    app.router.route_class = RequestRoute
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics)
+    threads = WorkerThreads()
+    _add_search_routes(app, collection, limits, threads)
+    _add_code_search_route(app, collection, limits, threads)
+    add_item_routes(app, collection, limits, threads)
+    add_content_routes(app, collection, limits, threads)
+    _add_status_routes(app, collection, metrics)
     _add_error_handlers(app)
-    _add_page(app)
+    _add_page_routes(app)
     return app
 
 
-# --- searching and encoding ---
+# --- search and encoding ---
 
 
-def _add_search(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> Direct:
-    """The routes; also the shortest way to a search by JSON."""
-    models = Bodies.of(collection, limits)
-    searches: Batches[SearchQuery, bytes] = Batches(partial(search_all, collection, limits.max_k), CORES)
-    missing: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
+def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
+    models = RequestModels.for_collection(collection, limits)
+    searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits.max_k), CORES)
+    not_found: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 
-    @app.post("/search", response_model=schemas.SearchAnswer, responses=missing, dependencies=[ONLY_JSON])
-    async def search(body: Annotated[models.search, Body()]) -> Response:  # type: ignore[name-defined]
-        """Nearest items of a vector, an item or a code; of a picture, where a form is sent instead of JSON."""
-        return json_answer(await searches.ask(_query(body)))
+    async def encode_upload(content: bytes) -> tuple[Codes, StageTimes]:
+        times = StageTimes()
+        with times.stage("encode"):
+            code = await threads.run(collection.encode_picture, content, limits.max_pixels)
+        return code, times
 
-    @app.post("/search/image", response_model=schemas.SearchAnswer)
-    async def search_picture(form: Annotated[models.picture_search, FORM]) -> Response:  # type: ignore[name-defined]
-        """Nearest items of an uploaded picture."""
-        code, stages = await _encode_upload(collection, limits, threads, form)
-        return json_answer(await searches.ask(SearchQuery(_extent(form), code=code, encode_ms=stages.ms["encode"])))
+    def encoded(codes: Codes, times: StageTimes) -> Response:
+        return json_response({"codes": to_hex(codes), "n_bits": collection.n_bits, "time_ms": times.ms})
 
-    @app.post("/encode/image", response_model=schemas.EncodeAnswer)
-    async def encode_picture(form: Annotated[models.picture, FORM]) -> Response:  # type: ignore[name-defined]
-        """The code of an uploaded picture."""
-        return _encoded(collection, *await _encode_upload(collection, limits, threads, form))
+    @app.post(
+        "/search/image", response_model=schemas.SearchResponse, openapi_extra=describe_body(form=models.image_search)
+    )
+    async def search_image(request: Request) -> Response:
+        """Find the items nearest to an uploaded picture."""
+        form, content = await read_form(request, models.image_search)
+        code, times = await encode_upload(content)
+        query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
+        return json_response(await searches.submit(query))
 
-    @app.post("/encode", response_model=schemas.EncodeAnswer, dependencies=[ONLY_JSON])
-    async def encode(body: Annotated[models.encode, Body()]) -> Response:  # type: ignore[name-defined]
-        """Codes of vectors; of a picture, where a form is sent instead of JSON."""
+    @app.post(
+        "/search",
+        response_model=schemas.SearchResponse,
+        responses=not_found,
+        openapi_extra=describe_body(json=models.search, form=models.image_search),
+    )
+    async def search(request: Request) -> Response:
+        """Find the items nearest to a vector, an item or a code (JSON), or to an uploaded picture (form)."""
+        if content_type(request) == FORM:
+            return await search_image(request)
+        body = await read_json(request, models.search)
+        code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
+        query = batches.Query(_range_of(body), vector=body.vector, id=body.id, code=code)
+        return json_response(await searches.submit(query))
+
+    @app.post("/encode/image", response_model=schemas.EncodeResponse, openapi_extra=describe_body(form=ImageForm))
+    async def encode_image(request: Request) -> Response:
+        """Return the code of an uploaded picture."""
+        _, content = await read_form(request, ImageForm)
+        return encoded(*await encode_upload(content))
+
+    @app.post(
+        "/encode",
+        response_model=schemas.EncodeResponse,
+        openapi_extra=describe_body(json=models.encode, form=ImageForm),
+    )
+    async def encode(request: Request) -> Response:
+        """Return the codes of vectors (JSON) or of an uploaded picture (form)."""
+        if content_type(request) == FORM:
+            return await encode_image(request)
+        body = await read_json(request, models.encode)
         check_rows(len(body.vectors), limits)
-        stages = Stages()
-        with stages.stage("encode"):
+        times = StageTimes()
+        with times.stage("encode"):
             codes = await threads.run(collection.encode, body.vectors)
-        return _encoded(collection, codes, stages)
-
-    for path, handler in (("/search", search_picture), ("/encode", encode_picture)):
-        route = PictureRoute(path, handler, methods=["POST"], include_in_schema=False)
-        app.router.routes.insert(0, route)  # before the one that takes JSON
-
-    async def search_directly(kind: bytes, content: bytes) -> bytes | None:
-        if kind != b"application/json":
-            return None
-        try:
-            body = models.search.model_validate(orjson.loads(content))
-        except ValueError:
-            return None  # the long way says what is wrong
-        return await searches.ask(_query(body))
-
-    return search_directly
+        return encoded(codes, times)
 
 
-def _query(body: Any) -> SearchQuery:
-    code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
-    return SearchQuery(_extent(body), vector=body.vector, id=body.id, code=code)
+def _range_of(body: schemas.SearchRequest | schemas.ImageSearchForm) -> SearchRange:
+    return SearchRange(DEFAULT_K if body.k is None and body.radius is None else body.k, body.radius)
 
 
-def _extent(body: Any) -> Extent:
-    return Extent(DEFAULT_K if body.k is None and body.radius is None else body.k, body.radius)
-
-
-async def _encode_upload(
-    collection: Collection, limits: Limits, threads: Threads, form: schemas.PictureForm
-) -> tuple[Codes, Stages]:
-    stages = Stages()
-    content = await form.image.read()
-    with stages.stage("encode"):
-        code = await threads.run(collection.encode_picture, content, limits.max_pixels)
-    return code, stages
-
-
-def _encoded(collection: Collection, codes: Codes, stages: Stages) -> Response:
-    return json_answer({"codes": hexes(codes), "n_bits": collection.n_bits, "time_ms": stages.ms})
-
-
-def _add_search_by_codes(app: FastAPI, collection: Collection, limits: Limits, threads: Threads) -> None:
-    """Many queries at once, without JSON: packed codes in, arrays out."""
-    k_type = Bodies.of(collection, limits).k
-    raw = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
+def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
+    """Add the route for many queries at once: packed codes in, NumPy arrays out."""
+    k_type = RequestModels.for_collection(collection, limits).k
+    binary = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
     width = n_bytes(collection.n_bits)
 
     def search(codes: bytes, k: int) -> bytes:
-        now = collection.index.snapshot()
         queries = np.frombuffer(codes, np.uint8).reshape(-1, width)
         try:
-            D, ids = now.search(queries, k=k)
+            D, ids = collection.index.snapshot().search(queries, k=k)
         except ValueError as error:
-            raise Refused(422, str(error)) from None
+            raise HTTPException(422, str(error)) from None
         file = io.BytesIO()
         np.savez(file, distances=D, ids=ids.astype(str) if ids.dtype == object else ids)
         return file.getvalue()
 
-    @app.post(
-        "/search/codes",
-        responses={200: raw},
-        openapi_extra={"requestBody": raw},
-        dependencies=[only(BINARY)],
-    )
+    @app.post("/search/codes", responses={200: binary}, openapi_extra={"requestBody": binary})
     async def search_codes(
         request: Request,
         k: Annotated[k_type, Query()] = DEFAULT_K,  # type: ignore[valid-type]
     ) -> Response:
-        """The k nearest of many packed codes, one after another in the body; an .npz of distances and ids (n, k)."""
+        """Find the k nearest items of many packed codes. The response is an .npz file of distances and ids (n, k)."""
+        require_type(request, BINARY)
         body = await request.body()
+        n = len(body) // width
         if not body or len(body) % width:
-            raise Refused(
-                422, f"the body must hold codes of {width} bytes one after another, got {len(body):,} bytes"
-            )
-        check_rows(len(body) // width, limits)
-        if len(body) // width * k > MAX_HITS:
-            raise Refused(413, f"at most {MAX_HITS:,} hits are given at a time: send fewer codes or a smaller k")
+            raise HTTPException(422, f"the body must consist of codes of {width} bytes, got {len(body):,} bytes")
+        check_rows(n, limits)
+        if n * k > MAX_HITS:
+            raise HTTPException(413, f"at most {MAX_HITS:,} hits per request: send fewer codes or a smaller k")
         return Response(await threads.run(search, body, k), media_type=BINARY)
 
 
-# --- how it is ---
+# --- health and metrics ---
 
 
-def _add_state(app: FastAPI, collection: Collection, meters: Meters) -> None:
-    meters.watch("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
+def _add_status_routes(app: FastAPI, collection: Collection, metrics: ServerMetrics) -> None:
+    metrics.add_gauge("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
     journal = collection.journal
     if journal is not None:
-        meters.watch("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))
+        metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Whether the server answers."""
+        """Return whether the server answers."""
         return {"status": "ok", "size": len(collection)}
 
     @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """Counters in Prometheus' text format."""
-        return Response(meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def prometheus() -> Response:
+        """Return counters in the Prometheus text format."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 # --- errors and the page ---
@@ -195,35 +195,36 @@ def _add_state(app: FastAPI, collection: Collection, meters: Meters) -> None:
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
-    async def refuse(_: Request, error: HTTPException) -> Response:
-        answer = json_answer({"error": str(error.detail)})
-        answer.status_code = error.status_code
-        answer.headers.update(error.headers or {})
-        return answer
+    async def http_error(_: Request, error: HTTPException) -> Response:
+        return error_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        raise Refused(422, schemas.explain(error.errors()))
+    async def invalid_parameters(_: Request, error: RequestValidationError) -> Response:
+        return error_response(HTTPException(422, schemas.describe_errors(error.errors())))
 
 
-def _add_page(app: FastAPI) -> None:
-    """The page's files, read once: no path from a client is opened."""
-    files = {file.name: (file.read_bytes(), TYPES[file.suffix]) for file in STATIC.iterdir() if file.suffix in TYPES}
+def _add_page_routes(app: FastAPI) -> None:
+    """Add the page. Its files are read once, so that no path from a client is ever opened."""
+    files = {
+        file.name: (file.read_bytes(), MEDIA_TYPES[file.suffix])
+        for file in STATIC.iterdir()
+        if file.suffix in MEDIA_TYPES
+    }
 
-    def serve(name: str) -> Response:
+    def send(name: str) -> Response:
         if name not in files:
-            raise Refused(404, "no such file")
-        content, kind = files[name]
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+            raise HTTPException(404, "no such file")
+        content, media_type = files[name]
+        return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        return serve("index.html")
+        return send("index.html")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return serve("docs.html")
+        return send("docs.html")
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:
-        return serve(name)
+        return send(name)

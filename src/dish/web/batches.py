@@ -1,7 +1,6 @@
-"""Queries that wait together are answered together: one call of the hasher and one of the index for all of them.
+"""Batches of queries: queries that arrive while another search runs share one call of the hasher and the index.
 
-Nobody waits for company: a query that finds the worker free goes at once, alone. Under load the queries that came
-while the worker was busy are its next batch.
+A query never waits for others to join it: when no search is running, it starts at once, alone.
 """
 
 from __future__ import annotations
@@ -17,13 +16,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
+from starlette.exceptions import HTTPException
 
+from dish.codes import n_bytes
+from dish.index.snapshot import Snapshot
 from dish.progress import Stopwatch
-from dish.web.collection import Codes, Collection, Extent, Id, hexes
-from dish.web.errors import Refused
+from dish.web.collection import Codes, Collection, Id, SearchRange, to_hex
 
-MOST = 256  # queries of a batch
-PATIENCE = 0.1  # seconds that queries wait for a batch under way before another worker takes them
+MAX_BATCH = 256  # queries
+EXTRA_WORKER_DELAY = 0.1  # seconds that queries wait for a running batch before another worker starts on them
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,59 +32,59 @@ Result = TypeVar("Result")
 
 @dataclass
 class _Queue(Generic[Item, Result]):
-    """What waits in one event loop, and who works on it."""
+    """The waiting items of one event loop and the workers that process them."""
 
     waiting: list[tuple[Item, asyncio.Future[Result]]] = field(default_factory=list)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of the workers: a task that nobody holds may vanish
-    working: int = 0
-    began: float = 0.0  # when the newest batch did
-    help: asyncio.TimerHandle | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # the event loop keeps only weak references to tasks
+    n_workers: int = 0
+    batch_started: float = 0.0  # start of the newest batch
+    timer: asyncio.TimerHandle | None = None  # starts an extra worker
 
 
-class Batches(Generic[Item, Result]):
-    """Hands what waits to ``run``, in threads, a batch at a time.
+class BatchQueue(Generic[Item, Result]):
+    """Collects items and passes them to ``process`` in batches, in threads.
 
-    One worker as a rule, so that batches are large; more of them while a batch takes long.
+    Usually one worker runs, so that batches are large. Another one starts when a batch takes long.
     """
 
-    def __init__(self, run: Callable[[list[Item]], Sequence[Result | Exception]], workers: int) -> None:
-        self.run, self.workers = run, workers
-        self.threads = ThreadPoolExecutor(workers, "dish-search")
+    def __init__(self, process: Callable[[list[Item]], Sequence[Result | Exception]], max_workers: int) -> None:
+        self.process, self.max_workers = process, max_workers
+        self.threads = ThreadPoolExecutor(max_workers, "dish-search")
         self.queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue[Item, Result]] = WeakKeyDictionary()
 
-    async def ask(self, item: Item) -> Result:
-        """The result of one item."""
+    async def submit(self, item: Item) -> Result:
+        """Return the result for one item."""
         loop = asyncio.get_running_loop()
         queue = self.queues.setdefault(loop, _Queue())
         future: asyncio.Future[Result] = loop.create_future()
         queue.waiting.append((item, future))
-        if not queue.working:
-            self._start(queue)
-        elif queue.help is None and queue.working < self.workers:
-            queue.help = loop.call_later(PATIENCE, self._help, queue)
+        if not queue.n_workers:
+            self._start_worker(queue)
+        elif queue.timer is None and queue.n_workers < self.max_workers:
+            queue.timer = loop.call_later(EXTRA_WORKER_DELAY, self._start_extra_worker, queue)
         return await future
 
-    def _start(self, queue: _Queue[Item, Result]) -> None:
-        worker = asyncio.get_running_loop().create_task(self._work(queue, alone=not queue.working))
-        queue.working += 1
-        queue.tasks.add(worker)
-        worker.add_done_callback(queue.tasks.discard)
+    def _start_worker(self, queue: _Queue[Item, Result]) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(queue, is_extra=queue.n_workers > 0))
+        queue.n_workers += 1
+        queue.tasks.add(task)
+        task.add_done_callback(queue.tasks.discard)
 
-    def _help(self, queue: _Queue[Item, Result]) -> None:
-        """A batch that takes long must not hold up the next: another worker takes what waits."""
-        queue.help = None
-        if queue.waiting and time.monotonic() - queue.began > PATIENCE / 2:
-            self._start(queue)
+    def _start_extra_worker(self, queue: _Queue[Item, Result]) -> None:
+        queue.timer = None
+        if queue.waiting and time.monotonic() - queue.batch_started > EXTRA_WORKER_DELAY / 2:
+            self._start_worker(queue)
 
-    async def _work(self, queue: _Queue[Item, Result], alone: bool) -> None:
+    async def _work(self, queue: _Queue[Item, Result], is_extra: bool) -> None:
+        """Process batches until none is waiting. An extra worker processes one batch."""
         loop = asyncio.get_running_loop()
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
         try:
-            while queue.waiting and (alone or not batch):  # who helps takes one batch
-                queue.began = time.monotonic()
-                batch, queue.waiting = queue.waiting[:MOST], queue.waiting[MOST:]
+            while queue.waiting and not (is_extra and batch):
+                queue.batch_started = time.monotonic()
+                batch, queue.waiting = queue.waiting[:MAX_BATCH], queue.waiting[MAX_BATCH:]
                 items = [item for item, _ in batch]
-                results = await loop.run_in_executor(self.threads, self._run_all, items)
+                results = await loop.run_in_executor(self.threads, self._process_all, items)
                 for (_, future), result in zip(batch, results, strict=True):
                     if future.cancelled():
                         continue
@@ -92,35 +93,35 @@ class Batches(Generic[Item, Result]):
                     else:
                         future.set_result(result)
         finally:
-            for _, future in batch:  # all have their result, unless the server is being stopped
+            for _, future in batch:  # no effect on futures that have their result: only a stopping server cancels
                 future.cancel()
-            queue.working -= 1
-            if queue.waiting and not queue.working:
-                self._start(queue)
+            queue.n_workers -= 1
+            if queue.waiting and not queue.n_workers:
+                self._start_worker(queue)
 
-    def _run_all(self, items: list[Item]) -> Sequence[Result | Exception]:
-        """One call for all; where it fails, one call each, so that a query fails for its own reasons only."""
+    def _process_all(self, items: list[Item]) -> Sequence[Result | Exception]:
+        """Process a batch. If it fails, process its items one by one, so that only the faulty ones fail."""
         try:
-            return self.run(items)
+            return self.process(items)
         except Exception as error:
             if len(items) == 1:
                 return [error]
-            return [self._run_all([item])[0] for item in items]
+            return [self._process_all([item])[0] for item in items]
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a search starts from (one of ``vector``, ``id`` and ``code``) and how far it goes."""
+    """One search: its start (exactly one of ``vector``, ``id`` and ``code``) and its range."""
 
-    extent: Extent
+    range: SearchRange
     vector: list[float] | None = None
     id: Id | None = None
     code: Codes | None = None
-    encode_ms: float = 0.0  # spent on ``code`` already
+    encode_ms: float = 0.0  # already spent on ``code``
 
 
-class Stages(Stopwatch):
-    """Milliseconds of the stages of an answer."""
+class StageTimes(Stopwatch):
+    """Milliseconds spent in each stage of a response."""
 
     def __init__(self) -> None:
         self.timings_ = {}
@@ -128,38 +129,40 @@ class Stages(Stopwatch):
 
     @property
     def ms(self) -> dict[str, float]:
-        """By stage."""
+        """Milliseconds by stage."""
         return {name: round(1000 * seconds, 3) for name, seconds in self.timings_.items()}
 
 
-def search_all(collection: Collection, limit: int, queries: list[Query]) -> list[bytes | Exception]:
-    """The answers to queries, as JSON; a refusal instead where a query cannot be answered."""
-    now, stages = collection.index.snapshot(), Stages()
-    with stages.stage("encode"):
-        codes, refusals = _codes_of(collection, queries, now)
-    with stages.stage("search"):
-        hits = collection.search_many(codes, [query.extent for query in queries], limit, now)
-    own, ms = hexes(codes), stages.ms
-    answers: list[bytes | Exception] = []
+def search_batch(collection: Collection, max_hits: int, queries: list[Query]) -> list[bytes | Exception]:
+    """Return the response of each query as JSON, or the error of a query that cannot be answered."""
+    snapshot, times = collection.index.snapshot(), StageTimes()
+    with times.stage("encode"):
+        codes, errors = _encode_queries(collection, queries, snapshot)
+    with times.stage("search"):
+        hits = collection.search_many(codes, [query.range for query in queries], max_hits, snapshot)
+    query_codes, ms = to_hex(codes), times.ms
+    responses: list[bytes | Exception] = []
     for i, query in enumerate(queries):
-        spent = ms if not query.encode_ms else ms | {"encode": query.encode_ms}
-        about = {"code": own[i], "n_bits": collection.n_bits, "time_ms": spent}
-        answers.append(refusals.get(i) or to_json({**vars(hits[i]), **about}))
-    return answers
+        time_ms = ms if not query.encode_ms else ms | {"encode": query.encode_ms}
+        about = {"code": query_codes[i], "n_bits": collection.n_bits, "time_ms": time_ms}
+        responses.append(errors.get(i) or to_json({**vars(hits[i]), **about}))
+    return responses
 
 
 def to_json(content: Any) -> bytes:
-    """JSON, fast; ids may hold characters that only an escape can show."""
+    """Return JSON. The slow fallback escapes ids with characters that UTF-8 cannot hold (lone surrogates)."""
     try:
         return orjson.dumps(content)
     except TypeError:
         return json.dumps(content).encode()
 
 
-def _codes_of(collection: Collection, queries: list[Query], at: Any) -> tuple[Codes, dict[int, Exception]]:
-    """Codes (n, bytes) of queries, zeros for those that are refused, and the refusals."""
-    codes = np.zeros((len(queries), -(-collection.n_bits // 8)), np.uint8)
-    refusals: dict[int, Exception] = {}
+def _encode_queries(
+    collection: Collection, queries: list[Query], snapshot: Snapshot
+) -> tuple[Codes, dict[int, Exception]]:
+    """Return the codes (n, bytes) of queries, and by position the errors of those whose id is unknown."""
+    codes = np.zeros((len(queries), n_bytes(collection.n_bits)), np.uint8)
+    errors: dict[int, Exception] = {}
     vectors = [i for i, query in enumerate(queries) if query.vector is not None]
     if vectors:
         codes[vectors] = collection.encode([queries[i].vector or [] for i in vectors])
@@ -168,7 +171,7 @@ def _codes_of(collection: Collection, queries: list[Query], at: Any) -> tuple[Co
             codes[i] = query.code[0]
         elif query.id is not None:
             try:
-                codes[i] = collection.code_of(query.id, at)[0]
-            except Refused as refusal:
-                refusals[i] = refusal
-    return codes, refusals
+                codes[i] = collection.code_of(query.id, snapshot)[0]
+            except HTTPException as error:
+                errors[i] = error
+    return codes, errors

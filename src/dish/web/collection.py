@@ -1,4 +1,4 @@
-"""A hasher, an index of its codes, and what belongs to them: pictures, samples, durable writes."""
+"""What one server serves: a hasher, an index of its codes, pictures, samples, and durable writes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
 
 from dish.codes import hamming, n_bytes
-from dish.errors import InputError
+from dish.errors import InputError, JournalError
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
-from dish.web.errors import Refused
-from dish.web.journal import Journal, JournalError, sync_folder
-from dish.web.pictures import KINDS, PREPARE, FolderPictures, Pictures, decode
+from dish.web.journal import Journal, sync_folder
+from dish.web.pictures import MEDIA_TYPES, PREPARATIONS, FolderPictures, Pictures, decode
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
@@ -33,14 +33,14 @@ Codes = NDArray[np.uint8]
 
 log = logging.getLogger("dish.web")
 
-TOGETHER = 16  # searches within a small radius that go into one call of the index
-SAMPLE, CLOSE = 200, 0.05  # items whose distances tell what is close, and the share of pairs that is
-JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index itself is written again
+RADIUS_BATCH = 16  # radius searches per call of the index, if the radius is small
+CLOSE_SAMPLE, CLOSE_SHARE = 200, 0.05  # items whose pairwise distances are measured; share of pairs that are "close"
+JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index file is written again
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Something to click on: a row of the index (``id``), or a picture that is not in it (``picture``)."""
+    """An example to search with: an item of the index (``id``), or a picture that is not in it (``picture``)."""
 
     label: Label | None
     id: Id | None = None
@@ -48,8 +48,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How far a search goes: the ``k`` nearest, or all within a ``radius``."""
+class SearchRange:
+    """The ``k`` nearest items, or all within a ``radius``."""
 
     k: int | None = None
     radius: int | None = None
@@ -57,7 +57,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Hits:
-    """The answer to one query, nearest first; ``found`` counts also those beyond the limit."""
+    """The result of one search, nearest first. ``found`` includes the hits beyond the limit."""
 
     ids: list[Id]
     distances: list[int]
@@ -67,7 +67,7 @@ class Hits:
 
 
 class Collection:
-    """Everything one server serves. Its methods may be called from many threads."""
+    """A hasher, its index and their pictures. The methods are thread-safe."""
 
     def __init__(
         self,
@@ -85,23 +85,23 @@ class Collection:
         self.kind = getattr(hasher, "kind", type(hasher).__name__)
         self.takes_images = bool(getattr(hasher, "takes_images", False))
         takes = takes or ("image" if self.takes_images else "vector")
-        if takes not in PREPARE:
-            raise InputError(f"--input must be one of {', '.join(PREPARE)}; got {takes!r}")
+        if takes not in PREPARATIONS:
+            raise InputError(f"--input must be one of {', '.join(PREPARATIONS)}; got {takes!r}")
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
             raise InputError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
         if index.n_bits != hasher.n_bits:
-            raise InputError(f"the model makes codes of {hasher.n_bits} bits, the index holds {index.n_bits}")
+            raise InputError(f"the model's codes have {hasher.n_bits} bits, those of the index {index.n_bits}")
         index.check_model(getattr(hasher, "fingerprint_", None))
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.journal, self.path = journal, None if path is None else Path(path)
-        self.to_write = "start it with --writable"  # what would make it take items
-        self._kind_of_ids: str | None = None
-        self._close: float | None = None
-        self._writing = threading.Lock()  # the journal and the index in step; searches wait for nobody
+        self.read_only_reason = "start it with --writable"
+        self._id_type: str | None = None
+        self._close_distance: float | None = None
+        self._write_lock = threading.Lock()  # keeps the journal and the index in step; searches do not need it
         self._compacting: threading.Thread | None = None
         if journal is not None:
             self._apply(journal.records)
@@ -110,114 +110,116 @@ class Collection:
     def __len__(self) -> int:
         return len(self.index)
 
-    def kind_of_ids(self) -> str:
-        """What the ids of the index are; an empty one takes either."""
-        if self._kind_of_ids is None and len(self.index):
-            self._kind_of_ids = "string" if isinstance(self.index.snapshot().ids[0], str) else "integer"
-        return self._kind_of_ids or "integer"
+    def id_type(self) -> str:
+        """Return "integer" or "string", the type of the ids. An empty index accepts both."""
+        if self._id_type is None and len(self.index):
+            self._id_type = "string" if isinstance(self.index.snapshot().ids[0], str) else "integer"
+        return self._id_type or "integer"
 
-    def as_id(self, text: str) -> Id:
-        """An id as it stands in an address."""
-        whole = self.kind_of_ids() == "integer" and re.fullmatch(r"-?\d{1,18}", text)
-        return int(text) if whole else text
+    def parse_id(self, text: str) -> Id:
+        """Convert an id from a URL to the type of the ids in the index."""
+        is_number = self.id_type() == "integer" and re.fullmatch(r"-?\d{1,18}", text)
+        return int(text) if is_number else text
 
     def ids_like(self, text: str, n: int) -> list[Id]:
-        """At most n ids that contain a text, in whatever case; those that begin with it first."""
+        """Return at most n ids that contain a text, ignoring case. Those that start with it come first."""
         wanted = text.casefold()
         found = list(islice((id for id in self.index.snapshot().ids if wanted in str(id).casefold()), 8 * n))
         nearest = sorted(found, key=lambda id: not str(id).casefold().startswith(wanted))[:n]
         return np.array(nearest).tolist()
 
     def close_distance(self) -> float:
-        """What "close" means here: nearer than all but a twentieth of the pairs of items, told from a sample."""
-        if self._close is None:
-            now = self.index.snapshot()
-            if len(now) < 2:
+        """Return the distance below which the page calls a hit "close": 5 % of all pairs, estimated on a sample."""
+        if self._close_distance is None:
+            snapshot = self.index.snapshot()
+            if len(snapshot) < 2:
                 return self.n_bits / 4
-            sample = now.get(now.sample_ids(min(SAMPLE, len(now)), np.random.default_rng(0)))
+            ids = snapshot.sample_ids(min(CLOSE_SAMPLE, len(snapshot)), np.random.default_rng(0))
+            sample = snapshot.get(ids)
             pairs = hamming(sample, sample)[np.triu_indices(len(sample), 1)]
-            self._close = float(np.quantile(pairs, CLOSE))
-        return self._close
+            self._close_distance = float(np.quantile(pairs, CLOSE_SHARE))
+        return self._close_distance
 
     def find_duplicates(self) -> list[list[Any]]:
-        """Groups of copies, without what was removed since."""
-        now = self.index.snapshot()
+        """Return groups of copies, without items that have been removed."""
+        snapshot = self.index.snapshot()
         try:
-            groups = [[id for id in group if id in now] for group in (self.duplicates or list)()]
+            groups = [[id for id in group if id in snapshot] for group in (self.duplicates or list)()]
         except ValueError as error:
-            raise Refused(422, str(error)) from None
+            raise HTTPException(422, str(error)) from None
         return [group for group in groups if len(group) > 1]
 
-    # --- rows → codes ---
+    # --- encoding ---
 
     def encode(self, vectors: Sequence[Sequence[float]]) -> Codes:
-        """Codes of vectors (n, d)."""
+        """Return the codes of vectors (n, d)."""
         return self.hasher.transform(np.array(vectors, np.float32))
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
-        """The code (1, bytes) of an uploaded picture: the one that ``dish encode`` gives the file."""
-        prepare = PREPARE[self.takes]
-        if prepare is None:
-            raise Refused(415, "this model takes vectors, not pictures: send JSON")
-        side = getattr(self.hasher, "image_side", None) if self.takes_images else prepare.side
-        return self.hasher.transform(prepare.row(decode(data, max_pixels, side)))
+        """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
+        preparation = PREPARATIONS[self.takes]
+        if preparation is None:
+            raise HTTPException(415, "this model takes vectors, not pictures: send JSON")
+        side = getattr(self.hasher, "image_side", None) if self.takes_images else preparation.side
+        return self.hasher.transform(preparation.to_row(decode(data, max_pixels, side)))
 
-    def code_of(self, id: Id, at: Snapshot | None = None) -> Codes:
-        """The code (1, bytes) of a row of the index."""
+    def code_of(self, id: Id, snapshot: Snapshot | None = None) -> Codes:
+        """Return the code (1, bytes) of an item."""
         try:
-            return (at or self.index.snapshot()).get([id])
+            return (snapshot or self.index.snapshot()).get([id])
         except (KeyError, ValueError, TypeError):
-            raise Refused(404, f"the index has no item {id!r}") from None
+            raise HTTPException(404, f"the index has no item {id!r}") from None
 
     # --- search ---
 
-    def search(self, code: Codes, *, k: int | None, radius: int | None, limit: int) -> Hits:
-        """The k nearest, or all within a radius (the first ``limit`` of them)."""
-        return self.search_many(code, [Extent(k, radius)], limit, self.index.snapshot())[0]
+    def search(self, code: Codes, search_range: SearchRange, max_hits: int) -> Hits:
+        """Return the hits of one query, at most ``max_hits``."""
+        return self.search_many(code, [search_range], max_hits, self.index.snapshot())[0]
 
-    def search_many(self, codes: Codes, extents: Sequence[Extent], limit: int, at: Snapshot) -> list[Hits]:
-        """The hits of several queries; ids, distances, labels and codes are those of one snapshot."""
-        found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, hits there are
-        same: dict[Extent, list[int]] = defaultdict(list)
-        for i, extent in enumerate(extents):
-            same[extent].append(i)
-        for extent, queries in same.items():
-            found |= _find(at, codes, queries, extent, limit) if len(at) else {}
-        listed = [found[i][1] for i in sorted(found)]
-        if not sum(map(len, listed)):
-            return [Hits([], [], [], [], 0) for _ in extents]
-        ids = np.concatenate(listed)
-        labels, hits_codes = at.labels_of(ids).tolist(), hexes(at.get(ids))
-        answers, start = [], 0
-        for i in range(len(extents)):
-            D, own, n = found[i]
-            end = start + len(own)
-            answers.append(Hits(own.tolist(), D.tolist(), labels[start:end], hits_codes[start:end], n))
+    def search_many(
+        self, codes: Codes, ranges: Sequence[SearchRange], max_hits: int, snapshot: Snapshot
+    ) -> list[Hits]:
+        """Return the hits of several queries. Ids, distances, labels and codes come from the same snapshot."""
+        found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
+        by_range: dict[SearchRange, list[int]] = defaultdict(list)
+        for i, one in enumerate(ranges):
+            by_range[one].append(i)
+        for one, queries in by_range.items():
+            found |= _find(snapshot, codes, queries, one, max_hits) if len(snapshot) else {}
+        if not any(len(ids) for _, ids, _ in found.values()):
+            return [Hits([], [], [], [], 0) for _ in ranges]
+        all_ids = np.concatenate([found[i][1] for i in sorted(found)])  # one lookup for all queries
+        labels, hit_codes = snapshot.labels_of(all_ids).tolist(), to_hex(snapshot.get(all_ids))
+        results, start = [], 0
+        for i in sorted(found):
+            D, ids, n = found[i]
+            end = start + len(ids)
+            results.append(Hits(ids.tolist(), D.tolist(), labels[start:end], hit_codes[start:end], n))
             start = end
-        return answers
+        return results
 
-    def draw(self, n: int) -> list[Sample]:
-        """Things to click on: the collection's own samples, else rows of the index."""
+    def random_samples(self, n: int) -> list[Sample]:
+        """Return random examples to search with: the collection's own samples if it has any, else items."""
         rng = np.random.default_rng()
         if self.samples:
             chosen = rng.permutation(len(self.samples))[:n]
             return [self.samples[i] for i in chosen]
-        now = self.index.snapshot()
-        if len(now) == 0:
+        snapshot = self.index.snapshot()
+        if len(snapshot) == 0:
             return []
-        ids = now.sample_ids(n, rng)
-        labels = now.labels_of(ids).tolist()
+        ids = snapshot.sample_ids(n, rng)
+        labels = snapshot.labels_of(ids).tolist()
         return [Sample(label, id=id) for id, label in zip(ids.tolist(), labels, strict=True)]
 
     # --- writes ---
 
     def check_writable(self) -> None:
-        """Refuse where nothing may be written."""
+        """Reject the request if the server is read-only."""
         if self.journal is None:
-            raise Refused(403, f"this server does not take items: {self.to_write}")
+            raise HTTPException(403, f"this server is read-only: {self.read_only_reason}")
 
     def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
-        """Add items, or replace those whose ids are known. On return they are on the disk. The new size."""
+        """Add or replace items and return the new size. They are on disk when this returns."""
         record = {
             "ids": list(ids),
             "codes": codes.tobytes().hex(),
@@ -226,29 +228,30 @@ class Collection:
         return self._write(record)
 
     def remove(self, id: Id) -> int:
-        """Remove an item. On return that is on the disk. The new size."""
+        """Remove an item and return the new size. The removal is on disk when this returns."""
         if id not in self.index:
-            raise Refused(404, f"the index has no item {id!r}")
+            raise HTTPException(404, f"the index has no item {id!r}")
         return self._write({"ids": [id], "codes": "", "labels": None, "removed": True})
 
     def add_picture(self, data: bytes, id: str | None, file_name: str, label: str | None, max_pixels: int) -> Id:
-        """Add a picture under an id, by default the name of its file; in a folder of pictures its file is kept.
+        """Add a picture and return its id.
 
-        There the id is the path of the new file, which gets a number if the name is taken.
+        If the collection has a folder of pictures, the file is stored there and its path becomes the id. A number
+        is appended to a name that is taken.
         """
         code = self.encode_picture(data, max_pixels)
-        if not isinstance(self.pictures, FolderPictures) or self.kind_of_ids() == "integer":
+        if not isinstance(self.pictures, FolderPictures) or self.id_type() == "integer":
             if id is None:
-                raise Refused(422, "give the picture an id")
-            given = self.as_id(id)
-            if given in self.index:
-                raise Refused(409, f"there is an item {given!r} already: remove it first")
-            self.upsert([given], code, [label])
-            return given
+                raise HTTPException(422, "give the picture an id")
+            new_id = self.parse_id(id)
+            if new_id in self.index:
+                raise HTTPException(409, f"item {new_id!r} exists already: remove it first")
+            self.upsert([new_id], code, [label])
+            return new_id
         key = self.pictures.add(id or file_name or "photo", data, label)
-        there = self.index.snapshot()
-        bare = len(there) > 0 and Path(str(there.ids[0])).suffix.lower() not in KINDS  # ids without endings
-        name = str(Path(key).with_suffix("").as_posix()) if bare else key
+        snapshot = self.index.snapshot()
+        without_suffix = len(snapshot) > 0 and Path(str(snapshot.ids[0])).suffix.lower() not in MEDIA_TYPES
+        name = str(Path(key).with_suffix("").as_posix()) if without_suffix else key
         try:
             self.upsert([name], code, [label])
         except BaseException:
@@ -257,69 +260,70 @@ class Collection:
         return name
 
     def _write(self, record: dict[str, Any]) -> int:
-        """Into the journal, then into the index."""
+        """Write a record to the journal, then to the index."""
         self.check_writable()
         assert self.journal is not None
-        with self._writing:
+        with self._write_lock:
             self._check_ids(record["ids"])
             try:
                 n = self.journal.append(record)
             except (OSError, JournalError) as error:
                 log.exception("items could not be written")
-                raise Refused(503, "the items could not be written to the disk; none was saved") from error
+                raise HTTPException(503, "the items could not be written to disk; none was saved") from error
             try:
                 self._apply([record])
             except BaseException:
-                self.journal.withdraw(n)  # what cannot be carried out must not stop the next start
+                self.journal.withdraw(n)  # a record that the index rejects must not stop the next start
                 raise
             size = len(self.index)
             if self.journal.size > JOURNAL_LIMIT and not (self._compacting and self._compacting.is_alive()):
-                self._compacting = threading.Thread(target=self._compact_quietly, name="compact")
+                self._compacting = threading.Thread(target=self._compact_in_background, name="compact")
                 self._compacting.start()
         return size
 
     def close(self) -> None:
-        """Write what the journal holds into the index file."""
+        """Write the records of the journal to the index file."""
         if self.journal is not None:
             if self._compacting is not None:
                 self._compacting.join()
-            with self._writing:
+            with self._write_lock:
                 try:
                     if self.journal.size:
                         self._compact(self.journal.last)
                 finally:
                     self.journal.close()
 
-    def _compact_quietly(self) -> None:
-        """Beside searches and writes: records that come meanwhile stay in the journal."""
+    def _compact_in_background(self) -> None:
+        """Write the index file while searches and writes go on. Records that arrive meanwhile stay in the journal."""
         assert self.journal is not None
         try:
-            with self._writing:
+            with self._write_lock:
                 last = self.journal.last
             self._compact(last)
-        except Exception:  # the items are safe in the journal; the next write tries again
+        except Exception:  # the items are safe in the journal, and the next write tries again
             log.exception("the index could not be written")
 
     def _compact(self, last: int) -> None:
-        """Write the index, then forget the records up to ``last``, which are in it.
+        """Write the index file, then delete the records up to ``last`` from the journal.
 
-        A crash between the two steps replays records over an index that has them: the same items.
+        After a crash between the two steps the records are replayed onto an index that has them already, which
+        changes nothing.
         """
         assert self.journal is not None
         assert self.path is not None
         self.index.save(self.path)
-        sync_folder(self.path)  # the new file must not be lost once the records are
+        sync_folder(self.path)  # the new file must be durable before the records are deleted
         self.journal.forget(last)
 
     def _apply(self, records: Iterable[dict[str, Any]]) -> None:
-        """Put records into the index, the last of an id winning, in as few upserts as the kinds of labels allow."""
+        """Apply records to the index. The last record of an id wins. Labels of one type are written in one upsert."""
         width = n_bytes(self.n_bits)
         last: dict[Id, tuple[bytes, Label | None]] = {}
         removed: set[Id] = set()
         for record in records:
             codes = bytes.fromhex(record["codes"])
             for i, id in enumerate(record["ids"]):
-                last.pop(id, None)  # an item replaced counts as new: it goes to the end
+                last.pop(id, None)  # a replaced item moves to the end, as in the index
                 if record.get("removed"):
                     removed.add(id)
                     continue
@@ -327,7 +331,7 @@ class Collection:
                 last[id] = codes[i * width : (i + 1) * width], record["labels"] and record["labels"][i]
         if removed:
             self.index.remove(list(removed))
-        for kind, group in groupby(last.items(), key=lambda item: type(item[1][1])):  # 1 must not become "1"
+        for kind, group in groupby(last.items(), key=lambda item: type(item[1][1])):  # keeps 1 and "1" apart
             items = list(group)
             codes_of = np.frombuffer(b"".join(code for _, (code, _) in items), np.uint8).reshape(-1, width)
             labels: Any = None if kind is type(None) else [label for _, (_, label) in items]
@@ -335,33 +339,33 @@ class Collection:
 
     def _check_ids(self, ids: Sequence[Id]) -> None:
         if len(set(ids)) < len(ids):
-            raise Refused(422, "ids must differ from each other")
+            raise HTTPException(422, "ids must be unique")
         kinds = {type(id) for id in ids}
         if len(self.index):
-            kinds.add(str if self.kind_of_ids() == "string" else int)
+            kinds.add(str if self.id_type() == "string" else int)
         if len(kinds) > 1:
-            raise Refused(422, "ids must be all whole numbers or all strings, as those of the index are")
+            raise HTTPException(422, "ids must be all integers or all strings, like those of the index")
 
 
-def hexes(codes: Codes) -> list[str]:
-    """Every code in hex."""
+def to_hex(codes: Codes) -> list[str]:
+    """Return every code in hexadecimal."""
     text, width = codes.tobytes().hex(), 2 * codes.shape[1]
     return [text[i : i + width] for i in range(0, len(text), width)]
 
 
 def _find(
-    at: Snapshot, codes: Codes, queries: list[int], extent: Extent, limit: int
+    snapshot: Snapshot, codes: Codes, queries: list[int], range_: SearchRange, max_hits: int
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any], int]]:
-    """Distances, ids and number of the hits of some queries, all to the same extent."""
-    if extent.radius is None:
-        assert extent.k is not None
-        D, ids = at.search(codes[queries], k=min(extent.k, limit))
+    """Return distances, ids and total number of hits by query. All queries have the same range."""
+    if range_.radius is None:
+        assert range_.k is not None
+        D, ids = snapshot.search(codes[queries], k=min(range_.k, max_hits))
         return {query: (D[i], ids[i], len(ids[i])) for i, query in enumerate(queries)}
     found = {}
-    at_once = TOGETHER if extent.radius <= at.n_bits // 8 else 1  # a wide ball may hold all rows
-    for start in range(0, len(queries), at_once):
-        some = queries[start : start + at_once]
-        counts, lims, D, ids = at.within(codes[some], extent.radius, limit=limit)
+    batch = RADIUS_BATCH if range_.radius <= snapshot.n_bits // 8 else 1  # a large radius may find every item
+    for start in range(0, len(queries), batch):
+        some = queries[start : start + batch]
+        counts, lims, D, ids = snapshot.within(codes[some], range_.radius, limit=max_hits)
         for query, first, last, n in zip(some, lims[:-1], lims[1:], counts.tolist(), strict=True):
             found[query] = D[first:last], ids[first:last], n
     return found

@@ -1,4 +1,4 @@
-"""What ``dish demo --serve`` shows: real digits, or real photographs if CIFAR-10 can be had."""
+"""The collections of ``dish demo --serve``: handwritten digits, or the photographs of CIFAR-10."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dish.io import modelfile
 from dish.posterior.dish import DISH
 from dish.registry import load
 from dish.web.collection import Collection, Sample
-from dish.web.pictures import ArrayPictures, Image
+from dish.web.pictures import ArrayPictures, Pixels
 
 BITS = 64
 
 
 def digits(n_queries: int = 300, seed: int = 0) -> Collection:
-    """scikit-learn's digits: 1,497 learned from and indexed, 300 kept as samples to search with."""
+    """Return scikit-learn's digits: 1,497 for training and the index, 300 as samples to search with."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)  # (1797, 64) of 0 … 16
@@ -35,7 +35,7 @@ def digits(n_queries: int = 300, seed: int = 0) -> Collection:
 
 
 def cifar10(n_train: int = 20_000) -> Collection:
-    """CIFAR-10: DISH on GIST; 59,000 photographs indexed, 1,000 kept as samples. Learned once, then cached."""
+    """Return CIFAR-10 with DISH on GIST: 59,000 photographs in the index, 1,000 as samples. The model is cached."""
     photographs, rows = datasets.load_cifar10(), datasets.cifar10_gist()
     split = rows.split(trial=0, n_train=n_train)
     names = photographs.label_names
@@ -69,9 +69,9 @@ def _collection(
     y: NDArray[Any],
     names: tuple[str, ...],
 ) -> Collection:
-    """Pictures by the row's number; ``sample-`` and the number where the row is not in the index."""
+    """Return a collection whose pictures are named by their row, with the prefix ``sample-`` for the samples."""
 
-    def find(key: str) -> Image | None:
+    def find(key: str) -> Pixels | None:
         number = key.removeprefix("sample-")
         row = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else len(images)
         return np.asarray(images[row]) if row < len(images) else None

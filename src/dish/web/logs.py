@@ -1,4 +1,4 @@
-"""The log: one JSON object per line, on standard error."""
+"""The log: one JSON object per line on standard error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 
-class JsonLines(logging.Formatter):
-    """Time, level, event and the fields of a record. JSON escapes whatever a client may have put there."""
+class JsonFormatter(logging.Formatter):
+    """Formats a record as JSON, which escapes whatever a client has sent."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the time, level, event and fields of a record in one line."""
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -26,9 +26,9 @@ class JsonLines(logging.Formatter):
 
 
 def start_log(level: int = logging.INFO) -> None:
-    """JSON lines from the service and from uvicorn; a level above INFO leaves out the requests."""
+    """Log the service and uvicorn as JSON lines. Requests are logged at INFO."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     for name in ("dish.web", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

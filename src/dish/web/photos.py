@@ -1,4 +1,4 @@
-"""A folder of photos as a collection: what ``dish photos`` shows."""
+"""The collection that ``dish photos`` serves: a folder of photos."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def open_photos(
     folder: Path, options: PhotoOptions, home: Path | None, *, writable: bool, say: Callable[[str], None]
 ) -> tuple[Collection, Library]:
-    """Bring a folder's library up to date and open it for the page; one that is up to date opens without torch."""
-    from dish.web.journal import pending
+    """Update the library of a folder and open it for the page. An unchanged library opens without torch."""
+    from dish.web.journal import count_pending, journal_path
     from dish.web.server import open_collection
 
     home = home or default_home(folder)
     model, index = home / "model.dish", home / "index.dish"
-    if read_state(home) is not None and pending(index.with_name(index.name + ".journal.db")):
-        open_collection(model, index, writable=True).close()  # a server that was killed left something to write
-    library = open_quickly(folder, options, home, say)
-    found = open_collection(
+    if read_state(home) is not None and count_pending(journal_path(index)):
+        open_collection(model, index, writable=True).close()  # write what a killed server left in its journal
+    library = open_or_update(folder, options, home, say)
+    collection = open_collection(
         model,
         index,
         images=folder,
@@ -34,14 +34,14 @@ def open_photos(
         duplicates=library.duplicates,
         hasher=library.hasher,
     )
-    return found, library
+    return collection, library
 
 
-def open_quickly(folder: Path, options: PhotoOptions, home: Path, say: Callable[[str], None]) -> Library:
-    """The library of a folder; torch is loaded only if there is something to compute."""
-    found = reopen(folder, options, home, _load, say)
-    if found is not None:
-        return found
+def open_or_update(folder: Path, options: PhotoOptions, home: Path, say: Callable[[str], None]) -> Library:
+    """Return the library of a folder. torch is imported only if there is something to compute."""
+    unchanged = reopen(folder, options, home, _load, say)
+    if unchanged is not None:
+        return unchanged
     from dish.photos.library import open_library
 
     return open_library(folder, options, home, say)

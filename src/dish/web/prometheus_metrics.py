@@ -1,4 +1,4 @@
-"""Counters of a running server, in Prometheus' text format."""
+"""Metrics of a running server in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -10,69 +10,74 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder where the workers of one server count; prometheus_client looks there
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's variable: the workers of one server count there
 
 
-class Meters:
-    """Requests by method, route and status; how long they took; how many are under way; the process.
+class ServerMetrics:
+    """Requests by method, route and status, their duration, the number in progress, and process statistics.
 
-    Routes are the templates of the API, not the paths that clients send, so their number is bounded. Each app has a
-    registry of its own: two apps in one process do not add up. The workers of one server do, whichever of them is
-    asked; what is said of a process has its number as the label ``worker`` then.
+    Routes are path templates, not the paths that clients send, so that their number is bounded. Every app has its
+    own registry. With several workers, each of them reports the sums over all; process statistics have the label
+    ``worker``, the process id.
     """
 
     def __init__(self) -> None:
         own, self.registry = CollectorRegistry(), CollectorRegistry()
         self.requests = Counter("dish_requests", "Requests answered.", ("method", "route", "status"), registry=own)
-        self.seconds = Histogram("dish_request_seconds", "Time to answer.", ("route",), buckets=BOUNDS, registry=own)
-        self.in_flight = Gauge("dish_in_flight", "Requests under way.", registry=own, multiprocess_mode="livesum")
-        if SHARED in os.environ:
+        self.seconds = Histogram("dish_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS, registry=own)
+        self.in_flight = Gauge("dish_in_flight", "Requests in progress.", registry=own, multiprocess_mode="livesum")
+        if METRICS_FOLDER in os.environ:
             MultiProcessCollector(self.registry)
-            self.registry.register(_Workers(Path(os.environ[SHARED])))
+            self.registry.register(_WorkerProcesses(Path(os.environ[METRICS_FOLDER])))
         else:
             self.registry.register(own)
             ProcessCollector(registry=self.registry)
 
-    def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """A gauge that is read whenever the counters are."""
-        self.registry.register(_Watched(name, about, value))
+    def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is computed when the metrics are read."""
+        self.registry.register(_ComputedGauge(name, description, value))
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One finished request."""
+        """Count one finished request."""
         self.requests.labels(method if method in METHODS else "other", route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it."""
+        """Return all metrics."""
         return generate_latest(self.registry)
 
 
-class _Watched:
-    """A gauge that is not kept anywhere: with several workers it is the same for all of them."""
+def forget_worker(pid: int) -> None:
+    """Delete the gauges of a dead worker: its requests are no longer in progress. Its counters stay."""
+    mark_process_dead(pid)
 
-    def __init__(self, name: str, about: str, value: Callable[[], float]) -> None:
-        self.name, self.about, self.value = name, about, value
+
+class _ComputedGauge:
+    """A gauge that is not stored: it is the same for all workers."""
+
+    def __init__(self, name: str, description: str, value: Callable[[], float]) -> None:
+        self.name, self.description, self.value = name, description, value
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(self.name, self.about, value=self.value())
+        yield GaugeMetricFamily(self.name, self.description, value=self.value())
 
 
-class _Workers:
-    """Memory, processor time and the like of every worker that lives, by its number."""
+class _WorkerProcesses:
+    """Memory, processor time and other statistics of every living worker."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder  # a file per worker and kind of metric; that of gauges goes with the worker
+        self.folder = folder  # has one gauge file per living worker
 
     def collect(self) -> Iterator[Metric]:
         found: dict[str, Metric] = {}
         for file in sorted(self.folder.glob("gauge_livesum_*.db")):
-            number = file.stem.rpartition("_")[2]
-            for metric in ProcessCollector(pid=partial(int, number), registry=None).collect():
+            pid = file.stem.rpartition("_")[2]
+            for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
                 merged = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 for sample in metric.samples:
-                    merged.add_sample(sample.name, {**sample.labels, "worker": number}, sample.value)
+                    merged.add_sample(sample.name, {**sample.labels, "worker": pid}, sample.value)
         yield from found.values()

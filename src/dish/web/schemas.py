@@ -1,4 +1,4 @@
-"""What the routes take and give, as pydantic models: they check requests and describe the API."""
+"""Requests and responses of the routes as pydantic models. They validate requests and describe the API."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 from dish.codes import n_bytes
 from dish.errors import InputError
 from dish.web.collection import Collection
-from dish.web.middleware import Limits
+from dish.web.limits import Limits
 
 DEFAULT_K = 10
-FLOAT32 = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
-Whole64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-AnyId = Whole64 | Annotated[str, Field(min_length=1, max_length=500)]
-AnyLabel = Whole64 | Annotated[str, Field(max_length=500)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+AnyId = Int64 | Annotated[str, Field(min_length=1, max_length=500)]
+AnyLabel = Int64 | Annotated[str, Field(max_length=500)]
 
 
-class Strict(BaseModel):
-    """JSON as it is declared: no unknown fields, no NaN, no numbers in quotes."""
+# --- requests ---
+
+
+class StrictModel(BaseModel):
+    """A JSON body with exactly the declared fields and types: no NaN, no numbers in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class SearchBody(Strict):
-    """One query: a vector, the id of an item or a code; the k nearest or all within a radius."""
+class SearchRequest(StrictModel):
+    """A search from a vector, an item's id or a code: the k nearest items, or all within a radius."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -40,44 +43,43 @@ class SearchBody(Strict):
         }
     )
 
-    vector: list[float] | None = Field(None, description="As many numbers as the model has features.")
-    id: AnyId | None = Field(None, description="An item of the index.")
-    code: str | None = Field(None, description="A packed code in hex, as answers give it.")
-    k: int | None = Field(None, description=f"How many of the nearest ({DEFAULT_K} if no radius is given).")
-    radius: int | None = Field(None, description="All at this Hamming distance or nearer.")
+    vector: list[float] | None = Field(None, description="One number per feature of the model.")
+    id: AnyId | None = Field(None, description="The id of an item in the index.")
+    code: str | None = Field(None, description="A packed code in hexadecimal, as in responses.")
+    k: int | None = Field(None, description=f"Number of nearest items ({DEFAULT_K} if no radius is given).")
+    radius: int | None = Field(None, description="Largest Hamming distance of a hit.")
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> Self:
+    def _check_choices(self) -> Self:
         if sum(given is not None for given in (self.vector, self.id, self.code)) != 1:
-            raise InputError("give one of vector, id and code")
-        if self.k is not None and self.radius is not None:
-            raise InputError("give either k or radius")
+            raise InputError("give exactly one of vector, id and code")
+        _check_k_or_radius(self.k, self.radius)
         return self
 
 
-class EncodeBody(Strict):
-    """Rows to encode."""
+class EncodeRequest(StrictModel):
+    """Vectors to encode."""
 
     vectors: list[list[float]] = Field(min_length=1)
 
 
-class ItemsBody(Strict):
-    """Items to add, or to replace where their ids are known."""
+class ItemsRequest(StrictModel):
+    """Items to add. Items whose ids exist are replaced."""
 
     ids: list[AnyId] = Field(min_length=1)
     vectors: list[list[float]] = Field(min_length=1)
     labels: list[AnyLabel | None] | None = None
 
     @model_validator(mode="after")
-    def _as_many_of_each(self) -> Self:
+    def _check_lengths(self) -> Self:
         n = len(self.vectors)
         for name, values in (("ids", self.ids), ("labels", self.labels)):
             if values is not None and len(values) != n:
-                raise InputError(f"{n} vectors came with {len(values)} {name}")
+                raise InputError(f"{name} must have one entry per vector: got {len(values)} for {n} vectors")
         return self
 
 
-class PictureForm(BaseModel):
+class ImageForm(BaseModel):
     """A picture to encode."""
 
     model_config = ConfigDict(extra="forbid")
@@ -85,77 +87,84 @@ class PictureForm(BaseModel):
     image: UploadFile
 
 
-class PictureSearchForm(PictureForm):
-    """A picture to search with; the k nearest or all within a radius."""
+class ImageSearchForm(ImageForm):
+    """A search from a picture: the k nearest items, or all within a radius."""
 
     k: int | None = None
     radius: int | None = None
 
     @model_validator(mode="after")
-    def _k_or_radius(self) -> Self:
-        if self.k is not None and self.radius is not None:
-            raise InputError("give either k or radius")
+    def _check_choices(self) -> Self:
+        _check_k_or_radius(self.k, self.radius)
         return self
 
 
-class PictureItemForm(PictureForm):
-    """A picture to add. ``id`` names it (by default the name of its file); a label may go with it."""
+class ImageItemForm(ImageForm):
+    """A picture to add. The default ``id`` is the name of its file."""
 
     id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     label: Annotated[str, Field(min_length=1, max_length=500)] | None = None
 
 
-class SearchAnswer(BaseModel):
+def _check_k_or_radius(k: int | None, radius: int | None) -> None:
+    if k is not None and radius is not None:
+        raise InputError("give either k or radius, not both")
+
+
+# --- responses ---
+
+
+class SearchResponse(BaseModel):
     """The hits, nearest first, as columns."""
 
     ids: list[int | str]
     distances: list[int]
-    labels: list[Any] = Field(description="null where an item has none.")
-    codes: list[str] = Field(description="Packed codes of the hits, hex.")
-    found: int = Field(description="Hits there are; more than are listed if the limit cut them off.")
-    code: str = Field(description="The query's packed code, hex.")
+    labels: list[Any] = Field(description="null for an item without a label.")
+    codes: list[str] = Field(description="Packed codes of the hits in hexadecimal.")
+    found: int = Field(description="Number of hits, including those beyond the limit of the response.")
+    code: str = Field(description="Packed code of the query in hexadecimal.")
     n_bits: int
-    time_ms: dict[str, float] = Field(description="Of the stages; queries that came together share them.")
+    time_ms: dict[str, float] = Field(description="Milliseconds by stage. Queries processed together share them.")
 
 
-class EncodeAnswer(BaseModel):
-    """Packed codes, hex."""
+class EncodeResponse(BaseModel):
+    """Packed codes in hexadecimal."""
 
     codes: list[str]
     n_bits: int
     time_ms: dict[str, float]
 
 
-class ItemsAnswer(BaseModel):
-    """Sent once the items are on the disk."""
+class ItemsResponse(BaseModel):
+    """Sent once the items are on disk."""
 
     saved: int
     size: int
 
 
-class PictureItemAnswer(ItemsAnswer):
-    """Sent once the picture is on the disk."""
+class ImageItemResponse(ItemsResponse):
+    """Sent once the picture is on disk."""
 
-    id: int | str = Field(description="What it is called; a name that was taken got a number.")
+    id: int | str = Field(description="The id of the new item. A number is appended to a name that was taken.")
 
 
-class RemovedAnswer(BaseModel):
-    """Sent once the removal is on the disk."""
+class RemovedResponse(BaseModel):
+    """Sent once the removal is on disk."""
 
     removed: int
     size: int
 
 
-class SampleAnswer(BaseModel):
-    """Something to search with: an ``id`` of the index, or a ``picture`` to fetch and upload."""
+class SampleResponse(BaseModel):
+    """An example to search with: an ``id`` of the index, or a ``picture`` to download and upload again."""
 
     label: Any
     id: int | str | None
     picture: str | None
 
 
-class InfoAnswer(BaseModel):
-    """What is served."""
+class InfoResponse(BaseModel):
+    """What the server serves."""
 
     title: str
     model: str
@@ -167,96 +176,97 @@ class InfoAnswer(BaseModel):
     pictures: bool
     writable: bool
     duplicates: bool = Field(description="Whether /duplicates finds copies of pictures.")
-    close_distance: float = Field(description="Of all pairs of items, one in twenty is at this distance or nearer.")
+    close_distance: float = Field(description="5 % of all pairs of items are at this distance or closer.")
     max_k: int
-    max_body: int = Field(description="Bytes of a request, at most.")
+    max_body: int = Field(description="Largest request in bytes.")
     version: str
 
 
-class Problem(BaseModel):
-    """Any answer that is not 200."""
+class ErrorResponse(BaseModel):
+    """Every response other than 200."""
 
     error: str
 
 
-@dataclass(frozen=True)
-class Bodies:
-    """The models of one app: the same with the numbers of its collection in them."""
+# --- request models of one collection ---
 
-    search: Any
-    encode: Any
-    items: Any
-    picture: Any
-    picture_search: Any
+
+@dataclass(frozen=True)
+class RequestModels:
+    """The request models of one app, with the limits of its collection."""
+
+    search: type[SearchRequest]
+    encode: type[EncodeRequest]
+    items: type[ItemsRequest]
+    image_search: type[ImageSearchForm]
     k: Any
 
     @classmethod
-    def of(cls, collection: Collection, limits: Limits) -> Self:
-        """Rows of the collection's length, k and radius within what is allowed."""
+    def for_collection(cls, collection: Collection, limits: Limits) -> Self:
+        """Restrict vectors to the collection's number of features, and k and radius to their limits."""
         d, bits = collection.n_features, collection.n_bits
-        k = _whole(1, limits.max_k, f"k must be from 1 to {limits.max_k}")
-        radius = _whole(0, bits, f"radius must be from 0 to the {bits} bits of a code")
-        number = {"type": "number", "minimum": -FLOAT32, "maximum": FLOAT32}
-        about = {"items": number, "minItems": d or 0, "maxItems": d or 0}
-        row = Annotated[list[float], Field(json_schema_extra=about), AfterValidator(_row_of(d))]
+        k = _int_between(1, limits.max_k, f"k must be between 1 and {limits.max_k}")
+        radius = _int_between(0, bits, f"radius must be between 0 and {bits}, the number of bits of a code")
+        number = {"type": "number", "minimum": -MAX_FLOAT32, "maximum": MAX_FLOAT32}
+        schema = {"items": number, "minItems": d or 0, "maxItems": d or 0}
+        row = Annotated[list[float], Field(json_schema_extra=schema), AfterValidator(_row_check(d))]
         rows = Annotated[list[row], Field(min_length=1)]
-        extent = {"k": (k | None, None), "radius": (radius | None, None)}
+        range_ = {"k": (k | None, None), "radius": (radius | None, None)}
         return cls(
-            search=_narrowed(SearchBody, vector=(row | None, None), code=(_code_of(bits) | None, None), **extent),
-            encode=_narrowed(EncodeBody, vectors=(rows, ...)),
-            items=_narrowed(ItemsBody, vectors=(rows, ...)),
-            picture=PictureForm,
-            picture_search=_narrowed(PictureSearchForm, **extent),
+            search=_narrow(SearchRequest, vector=(row | None, None), code=(_hex_code(bits) | None, None), **range_),
+            encode=_narrow(EncodeRequest, vectors=(rows, ...)),
+            items=_narrow(ItemsRequest, vectors=(rows, ...)),
+            image_search=_narrow(ImageSearchForm, **range_),
             k=k,
         )
 
 
-def _narrowed(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
-    """The model with some fields of a narrower type, under its own name."""
+def _narrow(model: Any, **fields: Any) -> Any:
+    """Return the model with narrower types for some fields."""
     return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
 
 
-def _whole(low: int, high: int, says: str) -> Any:
+def _int_between(low: int, high: int, message: str) -> Any:
     def check(value: int) -> int:
         if not low <= value <= high:
-            raise InputError(says)
+            raise InputError(message)
         return value
 
     return Annotated[int, Field(json_schema_extra={"minimum": low, "maximum": high}), AfterValidator(check)]
 
 
-def _code_of(bits: int) -> Any:
-    """A code of that many bits in hex: whole bytes, and no bit beyond the last."""
-    digits, spare = 2 * n_bytes(bits), -bits % 8
+def _hex_code(bits: int) -> Any:
+    """Return the type of a code in hexadecimal. The padding bits of the last byte must be zero."""
+    digits, padding = 2 * n_bytes(bits), -bits % 8
 
     def check(code: str) -> str:
-        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", code) or int(code[-2:], 16) % (1 << spare):
-            raise InputError(f"code must be the {digits} hexadecimal digits of {bits} bits")
+        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", code) or int(code[-2:], 16) % (1 << padding):
+            raise InputError(f"code must have {digits} lower-case hexadecimal digits for its {bits} bits")
         return code
 
     pattern = f"^[0-9a-f]{{{digits}}}$"
     return Annotated[str, Field(json_schema_extra={"pattern": pattern}), AfterValidator(check)]
 
 
-def _row_of(d: int | None) -> Callable[[list[float]], list[float]]:
+def _row_check(d: int | None) -> Callable[[list[float]], list[float]]:
     def check(row: list[float]) -> list[float]:
         if d is None:
             raise InputError("this model takes pictures, not vectors: upload one as multipart/form-data")
         if len(row) != d:
             raise InputError(f"a vector must have {d} numbers, got {len(row)}")
-        if max(map(abs, row)) > FLOAT32:
-            raise InputError("a vector holds a number beyond what float32 can hold")
+        if max(map(abs, row)) > MAX_FLOAT32:
+            raise InputError("a vector has a number that float32 cannot hold")
         return row
 
     return check
 
 
-def explain(errors: Any) -> str:
-    """The first thing that is wrong with a request, in one line."""
+def describe_errors(errors: Any) -> str:
+    """Return the first validation error in one line, and the number of others."""
     first = errors[0]
     reason = first.get("ctx", {}).get("error", "")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    if isinstance(reason, ValueError):  # one of the sentences above: it names what is wrong itself
+    if isinstance(reason, ValueError):  # raised by a validator above: its message is complete
         return f"{reason}{more}"
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     what = f"{first['msg']}: {reason}" if reason else first["msg"]

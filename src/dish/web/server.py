@@ -1,4 +1,4 @@
-"""The process: loading, the socket, a graceful end."""
+"""The server process: opens the files, listens, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dish.errors import InputError
-from dish.web.errors import need_extra
-from dish.web.middleware import Limits
-from dish.web.pictures import to_png
-from dish.web.sockets import listen, prepared, url
+from dish.web.limits import Limits
+from dish.web.sockets import limits_for_host, listen, url
 
 try:
-    import PIL  # noqa: F401 (said now, not at the first upload)
+    import PIL  # noqa: F401 (reported now, not at the first upload)
     import python_multipart  # noqa: F401
     import uvicorn
 
     from dish.web.app import create_app
-    from dish.web.collection import Collection, Extent
-    from dish.web.connections import protocol_of
-    from dish.web.journal import Journal, pending
-    from dish.web.old_journal import holds_records
+    from dish.web.collection import Collection, SearchRange
+    from dish.web.connections import limited_protocol
+    from dish.web.journal import Journal, count_pending, journal_path
+    from dish.web.pictures import FolderPictures, to_png
 except ImportError as error:
     if (error.name or "").startswith("dish"):
         raise
-    raise need_extra(error) from None
+    raise ImportError(f"the search service needs {error.name}: pip install 'dish-hash[serve]'") from None
 
-SHUTDOWN_SECONDS = 10  # for requests under way when the server is told to stop
+SHUTDOWN_SECONDS = 10  # for requests in progress when the server is told to stop
 
 log = logging.getLogger("dish.web")
 
@@ -55,15 +53,15 @@ def open_collection(
     mapped: bool = False,
     verify: bool = True,
 ) -> Collection:
-    """Load a model (unless its ``hasher`` is given) and an index, and replay what the journal holds beyond the index.
+    """Load a model and an index, and replay the journal.
 
-    ``mapped``: the index stays in its file, and processes that map it share the memory. ``verify``: check its sum.
+    ``hasher`` replaces loading the model. ``mapped`` leaves the index in its file, so that several processes share
+    the memory. ``verify`` checks the checksum of the index.
 
-    The journal is locked before the index is read: a server that is about to end writes its items into the index
-    file first, and unlocks then.
+    The journal is locked before the index is read. A server that is stopping writes its items to the index file
+    first and releases the lock afterwards, so that none is missed.
     """
     from dish.index.hamming import HammingIndex
-    from dish.web.pictures import FolderPictures
 
     if hasher is None:
         from dish.registry import load
@@ -71,14 +69,14 @@ def open_collection(
         hasher = load(model)
     path = Path(os.path.realpath(index))
     pictures = None if images is None else FolderPictures(images)
-    if pictures is not None and pictures.refused:
-        log.warning("links out of the folder of images are not served", extra={"fields": {"n": pictures.refused}})
-    journal = _open_journal(path, index, writable)
+    if pictures is not None and pictures.n_rejected:
+        fields = {"n": pictures.n_rejected}
+        log.warning("links out of the folder of images are not served", extra={"fields": fields})
+    journal = _open_journal(path, writable)
     try:
-        found = HammingIndex.load(path, mmap=mapped, verify=verify)
         return Collection(
             hasher,
-            found,
+            HammingIndex.load(path, mmap=mapped, verify=verify),
             takes=takes,
             pictures=pictures,
             title=title or (index.stem if images is None else images.resolve().name),
@@ -92,16 +90,15 @@ def open_collection(
         raise
 
 
-def _open_journal(path: Path, index: Path, writable: bool) -> Journal | None:
-    """The journal beside an index; where nothing may be written, make sure that none is needed."""
-    old, beside = path.with_name(path.name + ".journal"), path.with_name(path.name + ".journal.db")
+def _open_journal(index: Path, writable: bool) -> Journal | None:
+    """Open the journal of an index. A read-only server has none, and refuses an index with pending records."""
+    path = journal_path(index)
     if not writable:
-        if holds_records(old) or pending(beside):
-            raise InputError(f"{beside} holds items that are not in {index} yet: start once with --writable")
+        if count_pending(path):
+            raise InputError(f"{path} has items that are not in {index.name} yet: start once with --writable")
         return None
-    journal = Journal(beside, old)
-    fields = {"records": len(journal.records), "torn_bytes_dropped": journal.torn_bytes}
-    log.info("journal", extra={"fields": fields})
+    journal = Journal(path)
+    log.info("journal", extra={"fields": {"records": len(journal.records)}})
     return journal
 
 
@@ -115,15 +112,15 @@ def serve(
     show: bool = False,
     eager: bool = True,
 ) -> None:
-    """Serve until told to stop. Prints the address on standard output once connections are taken.
+    """Serve until SIGTERM or Control-C. Prints the address on standard output once clients can connect.
 
-    ``show`` opens it in the browser of this machine. Without ``eager``, the first one who has something encoded waits
-    for the model to be loaded.
+    ``show`` opens the page in a browser on this machine. Without ``eager`` the model is loaded by the first request
+    that needs it.
     """
     if eager:
         warm_up(collection)
-    (listener,) = listen(host, port)
-    limits = prepared(limits, host, allowed_hosts)
+    listener = listen(host, port)
+    limits = limits_for_host(limits, host, allowed_hosts)
 
     def announce() -> None:
         print(f"dish: serving {len(collection):,} items on {url(host, listener)}  (Control-C stops)", flush=True)
@@ -134,10 +131,20 @@ def serve(
 
 
 def run(collection: Collection, limits: Limits, listener: socket.socket, announce: Callable[[], None]) -> None:
-    """Answer on a socket until told to stop, then close the collection. ``announce`` is called before."""
-    config = uvicorn.Config(
+    """Call ``announce``, serve on a socket until told to stop, then close the collection."""
+    signal.signal(signal.SIGTERM, exit_process)  # uvicorn shuts down first and then raises the signal again
+    try:
+        announce()
+        uvicorn.Server(server_config(collection, limits)).run(sockets=[listener])
+    finally:
+        collection.close()
+
+
+def server_config(collection: Collection, limits: Limits) -> uvicorn.Config:
+    """Return uvicorn's configuration."""
+    return uvicorn.Config(
         create_app(collection, limits),
-        http=protocol_of(limits),
+        http=limited_protocol(limits),
         ws="none",
         log_config=None,
         access_log=False,
@@ -145,25 +152,20 @@ def run(collection: Collection, limits: Limits, listener: socket.socket, announc
         timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    signal.signal(signal.SIGTERM, _end)  # uvicorn finishes first, then passes the signal on to this
-    try:
-        announce()
-        uvicorn.Server(config).run(sockets=[listener])
-    finally:
-        collection.close()
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def exit_process(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process with exit code 0. A signal handler."""
     sys.exit(0)
 
 
 def warm_up(collection: Collection) -> None:
-    """The first call compiles and allocates: not while a client waits."""
+    """Encode and search once, so that no client waits for compilation."""
     if collection.takes != "vector":
         code = collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
     else:
         code = collection.encode([[0.0] * (collection.n_features or 0)])
-    now = collection.index.snapshot()
-    for n in (1, 64):  # one query and a batch may go different ways
-        for extent in (Extent(k=10), Extent(radius=0)):
-            collection.search_many(np.repeat(code, n, axis=0), [extent] * n, 10, now)
+    snapshot = collection.index.snapshot()
+    for n in (1, 64):  # single queries and batches may use different kernels
+        for search_range in (SearchRange(k=10), SearchRange(radius=0)):
+            collection.search_many(np.repeat(code, n, axis=0), [search_range] * n, 10, snapshot)
