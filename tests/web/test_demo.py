@@ -1,22 +1,18 @@
-"""What `dish demo --serve` shows."""
-
-import sys
+"""The collections of `dish demo --serve`."""
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from dish import DISH
+from dish import DISH, datasets
+from dish.datasets.gist import gist
+from dish.web import demo
 from dish.web.app import create_app
 from helpers.web import upload
 
 
 @pytest.mark.slow
-def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tmp_path):
-    from dish import datasets
-    from dish.datasets.gist import gist
-    from dish.web import demo
-
+def test_cifar10_is_trained_once_and_finds_uploads(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(4), 30)
     stripes = np.sin(np.arange(32) * (1 + y[:, None]) / 2)[:, None, :, None]  # (120, 1, 32, 1)
@@ -35,7 +31,7 @@ def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tm
     for sample in client.get("/samples?n=20").json():
         picture = client.get(f"/images/{sample['picture']}").content
         right += upload(client, picture, k="5").json()["labels"].count(sample["label"])
-    assert right >= 80  # of 100: stripes of four widths are easy
+    assert right >= 80  # of 100: the stripes are easy to tell apart
     monkeypatch.setattr(DISH, "fit", lambda *_: 1 / 0)
     assert len(demo.cifar10(n_train=80)) == 100  # the model comes from the cache
     for key in ("120", "sample-999", "sample-", "x", "-1", "²", "9" * 30):
@@ -45,11 +41,7 @@ def test_the_demo_of_photographs_learns_once_and_finds_by_upload(monkeypatch, tm
 @pytest.mark.parametrize(
     ("options", "says"), [(["--serve", "--data", "cats"], "digits, cifar10"), (["--data", "cifar10"], "--serve")]
 )
-def test_a_demo_that_is_not_there(options, says, monkeypatch, capsys):
-    from dish.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["dish", "demo", *options])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert says in capsys.readouterr().err
+def test_rejects_an_unknown_demo(options, says, cli):
+    code, _, errors = cli("demo", *options)
+    assert code == 2
+    assert says in errors

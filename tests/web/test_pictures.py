@@ -142,11 +142,11 @@ def deep_model(tmp_path_factory):
     rng = np.random.default_rng(0)
     for c in range(3):
         (folder / "photos" / f"c{c}").mkdir(parents=True)
-        for i in range(8):
+        for i in range(4):
             pixels = rng.integers(0, 256, (24, 48, 3), dtype=np.uint8)
             pixels[:, :, c] //= 4
             Image.fromarray(pixels).save(folder / "photos" / f"c{c}" / f"{i}.png")
-    hasher = DISHD(n_bits=32, n_iter=1, epochs=2, image_size=32, device="cpu").fit(folder / "photos")
+    hasher = DISHD(n_bits=32, n_iter=1, epochs=1, image_size=32, device="cpu").fit(folder / "photos")
     hasher.save(folder / "m.dish")
     return hasher, folder / "m.dish"
 

@@ -90,7 +90,7 @@ def test_killed_parent_leaves_no_worker(files):
     assert not list((files / "tmp").glob("dish-workers-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_error_of_a_worker_reaches_the_parent(files, monkeypatch):
     for variable in (METRICS_FOLDER, "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(variable, "1")  # restored afterwards: serve changes the environment
@@ -100,12 +100,9 @@ def test_error_of_a_worker_reaches_the_parent(files, monkeypatch):
         workers.serve(served, Limits(), 2, host="127.0.0.1", port=0)
 
 
-def test_rejects_workers_with_writable(files, capsys, monkeypatch):
-    from dish.cli import main
-
-    call = ["dish", "serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--workers", 2, "--writable"]
-    monkeypatch.setattr("sys.argv", [*map(str, call)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert "--workers 2 and --writable do not go together" in capsys.readouterr().err
+def test_rejects_workers_with_writable(files, cli):
+    call = ["serve", "--model", files / "m.dish", "--index", files / "ix.dish", "--workers", 2, "--writable"]
+    code, _, errors = cli(*call)
+    assert code == 2
+    assert "--workers 2" in errors
+    assert "--writable" in errors

@@ -1,6 +1,7 @@
 """The app: routes for search, encoding, health, metrics and the page. ``item_routes`` has those of items."""
 
 import io
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,6 +60,7 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
     app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics)
     threads = WorkerThreads()
     _add_search_routes(app, collection, limits, threads)
+    _add_encode_routes(app, collection, limits, threads)
     _add_code_search_route(app, collection, limits, threads)
     add_item_routes(app, collection, limits, threads)
     add_content_routes(app, collection, limits, threads)
@@ -76,25 +78,6 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
     searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits.max_k), CORES)
     not_found: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 
-    async def encode_upload(content: bytes) -> tuple[Codes, StageTimes]:
-        times = StageTimes()
-        with times.stage("encode"):
-            code = await threads.run(collection.encode_picture, content, limits.max_pixels)
-        return code, times
-
-    def encoded(codes: Codes, times: StageTimes) -> Response:
-        return json_response({"codes": to_hex(codes), "n_bits": collection.n_bits, "time_ms": times.ms})
-
-    @app.post(
-        "/search/image", response_model=schemas.SearchResponse, openapi_extra=describe_body(form=models.image_search)
-    )
-    async def search_image(request: Request) -> Response:
-        """Find the items nearest to an uploaded picture."""
-        form, content = await read_form(request, models.image_search)
-        code, times = await encode_upload(content)
-        query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
-        return json_response(await searches.submit(query))
-
     @app.post(
         "/search",
         response_model=schemas.SearchResponse,
@@ -110,11 +93,27 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         query = batches.Query(_range_of(body), vector=body.vector, id=body.id, code=code)
         return json_response(await searches.submit(query))
 
-    @app.post("/encode/image", response_model=schemas.EncodeResponse, openapi_extra=describe_body(form=ImageForm))
-    async def encode_image(request: Request) -> Response:
-        """Return the code of an uploaded picture."""
-        _, content = await read_form(request, ImageForm)
-        return encoded(*await encode_upload(content))
+    @app.post(
+        "/search/image", response_model=schemas.SearchResponse, openapi_extra=describe_body(form=models.image_search)
+    )
+    async def search_image(request: Request) -> Response:
+        """Find the items nearest to an uploaded picture."""
+        form, content = await read_form(request, models.image_search)
+        times = StageTimes()
+        with times.stage("encode"):
+            code = await threads.run(collection.encode_picture, content, limits.max_pixels)
+        query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
+        return json_response(await searches.submit(query))
+
+
+def _add_encode_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
+    models = RequestModels.for_collection(collection, limits)
+
+    async def encoded(function: Callable[..., Codes], *args: Any) -> Response:
+        times = StageTimes()
+        with times.stage("encode"):
+            codes = await threads.run(function, *args)
+        return json_response({"codes": to_hex(codes), "n_bits": collection.n_bits, "time_ms": times.ms})
 
     @app.post(
         "/encode",
@@ -127,10 +126,13 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
             return await encode_image(request)
         body = await read_json(request, models.encode)
         check_rows(len(body.vectors), limits)
-        times = StageTimes()
-        with times.stage("encode"):
-            codes = await threads.run(collection.encode, body.vectors)
-        return encoded(codes, times)
+        return await encoded(collection.encode, body.vectors)
+
+    @app.post("/encode/image", response_model=schemas.EncodeResponse, openapi_extra=describe_body(form=ImageForm))
+    async def encode_image(request: Request) -> Response:
+        """Return the code of an uploaded picture."""
+        _, content = await read_form(request, ImageForm)
+        return await encoded(collection.encode_picture, content, limits.max_pixels)
 
 
 def _range_of(body: schemas.SearchRequest | schemas.ImageSearchForm) -> SearchRange:

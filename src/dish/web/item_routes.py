@@ -50,18 +50,6 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
         return {"saved": 1, "size": len(collection), "id": id}
 
     @app.post(
-        "/items/image",
-        response_model=schemas.ImageItemResponse,
-        responses=CONFLICT,
-        openapi_extra=describe_body(form=ImageItemForm),
-    )
-    async def add_image(request: Request) -> Response:
-        """Add a picture and keep its file in the folder of images. Needs --writable."""
-        form, content = await read_form(request, ImageItemForm)
-        collection.check_writable()
-        return json_response(await threads.run(save_image, form, content))
-
-    @app.post(
         "/items",
         response_model=schemas.ItemsResponse,
         responses=CONFLICT,
@@ -75,6 +63,18 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
         check_rows(len(body.ids), limits)
         collection.check_writable()
         return json_response(await threads.run(save, body))
+
+    @app.post(
+        "/items/image",
+        response_model=schemas.ImageItemResponse,
+        responses=CONFLICT,
+        openapi_extra=describe_body(form=ImageItemForm),
+    )
+    async def add_image(request: Request) -> Response:
+        """Add a picture and keep its file in the folder of images. Needs --writable."""
+        form, content = await read_form(request, ImageItemForm)
+        collection.check_writable()
+        return json_response(await threads.run(save_image, form, content))
 
     @app.delete("/items/{id:path}", response_model=schemas.RemovedResponse, responses=NOT_FOUND)
     async def remove(id: str) -> Response:
