@@ -12,9 +12,6 @@ from helpers.cli import run
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
-    "test_a_parent_that_is_killed_leaves_nobody_behind",
-    "test_what_a_worker_cannot_serve_is_one_clear_line",
-    "test_a_restart_that_overlaps_keeps_what_was_acknowledged",
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[load]",
     "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
     "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",

@@ -1,11 +1,13 @@
 """`dish index`, `dish search` and `dish store`."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 import dish
+from dish.web.journal import Journal, journal_path
 from helpers.codes import brute_nearest, make_codes
 
 
@@ -103,7 +105,8 @@ def test_adding_needs_an_index_and_codes(cli, folder, index):
     for options in ((), ("--add",), ("--ids", folder / "ids.npy")):
         code, _, err = cli("index", "-o", folder / "ix.dish", *options)
         assert (code, "CODES are missing" in err) == (2, True)
-    (folder / "ix.dish.journal").write_bytes(b"of a server")
+    with closing(Journal(journal_path(folder / "ix.dish"))) as journal:
+        journal.append({"ids": [1], "codes": "00", "labels": None})
     code, _, err = cli("index", folder / "c.npy", "-o", folder / "ix.dish", "--add")
     assert (code, "server" in err) == (2, True)
 

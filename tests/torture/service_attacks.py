@@ -1,9 +1,9 @@
-"""Attacks on a real `dish serve`, on loopback: what a hostile client can send, and what a crash can do.
+"""Attacks on a real `dish serve` on loopback: hostile requests, and crashes during writes.
 
     python tests/torture/service_attacks.py --seconds 400 --kills 20 --output attacks.json
 
-Every attack says whether it failed to do harm ("ok") and what was seen. Attacks that the time does not suffice for
-are named in the result and not ok. The exit code is 1 unless all are ok.
+Every attack reports what was seen and whether the server withstood it ("ok"). An attack for which no time is left is
+reported as not ok. The exit code is 1 unless all are ok.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from dish import HammingIndex
-from helpers.service import Server, X, close, connect, count_open, prepare
+from helpers.service import Server, X, close, connect, is_open, prepare
 from helpers.web import bomb
 
 TOKEN = "open sesame"
-SMALL_JOURNAL = 4_000  # bytes: the index is written again and again, so that kills hit that too
+SMALL_JOURNAL = 4_000  # bytes: the index file is rewritten often, so that kills hit that too
 
 
-# --- attacks on one server; each returns what was seen, with "ok" ---
+# --- attacks on one server ---
 
 
 def slow_headers(server: Server) -> dict[str, Any]:
-    """230 clients that drip the headers of a request, a byte now and then."""
-    sockets = connect(server, 230, b"GET /info HTTP/1.1\r\nhost: localhost\r\nx: ")
+    """600 clients send the headers of a request one byte at a time."""
+    sockets = connect(server.port, 600, b"GET /info HTTP/1.1\r\nhost: localhost\r\nx: ")
     seen = [server.seconds_of("/health") for _ in range(10)]
     end = time.monotonic() + 13
     while time.monotonic() < end:
@@ -49,20 +49,20 @@ def slow_headers(server: Server) -> dict[str, Any]:
         for one in sockets:
             with suppress(OSError):
                 one.sendall(b"a")
-    alive = count_open(sockets)
+    alive = sum(map(is_open, sockets))
     close(sockets)
     return {"ok": max(seen) < 5 and alive == 0, "health_s": max(seen), "still_open_after_13_s": alive}
 
 
 def idle_flood(server: Server) -> dict[str, Any]:
-    """As many idle connections as this machine allows, up to 10,000."""
+    """Open as many idle connections as this machine allows, up to 10,000."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 10_300), hard))
     most = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
     sockets, seen = [], []
     for _ in range(10):
-        sockets += connect(server, most // 10)
+        sockets += connect(server.port, most // 10)
         seen.append(server.seconds_of("/health"))
     files = server.status("files")
     close(sockets)
@@ -71,9 +71,9 @@ def idle_flood(server: Server) -> dict[str, Any]:
 
 
 def slow_bodies(server: Server) -> dict[str, Any]:
-    """230 requests whose body never comes."""
+    """Send 600 requests whose body never arrives."""
     head = b"POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{"
-    sockets = connect(server, 230, head)
+    sockets = connect(server.port, 600, head)
     seen = [server.seconds_of("/health") for _ in range(5)]
     searched = server.post("/search", {"id": "item1", "k": 1})[0]
     close(sockets)
@@ -81,7 +81,7 @@ def slow_bodies(server: Server) -> dict[str, Any]:
 
 
 def hostile_json(server: Server) -> dict[str, Any]:
-    """Bodies that are no requests."""
+    """Send bodies that are not valid requests."""
     row = ",".join(["1"] * 63).encode()
     bodies = {
         "nested arrays": b"[" * 100_000 + b"]" * 100_000,
@@ -106,7 +106,7 @@ def hostile_json(server: Server) -> dict[str, Any]:
 
 
 def image_bombs(server: Server) -> dict[str, Any]:
-    """Pictures that are small as files and large unpacked, or no pictures."""
+    """Upload small files that decode to large pictures, and files that are no pictures."""
     frames = io.BytesIO()
     first, *rest = [Image.new("P", (500, 500), i % 255) for i in range(200)]
     first.save(frames, "GIF", save_all=True, append_images=rest)
@@ -132,7 +132,7 @@ def image_bombs(server: Server) -> dict[str, Any]:
 
 
 def broken_http(server: Server) -> dict[str, Any]:
-    """Requests that are ambiguous, wrong or endless."""
+    """Send ambiguous, invalid and endless requests."""
     start = b"POST /search HTTP/1.1\r\nHost: localhost\r\n"
     raw = {
         "two lengths": start + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\nabcdefg",
@@ -150,19 +150,15 @@ def broken_http(server: Server) -> dict[str, Any]:
 
 
 def wrong_tokens(server: Server) -> dict[str, Any]:
-    """A thousand guesses at the token of a server that has one."""
+    """Send 1,000 wrong tokens."""
     statuses = [server.ask("GET", "/info", authorization=f"Bearer {i}")[0] for i in range(1000)]
-    tried = statuses.count(401)
-    elsewhere = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10, source_address=("127.0.0.2", 0))
-    elsewhere.request("GET", "/info", headers={"authorization": f"bearer {TOKEN}"})
-    right = elsewhere.getresponse().status
-    elsewhere.close()
-    ok = tried <= 60 and set(statuses) == {401, 429} and right == 200 and server.seconds_of("/health") < 5
-    return {"ok": ok, "guesses_that_were_looked_at": tried, "right_token_from_elsewhere": right}
+    right = server.ask("GET", "/info", authorization=f"bearer {TOKEN}")[0]
+    ok = set(statuses) == {401} and right == 200 and server.seconds_of("/health") < 5
+    return {"ok": ok, "statuses": sorted(set(statuses)), "right_token": right}
 
 
 def many_samples(server: Server) -> dict[str, Any]:
-    """A hundred clients that ask for samples while somebody searches."""
+    """Ask for samples with 100 clients while another one searches."""
     work = [threading.Thread(target=lambda: server.ask("GET", "/samples?n=100")) for _ in range(100)]
     for thread in work:
         thread.start()
@@ -174,16 +170,16 @@ def many_samples(server: Server) -> dict[str, Any]:
     return {"ok": max(seen) < 2, "a_search_meanwhile_s": max(seen), "median_s": statistics.median(seen)}
 
 
-# --- what a crash can do ---
+# --- crashes ---
 
 
 def kill_loop(folder: Path, kills: int, end: float) -> dict[str, Any]:
-    """kill -9 in the middle of writes, again and again; every acknowledged item must be there afterwards."""
+    """Kill the server during writes, again and again. Every acknowledged item must be there afterwards."""
     acknowledged: dict[str, str] = {}
     missing: list[str] = []
     done, rng = 0, random.Random(0)
     while True:
-        server = Server(folder, "--writable", journal=SMALL_JOURNAL if done % 2 else 64 << 20)
+        server = Server(folder, "--writable", journal=SMALL_JOURNAL if done % 2 else None)
         codes = json.loads(server.post("/encode", {"vectors": X[:50].tolist()})[1])["codes"]
         for id in rng.sample(sorted(acknowledged), min(50, len(acknowledged))):
             status, content = server.post("/search", {"id": id, "k": 1})
@@ -208,7 +204,7 @@ def kill_loop(folder: Path, kills: int, end: float) -> dict[str, Any]:
 
 
 def full_disk(folder: Path) -> dict[str, Any]:
-    """Files that may not grow beyond a size, as on a full disk: 503, and nothing acknowledged is lost."""
+    """Limit the size of files, like a full disk: writes get 503, and no acknowledged item is lost."""
     server = Server(folder, "--writable", file_bytes=300_000)
     acknowledged, statuses = [], set()
     for i in range(400):
@@ -221,7 +217,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
             break
     searched = server.post("/search", {"id": acknowledged[-1], "k": 1})[0]
     server.stop()
-    again = Server(folder, "--writable")  # there is room again
+    again = Server(folder, "--writable")  # the disk has room again
     code = again.stop()
     index = HammingIndex.load(folder / "ix.dish")
     lost = [id for id in acknowledged if id not in index]
@@ -264,7 +260,7 @@ def _write(server: Server, round_: int, thread: int, codes: list[str], acknowled
 
 
 def main() -> None:
-    """Run all attacks within the time; print and write what was seen."""
+    """Run all attacks within the time limit; print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--kills", type=int, default=20)
@@ -300,7 +296,7 @@ def main() -> None:
 
 def _within(end: float, attack: Any, *args: Any) -> dict[str, Any]:
     if time.monotonic() > end:
-        return {"ok": False, "seen": "not run: the time was over"}
+        return {"ok": False, "seen": "not run: the time limit was reached"}
     try:
         return dict(attack(*args))
     except Exception as error:

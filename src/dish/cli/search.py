@@ -81,12 +81,13 @@ def index(
 
 def _open_index(path: Path) -> HammingIndex:
     from dish.index.hamming import HammingIndex
+    from dish.web.journal import count_pending, journal_path
 
-    journal = path.with_name(path.name + ".journal")
-    if journal.exists() and journal.stat().st_size:
+    journal = journal_path(path)
+    if count_pending(journal):
         raise InputError(
-            f"{journal} holds changes of a running server that are not in {path} yet: stop the server, or change "
-            "items over HTTP"
+            f"{journal} has changes of a server that are not in {path} yet: start the server once and stop it, or "
+            "change items over HTTP"
         )
     return HammingIndex.load(path)
 
