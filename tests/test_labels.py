@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dish.labels import as_array, encode_classes, is_missing, without_label
+from dish.labels import as_array, distinct_sets, encode_classes, is_missing, label_matrix, without_label
 from dish.similarity import from_labels
 
 NAT = np.datetime64("NaT")
@@ -180,3 +180,14 @@ def test_the_empty_string_is_not_a_label():
         encode_classes(["a", "", "b"])
     assert without_label(["a", "", None]).tolist() == [False, True, True]
     assert without_label(np.array(["a", ""])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("n_labels", [1, 7, 8, 40, 64, 65, 256, 300])
+def test_distinct_sets_are_the_sorted_distinct_rows(n_labels):
+    rng = np.random.default_rng(n_labels)
+    Y = (rng.random((400, n_labels)) < 2 / n_labels).astype(float)
+    Y[5], Y[6] = 0, 1
+    sets, index = distinct_sets(label_matrix(Y))
+    expected, inverse = np.unique(Y, axis=0, return_inverse=True)
+    np.testing.assert_array_equal(sets.toarray(), expected)
+    np.testing.assert_array_equal(index, inverse.ravel())

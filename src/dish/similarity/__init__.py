@@ -1,6 +1,6 @@
-"""S = P Rᵀ, the similarity that codes reproduce, never built: classes, label counts, label sets, low rank, none.
+"""S = P Rᵀ, the similarity that codes reproduce: from classes, label counts, label sets or your own P and R.
 
-``from_labels`` picks the form that fits the labels; ``nystroem`` and ``anchor_graph`` need none.
+S itself is never built. ``from_labels`` chooses the class; ``nystroem`` and ``anchor_graph`` need no labels.
 """
 
 from dish.similarity.base import Similarity

@@ -1,13 +1,13 @@
 """Similarity matrices S = P Rᵀ that are never built.
 
-DISH only ever needs three things of S: a product with P, a product with Rᵀ, and its diagonal. Rows with
-the same label (or the same set of labels) share a row of P and of R, so those are stored once per *group*:
-with E the one-hot (n, g) matrix "row i is in group ``row_group[i]``", here
+DISH needs three things of S: products with P, products with Rᵀ, and the diagonal. Rows with the same label (or the
+same set of labels) have equal rows in P and in R, so these are stored once per *group*. With the one-hot matrix E
+(n, g), E_ij = 1 if row i is in group j,
 
     P = E P_g ,   R = E R_g ,   S = E P_g R_gᵀ Eᵀ .
 
-``Rt`` takes group sums Eᵀb and ``P`` gives a value per group; ``P(z)[row_group]`` is the product for all rows.
-For a user's own ``LowRank(P, R)`` every row is a group of its own.
+``Rt`` takes group sums Eᵀb, ``P`` returns one value per group, and ``P(z)[row_group]`` has one per row.
+In a ``LowRank(P, R)`` every row is a group of its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from dish.parallel import ALONE, Ranks
 
 
 class Similarity(ABC):
-    """S = P Rᵀ (n, n), symmetric, through products with its factors only."""
+    """A symmetric S = P Rᵀ (n, n), given by products with its factors."""
 
-    row_group: Tensor  # (n,) int32: row i of P and R is row row_group[i] of P_g and R_g
+    row_group: Tensor  # (n,) int32: the group of each row
     n_groups: int
-    diag: Tensor  # (g,) float64: S_ii = P_i · R_i by group
+    diag: Tensor  # (g,) float64: S_ii = P_i · R_i, per group
     labels: NDArray[Any] | None = None  # (l,) sorted classes, or names of the label columns; None without labels
-    _sizes: Tensor | None = None  # (g,) float64: rows of all processes, if there are several
+    _sizes: Tensor | None = None  # (g,) float64: group sizes over all processes, if there are several
 
     @property
     def n(self) -> int:
-        """Rows of S."""
+        """Number of rows of S."""
         return len(self.row_group)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Similarity(ABC):
         """‖S‖² in the Frobenius norm."""
 
     def product_size(self) -> int:
-        """Numbers that a product with P or R reads: what it costs."""
+        """How many numbers a product with P or R reads: a measure of its cost."""
         return self.n_groups
 
     def project(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
@@ -68,8 +68,8 @@ class Similarity(ABC):
 
     def group_totals(self, blocks: Iterable[tuple[slice, Tensor]], ranks: Ranks = ALONE) -> Tensor:
         """EᵀK (g, m) float64, from row blocks of K (n, m)."""
-        A: Any = 0.0  # in float64 from time to time: float32 sums of very many rows lose digits
-        part, held = None, 0
+        A: Any = 0.0
+        part, held = None, 0  # a float32 sum of very many rows loses digits: move it to float64 now and then
         for rows, K in blocks:
             if part is None or held > 1 << 18:
                 A = A if part is None else A + part.double()
@@ -80,7 +80,7 @@ class Similarity(ABC):
         return ranks.total(A + part.double())
 
     def _add_by_group(self, sums: Tensor, row_group: Tensor, K: Tensor) -> None:
-        """sums[group_i] += K_i, in the same order every time, also on a GPU: as a product, or sorted by group."""
+        """sums[group_i] += K_i, always in the same order. On a GPU this is a product, or a sum sorted by group."""
         if K.device.type == "cpu":
             sums.index_add_(0, row_group, K)
         elif self.n_groups > 4096:
@@ -92,7 +92,7 @@ class Similarity(ABC):
                 add_product(sums, (E.T,), split(block) if worth_splitting(block) else (block,))
 
     def to(self, device: torch.device) -> Similarity:
-        """The same similarity with its tensors on ``device``; this one stays where it is."""
+        """A copy with its tensors on ``device``."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -106,19 +106,19 @@ class Similarity(ABC):
         return self.P(self.Rt(ranks.total(sums.double()))).to(Z.dtype)[self.row_group.long()]
 
     def rows(self, picked: Tensor) -> Similarity:
-        """S between some of the rows."""
+        """The similarity of the picked rows with each other."""
         part = copy.copy(self)
         part.row_group = self.row_group[picked]
         return part
 
     def group_sizes(self) -> Tensor:
-        """(g,) float64: rows in each group, of all processes."""
+        """Number of rows in each group, over all processes, (g,) float64."""
         if self._sizes is not None:
             return self._sizes
         return torch.bincount(self.row_group.long(), minlength=self.n_groups).double()
 
     def with_global_sizes(self, ranks: Ranks) -> Self:
-        """The same groups with the sizes of all processes' rows."""
+        """A copy whose ``group_sizes`` count the rows of all processes."""
         if ranks.world == 1:
             return self
         shared = copy.copy(self)
@@ -126,20 +126,20 @@ class Similarity(ABC):
         return shared
 
     def between_groups(self, columns: Tensor | None = None) -> Tensor:
-        """S between all groups and some of them (None: all), (g, c) float64."""
-        every = torch.arange(self.n_groups, device=self.row_group.device)
-        E = every[:, None] == (every if columns is None else columns)
+        """S between all groups and the groups in ``columns`` (None: all), (g, c) float64."""
+        groups = torch.arange(self.n_groups, device=self.row_group.device)
+        E = groups[:, None] == (groups if columns is None else columns)
         return self.P(self.Rt(E.double()))
 
     def dense(self) -> NDArray[np.float64]:
-        """S itself, (n, n). For tests and tiny n only."""
+        """S as a matrix (n, n), for tests and tiny n."""
         S_g = self.between_groups().cpu().numpy()
         row_group = self.row_group.cpu().numpy()
         return np.asarray(S_g[row_group][:, row_group])
 
 
 def torch_csr(A: sp.csr_array) -> Tensor:
-    """A SciPy CSR matrix as a torch one."""
+    """A SciPy CSR matrix as a torch CSR tensor."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
@@ -151,19 +151,20 @@ def torch_csr(A: sp.csr_array) -> Tensor:
         )
 
 
-def product(A: Tensor, same: sp.csr_array, z: Tensor) -> Tensor:
-    """A z for a CSR matrix of ones; of one vector on the CPU by SciPy, whose call costs a tenth of torch's.
+def csr_product(A: Tensor, same: sp.csr_array, z: Tensor) -> Tensor:
+    """A z for a CSR matrix of ones, given as a torch tensor and as a SciPy array.
 
-    On a GPU of one vector by running sums: exact for whole numbers, and it can be recorded as a CUDA graph.
+    For one vector on the CPU, SciPy's call has a tenth of torch's overhead. For one vector on a GPU, running sums are
+    exact for integers and can be recorded in a CUDA graph.
     """
     if z.ndim == 2:
         return A @ z
     if z.device.type == "cpu":
         return torch.from_numpy(same @ z.numpy())
-    return sums_of_runs(z.index_select(0, A.col_indices()), A.crow_indices())
+    return segment_sums(z.index_select(0, A.col_indices()), A.crow_indices())
 
 
-def sums_of_runs(values: Tensor, ends: Tensor) -> Tensor:
-    """Sums of values ends[i] … ends[i + 1] − 1, each the difference of two running sums."""
+def segment_sums(values: Tensor, ends: Tensor) -> Tensor:
+    """Sums of values[ends[i] : ends[i + 1]], each the difference of two running sums."""
     running = torch.nn.functional.pad(values.cumsum(0), (1, 0)).index_select(0, ends)
     return running[1:] - running[:-1]

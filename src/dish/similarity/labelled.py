@@ -25,7 +25,7 @@ from dish.labels import (
 )
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
-from dish.similarity.base import Similarity, product, torch_csr
+from dish.similarity.base import Similarity, csr_product, torch_csr
 
 SetTable = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
@@ -94,15 +94,15 @@ class LabelCounts(Similarity):
 
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
-        return self.w * product(self.Y_g, self.sets, z[:-1]) + z[-1]
+        return self.w * csr_product(self.Y_g, self.sets, z[:-1]) + z[-1]
 
     def Pt(self, sums: Tensor) -> Tensor:
         """[wYᵀ; 1ᵀ] b."""
-        return torch.cat([self.w * product(self.Y_gt, self.sets_t, sums), sums.sum(0, keepdim=True)])
+        return torch.cat([self.w * csr_product(self.Y_gt, self.sets_t, sums), sums.sum(0, keepdim=True)])
 
     def Rt(self, sums: Tensor) -> Tensor:
         """[Yᵀ; −1ᵀ] b."""
-        return torch.cat([product(self.Y_gt, self.sets_t, sums), -sums.sum(0, keepdim=True)])
+        return torch.cat([csr_product(self.Y_gt, self.sets_t, sums), -sums.sum(0, keepdim=True)])
 
     def squared_norm(self) -> float:
         """‖wYYᵀ − 1‖² = w²‖YᵀY‖² − 2w‖Yᵀ1‖² + n²."""

@@ -1,4 +1,4 @@
-"""S from factors of the user's own."""
+"""LowRank: a similarity from your own factors P and R."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dish.similarity.base import Similarity, torch_csr
 
 
 class LowRank(Similarity):
-    """Any similarity S ≈ P Rᵀ from the user's own P and R, (n, l), dense or CSR.
+    """S = P Rᵀ from your own P and R, (n, l), dense or CSR.
 
-    If P Rᵀ is not symmetric its symmetric part is used: the objective ‖rS − HHᵀ‖² depends on nothing else.
+    If P Rᵀ is not symmetric, its symmetric part is used: the objective ‖rS − HHᵀ‖² depends on nothing else.
     """
 
     def __init__(self, P: Any, R: Any) -> None:
@@ -59,7 +59,7 @@ class LowRank(Similarity):
         return self._Rt @ sums
 
     def product_size(self) -> int:
-        """Numbers stored in P."""
+        """How many numbers P stores."""
         return int(self._P.values().numel()) if self._P.layout == torch.sparse_csr else self._P.numel()
 
     def squared_norm(self) -> float:
@@ -78,12 +78,12 @@ class LowRank(Similarity):
 
 
 def _factor(A: Any, name: str) -> Any:
-    """P or R as float64, dense or CSR, finite."""
+    """P or R as a finite float64 matrix, dense or CSR."""
     if isinstance(A, Tensor):
         A = A.detach().cpu().numpy()
     A = sp.csr_array(A).astype(np.float64) if sp.issparse(A) else np.array(A, np.float64)
     if A.ndim != 2:
-        raise InputError(f"{name} must be a matrix (n, l), got {A.ndim} dimension(s)")
+        raise InputError(f"{name} must be a matrix (n, l), got an array of shape {A.shape}")
     if not np.isfinite(A.data if sp.issparse(A) else A).all():
         raise InputError(f"{name} contains NaN or infinity")
     return A
@@ -94,7 +94,7 @@ def _dense(A: Any) -> NDArray[np.float64]:
 
 
 def _rows(A: Tensor, rows: slice) -> Tensor:
-    """Rows of a dense or CSR tensor, dense (a block is small)."""
+    """Rows of a dense or CSR tensor, as a dense block."""
     if A.layout != torch.sparse_csr:
         return A[rows]
     start, stop, _ = rows.indices(A.shape[0])

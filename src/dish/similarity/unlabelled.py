@@ -1,4 +1,4 @@
-"""S for rows without labels, from their distances: Nyström landmarks, or an anchor graph."""
+"""Similarities of unlabelled rows, from their distances: Nyström landmarks, or an anchor graph."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def nystroem(
     similar_weight: float = 2.0,
     random_state: int | None = 0,
 ) -> LowRank:
-    """Similarity for unlabelled rows: S = w·K̃ − 1, K̃ ≈ exp(−γ‖x−y‖²) by Nyström landmarks.
+    """S = w·K̃ − 1 with K̃ ≈ exp(−γ‖x − x′‖²) by Nyström landmarks.
 
-    ``gamma=None`` takes one over the mean squared distance between rows, so that K̃ spans its range.
+    ``gamma=None`` means one over the mean squared distance between rows.
     """
     from sklearn.kernel_approximation import Nystroem
 
@@ -40,12 +40,10 @@ def anchor_graph(
     similar_weight: float | None = None,
     random_state: int | None = 0,
 ) -> LowRank:
-    """Similarity for unlabelled rows: S = w·A/mean(diag A) − 1, with the anchor graph A = Z Λ⁻¹ Zᵀ.
+    """S = w·A/mean(diag A) − 1 with the anchor graph A = Z Λ⁻¹ Zᵀ, Λ = diag(Zᵀ1).
 
-    Few pairs share an anchor; the default weight w = n·mean(diag A) makes S = nA − 1, whose rows sum to zero.
-
-    Each row of Z spreads a weight of one over its ``n_neighbors`` nearest k-means anchors (Gaussian weights,
-    width the mean distance to the last of them); Λ = diag(Zᵀ1). Z is sparse: O(n · n_neighbors).
+    Row i of Z has the weights of the ``n_neighbors`` k-means anchors nearest to row i (``anchor_weights``). Only pairs
+    with a common anchor have A_ij > 0. ``similar_weight=None`` means S = nA − 1, whose rows sum to zero.
     """
     from sklearn.cluster import MiniBatchKMeans
 
@@ -62,10 +60,10 @@ def anchor_graph(
 def anchor_weights(
     X: NDArray[Any], anchors: NDArray[Any], n_neighbors: int, width: float | None = None
 ) -> tuple[sp.csr_array, float]:
-    """Z (n, m) of the anchor graph, and the width it was made with.
+    """Z (n, m) of the anchor graph, and the width of its Gaussian weights.
 
-    Z_ij ∝ exp(−‖x_i − a_j‖² / width) for the ``n_neighbors`` nearest anchors of row i, 0 for the others; rows sum
-    to one. ``width=None`` takes the mean squared distance to the last of these anchors.
+    Z_ij ∝ exp(−‖x_i − a_j‖² / width) for the ``n_neighbors`` anchors nearest to row i, and 0 for the others. Each row
+    sums to one. ``width=None`` means the mean squared distance to the farthest of these anchors.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -73,7 +71,7 @@ def anchor_weights(
     index = np.empty((len(X), s), np.int64)
     squared = np.empty((len(X), s))
     near = NearestNeighbors(n_neighbors=s).fit(np.asarray(anchors, np.float64))
-    for i in range(0, len(X), 2**13):  # in float64, but never all of X
+    for i in range(0, len(X), 2**13):  # float64, one block of X at a time
         rows = slice(i, i + 2**13)
         squared[rows], index[rows] = near.kneighbors(np.asarray(X[rows], np.float64))
     squared **= 2
