@@ -1,4 +1,4 @@
-"""Graded scores against the mean over every order of tied rows, by enumeration."""
+"""Graded scores against an enumeration of all orders of tied rows."""
 
 from itertools import permutations
 
@@ -13,7 +13,7 @@ DISTANCES = [0b1, 0b10, 0b111, 0b100, 0b11100000, 0, 0b11]  # three rows at dist
 
 
 def tied(multi):
-    """One query, seven rows with ties, and the grades of the rows."""
+    """One query, seven rows with ties, their labels, and the grades of the rows."""
     q, b = np.zeros((1, 1), np.uint8), np.array(DISTANCES, np.uint8)[:, None]
     if multi:
         yq = np.array([[1, 1, 1, 0]])
@@ -26,6 +26,7 @@ def tied(multi):
 
 
 def orders(q, b):
+    """All rankings by distance."""
     d = codes.hamming(q, b)[0]
     found = [np.array(o) for o in permutations(range(len(d))) if (np.diff(d[list(o)]) >= 0).all()]
     assert len(found) == 12
@@ -34,7 +35,7 @@ def orders(q, b):
 
 @pytest.mark.parametrize("multi", [False, True])
 @pytest.mark.parametrize("k", [1, 3, 4, 7])
-def test_acg_is_the_mean_grade_of_the_first_places(multi, k):
+def test_acg_is_the_mean_grade_of_the_k_nearest(multi, k):
     q, yq, b, yb, grade = tied(multi)
     expected = np.mean([grade[o[:k]].mean() for o in orders(q, b)])
     assert metrics.average_cumulative_gain(q, yq, b, yb, k=k) == pytest.approx(expected)
@@ -67,8 +68,8 @@ def test_weighted_map_is_the_mean_over_all_orders(multi, k):
     assert metrics.weighted_mean_average_precision(q, yq, b, yb, k=k) == pytest.approx(expected)
 
 
-def test_ndcg_is_scikit_learns():
-    """scikit-learn averages over ties too; its gain is the grade itself, so it is given ours."""
+def test_ndcg_equals_scikit_learns():
+    """scikit-learn averages over ties too. Its gain is the value that it is given."""
     q, b = (np.packbits(RNG.random((n, 12)) < 0.5, axis=1) for n in (5, 80))
     yq, yb = ((RNG.random((n, 70)) < 0.06).astype(int) for n in (5, 80))
     D = codes.hamming(q, b)
@@ -76,7 +77,7 @@ def test_ndcg_is_scikit_learns():
     assert metrics.normalized_discounted_cumulative_gain(q, yq, b, yb, k=20) == pytest.approx(np.mean(expected))
 
 
-def test_of_classes_weighted_map_is_map():
+def test_weighted_map_of_classes_is_map():
     q, b = (np.packbits(RNG.random((n, 12)) < 0.5, axis=1) for n in (9, 60))
     yq, yb = RNG.integers(0, 3, 9), RNG.integers(0, 3, 60)
     for k in (None, 11):
@@ -84,7 +85,7 @@ def test_of_classes_weighted_map_is_map():
         assert metrics.weighted_mean_average_precision(q, yq, b, yb, k=k) == pytest.approx(plain)
 
 
-def test_a_query_without_labels_counts_zero():
+def test_query_without_labels_counts_zero():
     q, yq, b, yb, _ = tied(True)
     both = np.repeat(q, 2, 0), np.vstack([yq, 0 * yq])
     for score in (

@@ -18,7 +18,7 @@ from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError
 from dish.labels import is_missing, is_tags
 from dish.metrics.relevance import Labels, match_labels
-from dish.metrics.scores import ball, expected_average_precision, found_at, recall_at
+from dish.metrics.scores import expected_average_precision, found_at, recall_at, within_radius
 from dish.metrics.sorting import l2_distances
 
 AT = (1, 10, 100)
@@ -143,7 +143,7 @@ def class_probabilities(
 
 def score_codes(h: metrics.Histograms, at: tuple[int, ...]) -> PerQuery:
     """Scores of Hamming rankings, in expectation over the order of ties."""
-    precision, recall, _ = ball(h, 2)
+    precision, recall, _ = within_radius(h, 2)
     found = {k: found_at(h, k) / k for k in at}
     return PerQuery(expected_average_precision(h), found, {k: recall_at(h, k) for k in at}, (precision, recall))
 

@@ -1,8 +1,8 @@
-"""Scores of Hamming rankings, without sorting anything.
+"""Scores of Hamming rankings, without sorting.
 
-Per query two histograms over the distances 0 … r, of all database rows and of the relevant ones, hold all that MAP,
-precision and recall need (``counting``, ``scores``, ``summary``); graded labels need sums of grades too (``graded``).
-Rankings by real numbers are sorted (``sorting``, ``neighbours``); ``health`` looks at the codes themselves.
+MAP, precision and recall need two histograms per query over the distances 0 … r: of all database rows, and of the
+relevant ones (``counting``, ``scores``, ``summary``). Graded labels need sums of grades too (``graded``). Rankings by
+real numbers are sorted (``sorting``, ``neighbours``). ``health`` describes the codes themselves.
 
 Labels are (n,) classes (relevant: equal) or (n, l) of 0/1 (relevant: at least one shared label).
 """

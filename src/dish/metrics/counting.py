@@ -1,7 +1,4 @@
-"""Database rows by their distance from each query: two histograms per query, counted without sorting.
-
-On the CPU a popcount kernel on all cores; on another torch device distances are a matrix product of ±1 codes.
-"""
+"""Histograms of the distances between each query and the database rows, counted without sorting."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from dish.progress import progress
 if TYPE_CHECKING:
     import torch
 
-_TILE = 2048  # database rows worked on at a time
-GROUP = 8  # queries that a tile is kept in cache for
+_TILE = 2048  # database rows per tile, which stays in cache
+GROUP = 8  # queries per tile
 
 
 @dataclass
@@ -46,7 +43,7 @@ def histograms(
 ) -> Histograms:
     """Count the database rows, and the relevant ones, at every distance from every query.
 
-    On the CPU a popcount kernel on all cores; on another torch ``device`` a matrix product of ±1 codes.
+    The CPU counts by a popcount kernel on all cores, any other torch ``device`` by a matrix product of ±1 codes.
     """
     Q, B = check_pair(q_codes, db_codes)
     r = 8 * Q.shape[1] if n_bits is None else n_bits
@@ -63,9 +60,9 @@ def histograms(
 
 
 def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r: int) -> NDArray[np.int64]:
-    """Queries in blocks, with a progress bar where it takes long and someone is watching."""
+    """Count by compiled kernels, for a block of queries at a time, with a progress bar if it takes long."""
     out = np.empty((len(Q), r + 1, 2), np.int64)
-    if not y.sets:  # rows class by class: then a whole stretch is relevant to a query, or none of it
+    if not y.sets:  # sort rows by class, so that each range of rows is relevant to a query, or none of it is
         order = np.argsort(y.rows[:, 0], kind="stable")
         starts = np.searchsorted(y.rows[order, 0], np.arange(y.rows.max() + 2, dtype=np.uint64))
         columns = np.ascontiguousarray(B[order].T)  # (words, n)
@@ -85,7 +82,7 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r:
 
 
 def _count_few(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r: int) -> NDArray[np.int64]:
-    """The same counts without a kernel, one query after the other."""
+    """The same counts with NumPy, one query after the other."""
     out = np.empty((len(Q), r + 1, 2), np.int64)
     for i in range(len(Q)):
         cells = 2 * distances(Q[i : i + 1], B)[0] + y.relevant(i)
@@ -96,11 +93,10 @@ def _count_few(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r: int) 
 def _histograms_torch(
     Q: NDArray[np.uint8], B: NDArray[np.uint8], y: Labels, device: str, cells: int = 2**28
 ) -> NDArray[np.int64]:
-    """The same counts on any torch device: distance = (r − q·b)/2 as a matrix product of ±1 codes."""
+    """The same counts on any torch device: distance = (r − q·b)/2, by a matrix product of ±1 codes."""
     import torch
 
     r = 8 * Q.shape[1]
-
     dtype = _exact_dtype(r, device)
 
     def signs(codes: NDArray[np.uint8]) -> torch.Tensor:
@@ -122,7 +118,7 @@ def _histograms_torch(
 
 
 def _exact_dtype(r: int, device: str) -> torch.dtype:
-    """The fastest type that holds every whole number −r … r: float16 has them up to 2,048, float32 up to 2²⁴."""
+    """The fastest type that represents all integers −r … r: float16 does up to 2,048, float32 up to 2²⁴."""
     import torch
 
     return torch.float16 if device != "cpu" and r <= 2048 else torch.float32
@@ -150,10 +146,10 @@ def is_relevant(yq: Any, i: int, yb: Any, j: int, sets: bool) -> Any:
 
 @njit(nogil=True, cache=True)
 def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, tile: Any) -> Any:
-    """(n_queries, r + 1, 2): rows at each distance, not relevant and relevant; rows of class c are starts[c:c+2].
+    """(n_queries, r + 1, 2): irrelevant and relevant rows at each distance. Class c has rows starts[c] … starts[c+1].
 
-    A tile of rows stays in cache for a few queries. Distances come first (vectorised), then four counters in
-    turn, so that a row need not wait for the one before it.
+    A tile of rows stays in cache for a few queries. Distances are computed first (vectorised). Four counters are then
+    used in turn, so that an increment need not wait for the one before it.
     """
     words, group = len(columns), GROUP
     out = np.zeros((len(Q), r + 1, 2), np.int64)
@@ -192,7 +188,7 @@ def _class_histograms(Q: Any, yq: Any, columns: Any, starts: Any, r: int, tile: 
 
 @njit(nogil=True, cache=True)
 def _set_histograms(Q: Any, yq: Any, B: Any, yb: Any, r: int) -> Any:
-    """(n_queries, r + 1, 2): the same for label sets."""
+    """The same counts for label sets."""
     out = np.zeros((len(Q), r + 1, 2), np.int64)
     for i in range(len(Q)):
         counts = np.zeros((r + 1, 2), np.int64)

@@ -1,7 +1,7 @@
 """Graded relevance: rows that share more labels with a query count more. ACG, NDCG and weighted MAP.
 
-The grade of a row is the number of labels it shares with the query (0 or 1 for classes), its gain 2^grade − 1. As
-with MAP, rows at one distance have no order of their own; every score is the exact mean over all their orders.
+The grade of a row is the number of labels that it shares with the query (0 or 1 for classes); its gain is
+2^grade − 1. Every score is the exact mean over all orders of rows at equal distance, as for MAP.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dish import threads
 from dish.codes import as_words, popcount
 from dish.metrics.counting import distance
 from dish.metrics.relevance import Labels, check_k, check_pair, match_labels
-from dish.metrics.scores import Floats, harmonic_sum, taken
+from dish.metrics.scores import Floats, harmonic_sum, top_k_counts
 from dish.numba_lazy import njit
 
 
 @dataclass
 class Grades:
-    """Per query, by distance (n_queries, r + 1): rows, relevant rows, their grades and their gains, summed.
+    """Per query and distance, (n_queries, r + 1): rows, relevant rows, sum of grades, sum of gains.
 
-    ``by_grade`` (n_queries, most + 1) counts the rows of every grade, whatever their distance: the ideal ranking.
+    ``by_grade`` (n_queries, highest grade + 1) counts the rows of each grade, which gives the ideal ranking.
     """
 
     all_: NDArray[np.int64]
@@ -39,36 +39,39 @@ def average_cumulative_gain(
 ) -> float:
     """ACG@k: the mean grade of the k nearest rows."""
     h, k = _grades_and_k(q_codes, q_labels, db_codes, db_labels, k)
-    return float((h.grades / np.maximum(h.all_, 1) * taken(h.all_, k)).sum(1).mean() / k)
+    return float((h.grades / np.maximum(h.all_, 1) * top_k_counts(h.all_, k)).sum(1).mean() / k)
 
 
 def normalized_discounted_cumulative_gain(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None = None
 ) -> float:
-    """NDCG@k: Σ gain / log₂(1 + place) over the k nearest, over that of the best ranking there is.
+    """NDCG@k: Σ gain / log₂(1 + place) over the k nearest rows, divided by that of the ideal ranking.
 
     A query without relevant rows counts 0.
     """
     h, k = _grades_and_k(q_codes, q_labels, db_codes, db_labels, k)
-    discounts = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, k + 2)))])  # of the first 0, 1, …, k places
-    ends = np.minimum(np.cumsum(h.all_, 1), k)
-    starts = np.minimum(np.cumsum(h.all_, 1) - h.all_, k)
-    gained = (h.gains / np.maximum(h.all_, 1) * (discounts[ends] - discounts[starts])).sum(1)
-    best_first = h.by_grade[:, ::-1]
-    ends, starts = np.minimum(np.cumsum(best_first, 1), k), np.minimum(np.cumsum(best_first, 1) - best_first, k)
-    gain = np.exp2(np.arange(best_first.shape[1])[::-1]) - 1
-    ideal = (gain * (discounts[ends] - discounts[starts])).sum(1)
+    gained = (h.gains / np.maximum(h.all_, 1) * _discounts(h.all_, k)).sum(1)
+    highest_first = h.by_grade[:, ::-1]
+    gain = np.exp2(np.arange(highest_first.shape[1])[::-1]) - 1
+    ideal = (gain * _discounts(highest_first, k)).sum(1)
     return float((gained / np.where(ideal > 0, ideal, 1)).mean())
+
+
+def _discounts(counts: NDArray[np.int64], k: int) -> Floats:
+    """Σ 1/log₂(1 + place) over the places ≤ k of each group; ``counts`` (n_queries, groups) in ranking order."""
+    sums = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, k + 2)))])  # over the first 0, 1, …, k places
+    ends = np.cumsum(counts, 1)
+    return np.asarray(sums[np.minimum(ends, k)] - sums[np.minimum(ends - counts, k)])
 
 
 def weighted_mean_average_precision(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int | None = None
 ) -> float:
-    """Weighted MAP: ACG@p averaged over the places p ≤ k that hold a relevant row (expected number of them).
+    """Weighted MAP: the mean of ACG@p over the places p ≤ k of relevant rows.
 
-    With a rows before a group of g at one distance, A the grades before it, T and ρ the grades and relevant rows in
-    it, a relevant row of grade s at the j-th place sees A + s + (j−1)(T − s)/(g−1) up to itself. Over the rows of
-    the group and the places j ≤ t, with Σ = Σ_{j ≤ t} 1/(a+j):
+    Let a group of g rows at one distance, ρ of them relevant, with grades that sum to T, follow a rows whose grades
+    sum to A. At the j-th place of the group, a relevant row of grade s has an expected cumulative grade of
+    A + s + (j−1)(T − s)/(g−1). Summed over the rows of the group and the places j ≤ t, with Σ = Σ_{j ≤ t} 1/(a+j):
 
         1/g · [ (ρA + T) Σ + T(ρ−1)/(g−1) · (t − (a+1) Σ) ] .
     """
@@ -101,7 +104,7 @@ def _grades(Q: NDArray[np.uint8], B: NDArray[np.uint8], y: Labels) -> Grades:
 
 @njit(nogil=True, cache=True)
 def _count_grades(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, most: int) -> Any:
-    """Rows, relevant rows and grades by distance (n_queries, r + 1, 3); gains by distance; rows by grade."""
+    """Rows, relevant rows and grades per distance (n_queries, r + 1, 3); gains per distance; rows per grade."""
     counts = np.zeros((len(Q), r + 1, 3), np.int64)
     gains = np.zeros((len(Q), r + 1))
     by_grade = np.zeros((len(Q), most + 1), np.int64)

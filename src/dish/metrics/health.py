@@ -1,4 +1,4 @@
-"""The health of codes: whether the bits are used, and whether classes lie apart."""
+"""Code health: whether all bits carry information, and whether classes are far apart."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dish.metrics.counting import histograms
 
 @dataclass
 class Health:
-    """What ``code_health`` measures; the last three need labels (the last one classes)."""
+    """The result of ``code_health``. ``within`` and ``between`` need labels, ``codeword_distance`` needs classes."""
 
     n: int
     n_bits: int
-    n_distinct: int  # different codes
+    n_distinct: int  # distinct codes
     largest_group: int  # rows that share the most frequent code
-    imbalance: float  # mean over bits of |mean of ±1|: 0 if every bit is set in half of the rows, 1 if constant
+    imbalance: float  # mean over bits of |mean of ±1|: 0 if all bits are balanced, 1 if all are constant
     constant_bits: int
-    correlation: float  # mean |correlation| of two different bits, constant ones left out
-    within: float | None = None  # mean distance of two rows that share a label
-    between: float | None = None  # and of two that do not
-    codeword_distance: int | None = None  # the least distance between the majority codes of two classes
+    correlation: float  # mean |correlation| of two bits that are not constant
+    within: float | None = None  # mean distance of two rows with a common label
+    between: float | None = None  # mean distance of two rows without one
+    codeword_distance: int | None = None  # smallest distance between the majority codes of two classes
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The values as a dictionary for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -43,10 +43,10 @@ class Health:
 def code_health(
     codes: ArrayLike, labels: Any = None, *, n_bits: int | None = None, pairs_of: int = 2000, seed: int = 0
 ) -> Health:
-    """Distinct codes, balance and correlation of the bits; with labels, distances within and between classes.
+    """Count distinct codes, and measure balance and correlation of the bits; with labels, also class distances.
 
-    Distances are of all rows to ``pairs_of`` of them (drawn with ``seed``), or of all pairs where there are fewer
-    rows; a row's distance to itself does not count.
+    Class distances are those between all rows and a random sample of ``pairs_of`` rows (drawn with ``seed``); the
+    distance of a row to itself does not count.
     """
     B = check_codes(codes, n_bits)
     if len(B) < 2:
@@ -73,7 +73,7 @@ def code_health(
 
 
 def _mean_correlation(H: NDArray[np.float32]) -> float:
-    """Mean |correlation| of two different columns."""
+    """Mean |correlation| of two columns."""
     r = H.shape[1]
     if r < 2:
         return 0.0
@@ -84,7 +84,7 @@ def _mean_correlation(H: NDArray[np.float32]) -> float:
 def _label_distances(
     B: NDArray[np.uint8], labels: Any, r: int, pairs_of: int, seed: int
 ) -> tuple[float | None, float | None]:
-    """Mean distance of rows that share a label, and of rows that do not (None where there is no such pair)."""
+    """Mean distance of rows with and without a common label; None if there is no such pair."""
     y = labels if hasattr(labels, "tocsr") else np.asarray(labels)
     if y.shape[0] != len(B):
         raise InputError(f"labels has {y.shape[0]} rows for {len(B)} codes")
@@ -94,18 +94,18 @@ def _label_distances(
     h = histograms(B[rows], y[rows], B, y, r)
     same, other = h.relevant.sum(0), (h.all_ - h.relevant).sum(0)
     labelled = len(rows) if y.ndim == 1 else int((np.asarray(y[rows].sum(1)).ravel() > 0).sum())
-    same[0] -= labelled  # a row and itself: relevant, unless it has no label at all
+    same[0] -= labelled  # pairs of a row with itself are relevant, unless the row has no label
     other[0] -= len(rows) - labelled
     return _mean_of(same), _mean_of(other)
 
 
 def _mean_of(counts: NDArray[np.int64]) -> float | None:
-    """The mean distance of a histogram of distances."""
+    """Mean distance, given the number of pairs at each distance."""
     return float(np.arange(len(counts)) @ counts / counts.sum()) if counts.sum() else None
 
 
 def _codeword_distance(H: NDArray[np.float32], labels: Any) -> int | None:
-    """The least Hamming distance between the classes' majority codes; None with one class."""
+    """Smallest Hamming distance between the majority codes of two classes; None with one class."""
     code, classes = encode_classes(np.asarray(labels), "labels")
     if len(classes) < 2:
         return None

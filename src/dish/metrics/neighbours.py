@@ -1,4 +1,4 @@
-"""How many of the true nearest neighbours of float vectors the codes find, with oversampling and rescoring."""
+"""How many true nearest neighbours of float vectors a search by codes finds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from dish.codes import hamming
 from dish.errors import InputError
 from dish.metrics.relevance import check_k, check_pair
-from dish.metrics.scores import taken
+from dish.metrics.scores import top_k_counts
 from dish.metrics.sorting import as_floats, l2_distances
 
 
@@ -21,11 +21,11 @@ def neighbour_recall(
     k: int = 10,
     oversampling: tuple[float, ...] = (1, 2, 4, 10),
 ) -> dict[float, float]:
-    """Share of the k nearest rows by l2 distance that a search by codes returns, by oversampling factor.
+    """Recall of the k nearest rows by l2 distance, for each oversampling factor.
 
-    The search takes the ``oversampling · k`` nearest codes and orders these by the float distance: so a true
-    neighbour is returned exactly if it is among them. With factor 1 that is the recall of the codes alone. Rows at
-    the same Hamming distance are taken in expectation over their orders. (Rows of length one: by cosine.)
+    The search takes the ``oversampling · k`` nearest codes and sorts them by float distance, so it returns a true
+    neighbour if and only if that is among these codes. Factor 1 gives the recall of the codes alone. The recall is
+    the mean over all orders of rows at equal Hamming distance. For rows of length one, l2 and cosine order agree.
     """
     Xq, X = as_floats(Xq), as_floats(X)
     Q, B = check_pair(q_codes, db_codes)
@@ -35,13 +35,13 @@ def neighbour_recall(
     k = check_k(k, len(B))
     shortlists = [min(len(B), round(factor * k)) for factor in oversampling]
     if min(shortlists, default=k) < k:
-        raise InputError(f"oversampling must be factors of at least 1, got {oversampling}")
+        raise InputError(f"oversampling must hold factors of at least 1, got {oversampling}")
     found = np.zeros(len(shortlists))
     for i, squared in enumerate(l2_distances(Xq, X)):
         D = hamming(Q[i : i + 1], B)[0]
         counts = np.bincount(D)[None]
         nearest = D[np.argsort(squared, kind="stable")[:k]]  # Hamming distances of the true neighbours
         for s, places in enumerate(shortlists):
-            chance = taken(counts, places)[0] / np.maximum(counts[0], 1)
+            chance = top_k_counts(counts, places)[0] / np.maximum(counts[0], 1)
             found[s] += chance[nearest].mean()
     return {factor: float(value / len(Q)) for factor, value in zip(oversampling, found, strict=True)}

@@ -1,4 +1,4 @@
-"""Who is relevant to whom: labels of queries and rows brought to one form, and the checks of what is scored."""
+"""Which rows are relevant to which queries: both labels in one form, and checks of what is scored."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _KINDS = {"U": "text", "S": "text", "i": "number", "u": "number", "f": "number"}
 
 @dataclass
 class Labels:
-    """Labels of queries and rows as uint64 words: one class number each, or (``sets``) one bit per label."""
+    """Labels of queries and rows as uint64 words: one class index each, or one bit per label if ``sets``."""
 
     queries: NDArray[np.uint64]  # (n_queries, words)
     rows: NDArray[np.uint64]  # (n, words)
     sets: bool
 
     def relevant(self, i: int) -> NDArray[np.bool_]:
-        """Which rows are relevant to query i."""
+        """Mask of the rows that are relevant to query i."""
         if self.sets:
             return np.asarray(((self.rows & self.queries[i]) != 0).any(axis=1))
         return np.asarray((self.rows == self.queries[i]).all(axis=1))
 
 
 def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Labels:
-    """Both sides' labels in one numbering, or an error that says how they differ."""
+    """Encode the labels of queries and rows alike. Raises an error if they are of different kinds."""
     if is_tags(q_labels) and is_tags(db_labels):
         q_labels, db_labels = tag_matrix(q_labels, db_labels)
     q, b = (y if sp.issparse(y) else np.asarray(y) for y in (q_labels, db_labels))
@@ -43,7 +43,7 @@ def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Label
     if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
         raise InputError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
     kinds = [_KINDS.get(y.dtype.kind, y.dtype.kind) for y in (q, b)]
-    if q.ndim == 1 and kinds[0] != kinds[1] and "O" not in kinds:  # True is not 1, and "1" neither
+    if q.ndim == 1 and kinds[0] != kinds[1] and "O" not in kinds:  # True, 1 and "1" are different labels
         raise InputError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
     if q.ndim == 2:
         return Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)
@@ -59,17 +59,17 @@ def _label_words(Y: Any, name: str) -> NDArray[np.uint64]:
 
 
 def check_pair(q_codes: ArrayLike, db_codes: ArrayLike) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Codes of queries and rows, of one width and neither empty."""
+    """Codes of queries and rows as arrays. Raises an error if their widths differ or one is empty."""
     Q, B = check_codes(q_codes, name="q_codes"), check_codes(db_codes, name="db_codes")
     if Q.shape[1] != B.shape[1]:
         raise InputError(f"q_codes have {Q.shape[1]} bytes per row, db_codes {B.shape[1]}")
     if len(Q) == 0 or len(B) == 0:
-        raise InputError(f"there is nothing to score: {len(Q)} queries, {len(B)} database rows")
+        raise InputError(f"scoring needs at least one query and one row, got {len(Q)} queries and {len(B)} rows")
     return Q, B
 
 
 def check_k(k: int, n: int) -> int:
-    """A number of places that the ranking has."""
+    """k as an int. Raises an error unless 1 ≤ k ≤ n."""
     if not 1 <= k <= n:
-        raise InputError(f"k must be between 1 and the {n} database rows, got {k}")
+        raise InputError(f"k must be from 1 to {n}, the number of database rows, got {k}")
     return int(k)

@@ -1,7 +1,7 @@
 """MAP, precision and recall from distance histograms: nothing is sorted.
 
-Rows at the same distance have no order of their own: ``ties="expected"`` gives the exact mean over all their orders,
-``ties="stable"`` takes them in database order, as papers that sort do.
+Rows at the same distance are tied. ``ties="expected"`` gives the exact mean over all their orders, ``ties="stable"``
+keeps them in database order, as a stable sort does.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def mean_average_precision(
     q_labels, db_labels : (n,) classes, or (n, l) of 0 and 1
         A row is relevant if it has the query's class, or shares a label with it.
     k : int or None, default=None
-        Only the first k places count.
+        MAP@k: only the first k places count.
     ties : "expected" or "stable", default="expected"
-        Rows at equal distance: the mean over all their orders, or the order of the database.
+        Order of rows at equal distance: the mean over all orders, or database order.
     denominator : "found" or "possible", default="found"
-        With ``k``, a query's precisions are averaged over the relevant rows found in the first k places (for expected
-        ties: over their expected number), or over as many as could have been found, min(relevant rows, k).
+        With ``k``, the sum of precisions is divided by the number of relevant rows found in the first k places (for
+        expected ties, by their expected number), or by the largest possible number, min(relevant rows, k).
 
     Examples
     --------
@@ -103,34 +103,34 @@ def harmonic_sum(a: Any, t: Any) -> Any:
 def precision_within_radius(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
 ) -> float:
-    """Mean share of relevant rows among those at distance ≤ radius; a query with none there counts 0."""
-    return float(ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)[0].mean())
+    """Mean share of relevant rows among those at distance ≤ radius; a query with no rows there counts 0."""
+    return float(within_radius(histograms(q_codes, q_labels, db_codes, db_labels), radius)[0].mean())
 
 
 def recall_within_radius(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
 ) -> float:
     """Mean share of a query's relevant rows that lie at distance ≤ radius; a query without relevant rows counts 0."""
-    return float(ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)[1].mean())
+    return float(within_radius(histograms(q_codes, q_labels, db_codes, db_labels), radius)[1].mean())
 
 
 def f1_within_radius(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, radius: int = 2
 ) -> float:
-    """Mean over queries of 2PR/(P + R), P and R the precision and recall within the radius; 0 where both are 0."""
-    precision, recall, _ = ball(histograms(q_codes, q_labels, db_codes, db_labels), radius)
+    """Mean over queries of 2PR/(P + R) with precision P and recall R within the radius; 0 if both are 0."""
+    precision, recall, _ = within_radius(histograms(q_codes, q_labels, db_codes, db_labels), radius)
     return float(f1(precision, recall).mean())
 
 
 def precision_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100) -> float:
-    """Mean share of relevant rows among the k nearest (expected, over the order of ties)."""
+    """Mean share of relevant rows among the k nearest, in expectation over the order of ties."""
     h = histograms(q_codes, q_labels, db_codes, db_labels)
     k = check_k(k, int(h.all_[0].sum()))
     return float(found_at(h, k).mean() / k)
 
 
 def recall_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any, k: int = 100) -> float:
-    """Mean share of a query's relevant rows among the k nearest (expected); a query without any counts 0."""
+    """Mean share of a query's relevant rows that are among the k nearest; a query without relevant rows counts 0."""
     h = histograms(q_codes, q_labels, db_codes, db_labels)
     return float(recall_at(h, check_k(k, int(h.all_[0].sum()))).mean())
 
@@ -138,15 +138,15 @@ def recall_at_k(q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_label
 def precision_recall_curve(
     q_codes: ArrayLike, q_labels: Any, db_codes: ArrayLike, db_labels: Any
 ) -> tuple[Floats, Floats]:
-    """Precision and recall of the balls of radius 0, 1, …, r, summed over queries."""
+    """Precision and recall within radius 0, 1, …, r, over the pairs of all queries."""
     return curve(histograms(q_codes, q_labels, db_codes, db_labels))
 
 
 # --- from histograms --------------------------------------------------------------------------------------
 
 
-def ball(h: Histograms, radius: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Precision, recall and number of rows within a radius, per query."""
+def within_radius(h: Histograms, radius: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Precision, recall and number of rows at distance ≤ radius, per query."""
     if radius < 0:
         raise InputError(f"radius must be at least 0, got {radius}")
     size, relevant = h.all_[:, : radius + 1].sum(1), h.relevant[:, : radius + 1].sum(1)
@@ -160,31 +160,31 @@ def f1(precision: Floats, recall: Floats) -> Floats:
 
 
 def found_at(h: Histograms, k: int) -> Floats:
-    """Relevant rows expected among the k nearest, per query."""
-    return np.asarray((h.relevant / np.maximum(h.all_, 1) * taken(h.all_, k)).sum(1))
+    """Expected number of relevant rows among the k nearest, per query."""
+    return np.asarray((h.relevant / np.maximum(h.all_, 1) * top_k_counts(h.all_, k)).sum(1))
 
 
 def recall_at(h: Histograms, k: int) -> Floats:
-    """Share of the relevant rows expected among the k nearest, per query."""
+    """Expected share of the relevant rows that are among the k nearest, per query."""
     return np.asarray(found_at(h, k) / np.maximum(h.relevant.sum(1), 1))
 
 
-def taken(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """How many of the rows at each distance (n_queries, r + 1) are among the k nearest."""
+def top_k_counts(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """How many of the ``counts`` rows at each distance (n_queries, r + 1) are among the k nearest."""
     return np.clip(k - (np.cumsum(counts, 1) - counts), 0, counts)
 
 
 def curve(h: Histograms) -> tuple[Floats, Floats]:
-    """Precision and recall by radius, summed over queries."""
+    """Precision and recall by radius, over the pairs of all queries."""
     found, relevant = np.cumsum(h.all_.sum(0)), np.cumsum(h.relevant.sum(0))
     return relevant / np.maximum(found, 1), relevant / max(int(relevant[-1]), 1)
 
 
 @njit(nogil=True, cache=True)
 def _stable_sums(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -> Any:
-    """Σ precisions over the relevant rows in the first k places, their number, and that of all relevant rows.
+    """Per query: Σ precisions over the relevant rows in the first k places, their number, and all relevant rows.
 
-    Equal distances come in row order: a row's rank is known from counts, nothing is sorted.
+    Rows at equal distance keep their order. Counts give the place of each row, without sorting.
     """
     sums = np.zeros(len(Q))
     n_found, n_relevant = np.zeros(len(Q), np.int64), np.zeros(len(Q), np.int64)
@@ -194,7 +194,7 @@ def _stable_sums(Q: Any, yq: Any, B: Any, yb: Any, sets: bool, r: int, k: int) -
             d = distance(Q, i, B, j)
             count[d + 1, 0] += 1
             count[d + 1, 1] += is_relevant(yq, i, yb, j, sets)
-        rank, found = np.cumsum(count[:, 0]), np.cumsum(count[:, 1])  # rows before distance d
+        rank, found = np.cumsum(count[:, 0]), np.cumsum(count[:, 1])  # rows at smaller distances
         n_relevant[i] = found[-1]
         for j in range(len(B)):
             d = distance(Q, i, B, j)

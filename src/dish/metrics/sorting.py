@@ -1,4 +1,4 @@
-"""MAP of rankings by real numbers, which have to be sorted: real-valued queries, raw vectors, class probabilities."""
+"""MAP of rankings by real numbers, by sorting: real-valued queries, raw vectors, class probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def asymmetric_mean_average_precision(
 ) -> float:
     """MAP of ranking database codes by their inner product with the queries' real-valued F (n_queries, r).
 
-    ``F`` is ``hasher.decision_function(queries)``: only the database is rounded to bits. Equal scores come in
-    database order.
+    ``F`` is ``hasher.decision_function(queries)``. Ties keep the order of the database.
     """
     F = np.asarray(F, np.float64)
     H = check_codes(db_codes, F.shape[1], name="db_codes")
@@ -33,9 +32,9 @@ def asymmetric_mean_average_precision(
 def l2_mean_average_precision(
     Xq: ArrayLike, q_labels: Any, X: ArrayLike, labels: Any, k: int | None = None, device: str = "cpu"
 ) -> float:
-    """MAP of ranking raw vectors by l2 distance: what the codes replace. Equal distances in database order.
+    """MAP of ranking raw vectors by l2 distance, the ranking that codes approximate.
 
-    ``device`` is the torch device that multiplies and sorts.
+    Ties keep the order of the database. ``device`` is the torch device that multiplies and sorts.
     """
     X = as_floats(X)
     return _product_map(2 * as_floats(Xq), q_labels, X, labels, -np.einsum("ij,ij->i", X, X), k, device)
@@ -44,10 +43,10 @@ def l2_mean_average_precision(
 def product_mean_average_precision(
     Pq: ArrayLike, q_labels: Any, P: ArrayLike, labels: Any, k: int | None = None, device: str = "cpu"
 ) -> float:
-    """MAP of ranking rows by their inner product with the query's. Equal products in database order.
+    """MAP of ranking rows by their inner product with the query. Ties keep the order of the database.
 
-    Of class probabilities p (``hasher.label_probabilities``) the product p(x)·p(x′) is the chance that two rows share
-    a class: no code made from p can be expected to rank better, which makes this the float ceiling of such codes.
+    For class probabilities p (``DISH.predict_proba``), p(x)·p(x′) is the probability that two rows share a class. So
+    this MAP is an upper bound on what codes made from p can be expected to reach.
     """
     Pq, P = as_floats(Pq), as_floats(P)
     return _product_map(Pq, q_labels, P, labels, np.zeros(len(P), P.dtype), k, device)
@@ -56,7 +55,7 @@ def product_mean_average_precision(
 def _product_map(
     Q: NDArray[Any], q_labels: Any, X: NDArray[Any], labels: Any, offset: NDArray[Any], k: int | None, device: str
 ) -> float:
-    """MAP of ranking rows x by q·x + offset, highest first, a few queries at a time."""
+    """MAP of ranking rows x by q·x + offset, highest first, 64 queries at a time."""
     import torch
 
     y = match_labels(q_labels, labels, len(Q), len(X))
@@ -77,30 +76,30 @@ def _product_map(
 
 
 def as_floats(X: ArrayLike) -> NDArray[Any]:
-    """Rows as float32 or float64: the squares and sums of small integers and of float16 would overflow their type."""
+    """Rows as float32 or float64, because squares and sums of small integers and float16 overflow their type."""
     X = np.asarray(X)
     if X.dtype in (np.float32, np.float64):
         return X
     if X.dtype.kind not in "biuf":
-        raise InputError(f"rows must be numbers, got {X.dtype}")
+        raise InputError(f"rows must be numbers, got an array of {X.dtype}")
     return X.astype(np.float32 if X.dtype.itemsize == 1 or X.dtype == np.float16 else np.float64)
 
 
 def l2_distances(Xq: NDArray[Any], X: NDArray[Any]) -> Any:
-    """‖x‖² − 2x·q over the rows x, which has the order of ‖q − x‖², for one query after the other."""
+    """For each query, ‖x‖² − 2x·q of all rows x: this differs from ‖q − x‖² by a constant."""
     norms = np.einsum("ij,ij->i", X, X)
     for start in range(0, len(Xq), 64):
         yield from norms - 2 * (Xq[start : start + 64] @ X.T)
 
 
 def _sorted_ap(distances: NDArray[Any], relevant: NDArray[np.bool_], k: int) -> float:
-    """Average precision at k of one ranking by distance."""
+    """Average precision of the first k places of one ranking by distance."""
     ranks = np.flatnonzero(relevant[np.argsort(distances, kind="stable")[:k]]) + 1.0
     return float((np.arange(1, len(ranks) + 1) / ranks).mean()) if len(ranks) else 0.0
 
 
 def _byte_scores(f: NDArray[np.float64], H: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """H f for packed ±1 codes: a table look-up for every byte of a code."""
+    """H f for packed ±1 codes, by one table look-up per byte of a code."""
     return np.concatenate(threads.over_rows(_look_up, (H,), byte_table(f, -(-H.shape[1] // 8)), least=1 << 14))
 
 

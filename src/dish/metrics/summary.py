@@ -1,4 +1,4 @@
-"""Everything that one pass over the codes tells, as one report."""
+"""All scores of one pass over the codes, in one report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike
 
 from dish.metrics.counting import Histograms, histograms
 from dish.metrics.relevance import check_k
-from dish.metrics.scores import ball, curve, expected_average_precision, f1, found_at, recall_at
+from dish.metrics.scores import curve, expected_average_precision, f1, found_at, recall_at, within_radius
 
 AT = (1, 10, 100, 1000)
 
 
 @dataclass
 class Report:
-    """What ``evaluate`` measures; ``curve`` arrays are indexed by Hamming radius. ``print`` shows a short table."""
+    """The result of ``evaluate``. The curves are indexed by Hamming radius. ``print`` shows a short table."""
 
     map: float
     precision_within_2: float
@@ -27,18 +27,18 @@ class Report:
     n_queries: int
     n_database: int
     n_bits: int
-    k: int | None = None  # places that the MAP is cut at
-    map_possible: float | None = None  # with k: over min(relevant rows, k) instead of over those found
+    k: int | None = None  # of MAP@k
+    map_possible: float | None = None  # MAP@k with denominator="possible"
     recall_within_2: float = 0.0
     f1_within_2: float = 0.0
     recall_at: dict[int, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The values as a dictionary for JSON."""
         return asdict(self)
 
     def lines(self) -> dict[str, float]:
-        """The scores by the name people know them by."""
+        """Score names for people → values."""
         cut = "" if self.k is None else f"@{self.k}"
         possible = {} if self.map_possible is None else {f"MAP{cut} over min(relevant, k)": self.map_possible}
         return {
@@ -47,7 +47,7 @@ class Report:
             "precision within radius 2": self.precision_within_2,
             "recall within radius 2": self.recall_within_2,
             "F1 within radius 2": self.f1_within_2,
-            "queries with nothing within 2": self.empty_balls,
+            "queries without rows within 2": self.empty_balls,
             **{f"precision@{k}": value for k, value in self.precision_at.items()},
             **{f"recall@{k}": value for k, value in self.recall_at.items()},
         }
@@ -68,16 +68,16 @@ def evaluate(
     k: int | None = None,
     at: tuple[int, ...] = AT,
 ) -> Report:
-    """Everything at once, from one pass over the codes; ``k`` cuts the MAP."""
+    """Compute all scores in one pass over the codes. ``k`` gives MAP@k; ``at`` lists the k of precision@k."""
     return report(histograms(q_codes, q_labels, db_codes, db_labels, n_bits), k, at)
 
 
 def report(h: Histograms, k: int | None = None, at: tuple[int, ...] = AT) -> Report:
-    """Everything that histograms tell; those of parts of a database can be added up first."""
+    """Compute all scores from histograms. Histograms of parts of a database can be added first."""
     n_queries, n_database = len(h.all_), int(h.all_[0].sum())
     k = None if k is None else check_k(k, n_database)
     at = tuple(places for places in at if places <= n_database)
-    precision, recall, size = ball(h, 2)
+    precision, recall, size = within_radius(h, 2)
     curve_precision, curve_recall = curve(h)
     return Report(
         map=float(expected_average_precision(h, k).mean()),

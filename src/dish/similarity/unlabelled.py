@@ -42,8 +42,8 @@ def anchor_graph(
 ) -> LowRank:
     """S = w·A/mean(diag A) − 1 with the anchor graph A = Z Λ⁻¹ Zᵀ, Λ = diag(Zᵀ1).
 
-    Row i of Z has the weights of the ``n_neighbors`` k-means anchors nearest to row i (``anchor_weights``). Only pairs
-    with a common anchor have A_ij > 0. ``similar_weight=None`` means S = nA − 1, whose rows sum to zero.
+    Row i of Z has the weights of the ``n_neighbors`` k-means anchors nearest to row i (``anchor_weights``). A_ij > 0
+    only if rows i and j have a common anchor. ``similar_weight=None`` means S = nA − 1, whose rows sum to zero.
     """
     from sklearn.cluster import MiniBatchKMeans
 
