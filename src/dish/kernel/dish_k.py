@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,10 @@ from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.spectral import first_codes, spectral_start
-from dish.kernel.streaming_hasher import StreamingHasher
+from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
 from dish.lazy import torch
 
 Packed = NDArray[np.uint8]
-AfterSweep = Callable[[Packed, HashFunction, list[float], cbcd.Sweep], None]
 
 
 @dataclass(frozen=True)
@@ -184,6 +182,11 @@ class DISHK(StreamingHasher):
     (1297, 4)
     """
 
+    _y_help = (
+        "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
+        "(dish.similarity.nystroem and anchor_graph make one from X alone)"
+    )
+
     def __init__(
         self,
         n_bits: int = 64,
@@ -225,27 +228,7 @@ class DISHK(StreamingHasher):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
-        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or a ``Similarity``.
-
-        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
-        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
-        process group, all processes learn together: each passes its own rows, or all pass the same path.
-        ``resume=False`` ignores an existing checkpoint and replaces it.
-        """
-        given = self._open(
-            X,
-            y,
-            "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
-            "(dish.similarity.nystroem and anchor_graph make one from X alone)",
-        )
-        weight = getattr(given.S, "w", 2.0) if isinstance(self.similar_weight, str) else self.similar_weight
-        saved = self._open_checkpoint(given, {"similar_weight": weight})
-        state = self._load(saved, len(given.rows), resume)
-        data = self._prepare(given.rows, given.S, given.rng, given.ranks, self._room_for_K(given.rows))
-        del X, y, given  # the features replace the rows
-        if state is not None:
-            self._check_same_rows(state, data)
+    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
         H, function, objective = alternate(
             data,
             self.n_bits,
@@ -255,11 +238,14 @@ class DISHK(StreamingHasher):
             lam=self.lam,
             init=self.init,
             state=state,
-            after_sweep=self._after_sweep(saved, data),
+            after_sweep=after_sweep,
         )
         self._keep(data, function)
         self._keep_codes(H, objective)
-        return self
+
+    def _resolved(self, given: FitInput) -> dict[str, Any]:
+        auto = isinstance(self.similar_weight, str)
+        return {"similar_weight": getattr(given.S, "w", 2.0) if auto else self.similar_weight}
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,9 @@ from dish.similarity import Similarity, check_labels, from_labels
 LARGE = 1 << 28  # bytes; larger arrays are checked block by block instead of in a pass of their own
 
 
+AfterSweep = Callable[[NDArray[np.uint8], HashFunction, list[float], Sweep], None]  # H, F, objectives, sweep
+
+
 @dataclass
 class FitInput:
     """Validated input of a fit: this process's rows, the similarity of their labels, and what processes share."""
@@ -50,31 +55,57 @@ class StreamingHasher(KernelHasher):
     objective_: NDArray[np.float64]
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
 
+    _y_help = "give (n,) classes or (n, l) labels of 0 and 1"
+
+    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
+        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or for DISHK a ``Similarity``.
+
+        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
+        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
+        process group, all processes learn together: each passes its own rows, or all pass the same path.
+        ``resume=False`` ignores an existing checkpoint and replaces it.
+        """
+        given = self._open(X, y)
+        saved = self._open_checkpoint(given)
+        state = self._load(saved, len(given.rows), resume)
+        budget = self._room_for_K(given.rows)
+        data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
+        del X, y, given  # the features replace the rows
+        if state is not None:
+            self._check_same_rows(state, data)
+        self._learn(data, state, self._after_sweep(saved, data), budget)
+        return self
+
+    @abstractmethod
+    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
+        """Learn from the features, resuming from a state if there is one; ``budget``: bytes for features."""
+
+    def _resolved(self, given: FitInput) -> dict[str, Any]:
+        """Parameters with "auto" replaced by what it stands for, where that decides the codes."""
+        return {}
+
     # --- input ---
 
-    def _open(self, X: Any, y: Any, what_y: str) -> FitInput:
+    def _open(self, X: Any, y: Any) -> FitInput:
         """Validate parameters, X and y. All processes fail together."""
         self.timings_: dict[str, float] = {}
         ranks = parallel.current()
         with ranks.raise_together():
             self._check_params()
-            rows, y = self._open_rows(X, y, what_y, ranks)
+            rows, y = self._open_rows(X, y, ranks)
         with self._stage("labels"):
             S = from_labels(
-                y,
-                similar_weight=self.similar_weight,
-                multilabel=self.multilabel,
-                n_rows=len(rows),
-                ranks=ranks,
-            ).to(resolve_device(self.device))
-        return FitInput(rows, S, shared_random_state(self.random_state, ranks), ranks)
+                y, similar_weight=self.similar_weight, multilabel=self.multilabel, n_rows=len(rows), ranks=ranks
+            )
+        rng = shared_random_state(self.random_state, ranks)
+        return FitInput(rows, S.to(resolve_device(self.device)), rng, ranks)
 
-    def _open_rows(self, X: Any, y: Any, what_y: str, ranks: Ranks) -> tuple[RowSource, Any]:
+    def _open_rows(self, X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
         if is_path(X):
             rows, y = open_path(X, y, ranks)
         else:
             rows = open_unchecked(X) or RowSource(self._check_X(X, reset=True), checked=True)
-        self._require_y(y, what_y)
+        self._require_y(y, self._y_help)
         if not rows.checked:
             self.n_features_in_ = rows.shape[1]
             if hasattr(self, "feature_names_in_"):
@@ -98,11 +129,11 @@ class StreamingHasher(KernelHasher):
 
     # --- checkpoints ---
 
-    def _open_checkpoint(self, given: FitInput, chosen: dict[str, Any]) -> Checkpoint | None:
-        """The checkpoint of this fit, if one was asked for; ``chosen``: parameters with "auto" resolved."""
+    def _open_checkpoint(self, given: FitInput) -> Checkpoint | None:
+        """The checkpoint of this fit, if one was asked for."""
         if self.checkpoint is None:
             return None
-        params, ranks = self.get_params() | chosen, given.ranks
+        params, ranks = self.get_params() | self._resolved(given), given.ranks
         number = fingerprint(type(self).__name__, params, given.rows, given.S, given.rng, ranks)
         saved = Checkpoint(self.checkpoint, number, ranks, ranks.offset_and_total(len(given.rows)))
         saved.prepare()
@@ -134,7 +165,7 @@ class StreamingHasher(KernelHasher):
             name = type(self).__name__
             print(f"{name} resumes after {len(state.objective)} iterations", file=sys.stderr)
 
-    def _after_sweep(self, saved: Checkpoint | None, data: FitData) -> Any:
+    def _after_sweep(self, saved: Checkpoint | None, data: FitData) -> AfterSweep:
         """A function that reports a sweep and writes the checkpoint; ``alternate`` calls it."""
 
         def done(H: NDArray[np.uint8], function: HashFunction, objective: list[float], sweep: Sweep) -> None:

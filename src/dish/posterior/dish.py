@@ -15,7 +15,7 @@ tried, and the one that ranks held-out rows best is kept.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +26,8 @@ from dish.encoder import Posterior, row_blocks
 from dish.errors import InputError
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
-from dish.kernel.streaming_hasher import StreamingHasher
+from dish.kernel.fit_state import KernelState
+from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
 from dish.posterior.projection import centred, signed_projection
@@ -211,41 +212,27 @@ class DISH(StreamingHasher):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) labels of 0 and 1.
-
-        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
-        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
-        process group, all processes learn together: each passes its own rows, or all pass the same path.
-        ``resume=False`` ignores an existing checkpoint and replaces it.
-        """
+    def _open(self, X: Any, y: Any) -> FitInput:
         if isinstance(y, Similarity):
             raise InputError("y: DISH learns from labels; use DISHK to learn from a similarity")
-        given = self._open(X, y, "give (n,) classes or (n, l) labels of 0 and 1")
+        given = super()._open(X, y)
         check_learnable(given.S)
-        kernel = selection.first_kernel(self.kernel, given.rows.shape[1], self.n_anchors)
-        saved = self._open_checkpoint(given, {"kernel": kernel})
-        state = self._load(saved, len(given.rows), resume)
-        budget = self._room_for_K(given.rows)
-        data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
-        del X, y, given  # the features replace the rows
-        if state is not None:
-            self._check_same_rows(state, data)
+        return given
+
+    def _resolved(self, given: FitInput) -> dict[str, Any]:
+        return {"kernel": selection.first_kernel(self.kernel, given.rows.shape[1], self.n_anchors)}
+
+    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
         one_label = isinstance(data.S, Classes)
+        effort = Effort() if one_label else ROUGH
         H, _, objective = alternate(
-            data,
-            self.n_bits,
-            n_iter=self.n_iter,
-            effort=Effort() if one_label else ROUGH,
-            state=state,
-            after_sweep=self._after_sweep(saved, data),
+            data, self.n_bits, n_iter=self.n_iter, effort=effort, state=state, after_sweep=after_sweep
         )
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
         function = fit_posterior(data, H, self.n_bits, spare)
         self._keep(data, function)
         self._keep_codes(H if one_label else label_codes(data.S, function), objective)
         self.classes_ = data.S.labels
-        return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """p(x) of every label, (n, l), in the order of ``classes_``.
