@@ -195,7 +195,8 @@ class Linear(HashFunction):
     @classmethod
     def of(cls, W: Array, intercept: Any = 0.0) -> Self:
         """From W (m, r), and an intercept per bit or one for all."""
-        return cls(W, np.broadcast_to(np.asarray(intercept, np.float32), W.shape[1:]).copy())
+        given = np.broadcast_to(np.asarray(intercept, np.float32), W.shape[1:]).copy()
+        return cls(W, torch.from_numpy(given).to(W) if isinstance(W, Tensor) else given)
 
     def __call__(self, K: Array) -> Array:
         """K W + intercept."""

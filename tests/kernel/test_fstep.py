@@ -6,9 +6,9 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from dish import codes
-from dish.cbcd import algorithm1
+from dish.cbcd import PackedColumns
 from dish.kernel import fstep
-from dish.kernel.fit_data import Problem
+from dish.kernel.fit_data import FitData
 from dish.similarity import LowRank
 
 RNG = np.random.default_rng(5)
@@ -47,13 +47,13 @@ def linear_step(name, n=400, m=12, r=3, ridge=1e-3):
     X = RNG.standard_normal((n, m))
     K = torch.from_numpy(X - X.mean(0))
     H = np.where(K.numpy() @ RNG.standard_normal((m, r)) + RNG.standard_normal((n, r)) >= 0, 1, -1)
-    of = Problem.of(LowRank(X, X), K, ridge)
-    return fstep.LinearStep(of, fstep.LOSSES[name], r), K.numpy(), H, of.white.rho
+    data = FitData.of(LowRank(X, X), K, ridge)
+    return fstep.LinearStep(data, fstep.LOSSES[name], r), K.numpy(), H, data.white.rho
 
 
 def test_ridge_step_is_ridge_regression():
     step, K, H, rho = linear_step("ridge")
-    step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
+    step.fit(PackedColumns(codes.pack(H), H.shape[1]))
     expected = Ridge(alpha=rho, fit_intercept=False).fit(K, H).coef_.T
     np.testing.assert_allclose(step.W, expected, atol=1e-9)
 
@@ -69,7 +69,7 @@ def test_iterated_steps_never_raise_the_loss_and_reach_its_minimum(name):
     step.N_STEPS = 1
     values = [total(step.W.numpy())]
     for _ in range(1500):
-        step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
+        step.fit(PackedColumns(codes.pack(H), H.shape[1]))
         values.append(total(step.W.numpy()))
     assert (np.diff(values) <= 1e-9).all()
     if name == "logistic":
@@ -84,7 +84,7 @@ def test_iterated_steps_never_raise_the_loss_and_reach_its_minimum(name):
 
 def test_linear_terms_sum_to_the_whole_loss():
     step, K, H, rho = linear_step("hinge")
-    step.fit(algorithm1.PackedColumns(codes.pack(H), H.shape[1]))
+    step.fit(PackedColumns(codes.pack(H), H.shape[1]))
     q, constant = step.linear_terms(scale=2.5)
     W = step.W.numpy()
     expected = 2.5 * (LITERAL["hinge"](H, K @ W).sum() + step.loss.curvature / 2 * rho * (W**2).sum())

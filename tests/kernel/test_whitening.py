@@ -1,44 +1,110 @@
-"""KᵀK and its factor."""
+"""KᵀK and its Cholesky factor."""
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
-from dish.kernel import whitening
+from dish.errors import InputError
+from dish.kernel import features, whitening
+from dish.kernel.whitening import Whitening
+from dish.parallel import ALONE
 
 RNG = np.random.default_rng(5)
 
 
-def test_whitening_copes_with_repeated_anchors():
-    K = RNG.standard_normal((50, 4))
-    K = torch.from_numpy(np.hstack([K, K]))
-    white = whitening.Whitening.of(whitening.gram(K), 0.0 + 1e-12)
-    assert torch.isfinite(white.L).all()
-
-
-def test_a_gram_matrix_comes_back_from_its_factor():
-    K = torch.from_numpy(RNG.standard_normal((30, 5)))
-    G = whitening.gram(K)
-    np.testing.assert_allclose(whitening.Whitening.of(G.clone(), 1e-3).gram(), G, atol=1e-9)
+def factor(K, ridge=1e-6, scale=1.0):
+    return whitening.factor(K, ridge, len(K), ALONE, lambda name: nullcontext(), scale)
 
 
 @pytest.mark.parametrize("m", [1, 3, 50])
-def test_gram(m):
+def test_gram_is_the_product(m, monkeypatch):
     K = RNG.standard_normal((500, m))
+    np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
+    monkeypatch.setattr(whitening, "ROWS_IN_CACHE", 2)  # blocks of 32 rows
     np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
 
 
-def test_a_ridge_that_had_to_be_raised_is_told():
-    K = RNG.standard_normal((50, 4)).astype(np.float32)
-    G = whitening.gram(torch.from_numpy(np.hstack([K, K])))
+def test_gram_sums_float32_blocks_in_float64():
+    K = torch.cat([torch.full((8192, 2), 4096.0), torch.ones(8192, 2)])  # the sum of each block is a power of 2
+    G = whitening.gram(K)
+    assert G.dtype == torch.float64
+    np.testing.assert_array_equal(G, np.full((2, 2), 2.0**37 + 2**13))  # float32 would lose the second block
+
+
+def test_the_factor_solves_and_inverts():
+    K = RNG.standard_normal((40, 5))
+    white = factor(torch.from_numpy(K), 1e-2)
+    A = K.T @ K + white.rho * np.eye(5)
+    assert white.rho == pytest.approx(1e-2 * np.trace(K.T @ K) / 5)
+    B = RNG.standard_normal((5, 3))
+    np.testing.assert_allclose(white.solve(torch.from_numpy(B)), np.linalg.solve(A, B), atol=1e-12)
+    L_inv = white.inverse_factor().numpy()
+    np.testing.assert_allclose(L_inv @ A @ L_inv.T, np.eye(5), atol=1e-10)
+
+
+def test_the_gram_matrix_comes_back_from_its_factor():
+    G = whitening.gram(torch.from_numpy(RNG.standard_normal((30, 5))))
+    white = Whitening.of(G.clone(), 1e-3)
+    np.testing.assert_allclose(white.gram(), G, atol=1e-9)
+    np.testing.assert_allclose(white.A.diagonal(), G.diagonal() + white.rho)  # the copy was subtracted from
+
+
+def test_repeated_anchors_can_be_factored():
+    K = RNG.standard_normal((50, 4))
+    white = Whitening.of(whitening.gram(torch.from_numpy(np.hstack([K, K]))), 1e-12)
+    assert torch.isfinite(white.L).all()
+
+
+def test_a_ridge_that_is_too_small_is_raised_with_a_warning():
+    K = RNG.standard_normal((50, 4))
+    G = torch.from_numpy(np.tile(K.T @ K, (2, 2)))
     G.diagonal().sub_(1e-13 * G.diagonal().mean())  # whatever rounding did, four eigenvalues are below 0
-    with pytest.warns(UserWarning, match=r"ridge=1e-16 is too small .*: ridge=1e-\d+ is used"):
-        white = whitening.Whitening.of(G.clone(), 1e-16)
+    with pytest.warns(UserWarning, match=r"ridge=1e-16 is too small.*Using ridge=1e-\d+"):
+        white = Whitening.of(G.clone(), 1e-16)
     assert white.rho > 1e-13 * float(G.diagonal().mean())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        whitening.Whitening.of(G.clone(), 1e-3)
-        short = G - 1e-5 * G.diagonal().mean() * torch.eye(8)  # the default is nobody's choice: raised in silence
-        assert whitening.Whitening.of(short, whitening.RIDGE).rho > 1e-5 * float(G.diagonal().mean())
+        Whitening.of(G.clone(), 1e-3)
+
+
+def test_the_default_ridge_is_raised_silently():
+    """The user did not choose it."""
+    G = whitening.gram(torch.from_numpy(RNG.standard_normal((50, 4))))
+    G[:, 3] = G[3] = 0
+    G.diagonal().sub_(1e-5 * G.diagonal().mean())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Whitening.of(G.clone(), whitening.RIDGE).rho > 1e-5 * float(G.diagonal().mean())
+
+
+def test_a_matrix_that_no_ridge_can_repair_is_refused():
+    with pytest.raises(InputError, match=r"KᵀK is singular.*Increase ridge"):
+        Whitening.of(-torch.eye(3, dtype=torch.float64), 1e-6)
+
+
+def test_features_that_do_not_vary_are_refused():
+    K = 1e-16 * torch.from_numpy(RNG.standard_normal((50, 3)))
+    with pytest.raises(InputError, match="the kernel features of X do not vary"):
+        factor(K)
+    factor(K, scale=1e-6)  # features that were small before centring may vary little
+
+
+def test_squares_that_overflow_are_refused():
+    with pytest.raises(InputError, match="X holds values whose squares overflow: scale X"):
+        factor(torch.full((50, 3), 1e200, dtype=torch.float64))
+
+
+def test_K_outside_of_memory_has_the_same_gram_matrix(monkeypatch):
+    from dish.io.rows import RowSource
+
+    X = RNG.standard_normal((300, 4))
+    made = features.make_feature_map(
+        RowSource(X), "rbf", X[:8], 8, 0.2, np.random.RandomState(0), torch.device("cpu")
+    )
+    (_, K), (_, stored) = (
+        features.compute_features(made, RowSource(X), torch.device("cpu"), budget) for budget in (None, 1)
+    )
+    np.testing.assert_allclose(whitening.gram(stored), whitening.gram(K), atol=1e-10)

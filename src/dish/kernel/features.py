@@ -203,9 +203,10 @@ def _warn_of_outliers(
         what += f" and {len(rows) - 5} more" if len(rows) > 5 else ""
     else:
         what = f"anchor {int(far_anchors.argmax())}"
+    are, them = ("are outliers", "them") if len(rows) > 1 else ("is an outlier", "it")
     warnings.warn(
-        f"X: {what} (counted from 0) is an outlier, more than {FAR**0.5:.0f} times the typical distance away; "
-        "gamma='auto' ignores it. Check your data for errors",
+        f"X: {what} (counted from 0) {are}, more than {FAR**0.5:.0f} times the typical distance away; "
+        f"gamma='auto' ignores {them}. Check your data for errors",
         stacklevel=2,
     )
 
