@@ -37,10 +37,11 @@ def _sleeping_threads() -> Iterator[None]:
 class LazyModule:
     """Stands for a module and imports it when one of its attributes is first used."""
 
+    _module: Any = None  # of the class: a copy has no attributes of its own while it is being made
+
     def __init__(self, name: str, *companions: str) -> None:
         """``companions``: modules to import with it if they are installed."""
         self._name, self._companions = name, companions
-        self._module: Any = None
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:

@@ -1,30 +1,65 @@
-"""What every kernel hasher shares: the encoder, its hash function, files."""
-
-import subprocess
-import sys
+"""What every hasher with kernel features shares: parameters, stored state and the encoder."""
 
 import numpy as np
 import pytest
 import torch
-from dish.kernel.functions import Classifiers, Linear, of_classifiers
 
-from dish import DISH, load
-from dish.kernel import features
+from dish import DISH, DISHK, load
+from dish.baselines import REGISTRY
+from dish.baselines.sdh import SDH
+from dish.encoder import Encoder, FeatureMap
+from dish.errors import InputError
+from dish.kernel import kernel_hasher
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(0, 4, 500)
+X = (RNG.standard_normal((500, 8)) + 2 * RNG.standard_normal((4, 8))[Y]).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 4, 500)
-    X = (rng.standard_normal((500, 8)) + 2 * rng.standard_normal((4, 8))[y]).astype(np.float32)
-    return DISH(n_bits=12, n_anchors=40, device="cpu").fit(X, y), X, y
+@pytest.fixture(scope="module", params=[DISH, DISHK, SDH], ids=lambda kind: kind.__name__)
+def fitted(request):
+    return request.param(n_bits=12, n_anchors=40, device="cpu").fit(X, Y)
 
 
-def test_transform_prepares_its_features_once(fitted, monkeypatch):
-    hasher, X, _ = fitted
+def test_the_state_is_explicit(fitted):
+    assert fitted.kernel_ in ("rbf", "rbf+linear")
+    assert fitted.gamma_ > 0
+    assert fitted.anchors_.shape == (40, 8)
+    assert fitted.centre_.shape == (8,)
+    assert fitted.mean_.shape == ({"rbf": 40, "rbf+linear": 48}[fitted.kernel_],)
+    assert fitted.hash_function_.n_bits == 12
+
+
+def test_the_encoder_gives_the_decision_function(fitted):
+    made = fitted.encoder_
+    assert isinstance(made, Encoder)
+    assert isinstance(made.features.anchors, np.ndarray)
+    F = fitted.decision_function(X)
+    np.testing.assert_allclose(made(X), F, atol=1e-4 * np.abs(F).max())
+    np.testing.assert_allclose(made.features(X).mean(0), 0, atol=1e-5)
+
+
+def test_only_parameters_and_results_are_kept(fitted, tmp_path):
+    extra = set(vars(fitted)) - set(fitted.get_params())
+    assert all(name.endswith("_") and not name.startswith("_") for name in extra)
+    assert {"kernel_", "gamma_", "anchors_", "centre_", "mean_", "hash_function_"} <= extra
+    fitted.save(tmp_path / "m.dish")
+    np.testing.assert_array_equal(load(tmp_path / "m.dish").transform(X), fitted.transform(X))
+
+
+def test_encoding_leaves_the_hasher_as_it_was(fitted):
+    before = dict(vars(fitted))
+    fitted.transform(X)
+    assert vars(fitted) == before
+
+
+def test_transform_prepares_its_anchors_once(monkeypatch):
+    hasher = DISHK(n_bits=12, n_anchors=40, device="cpu").fit(X, Y)
     prepared = []
-    prepare = features.prepare_rbf
-    monkeypatch.setattr(features, "prepare_rbf", lambda *args: prepared.append(1) or prepare(*args))
+    centred = FeatureMap._centred_anchors.func
+    counting = kernel_hasher.FeatureMap._centred_anchors.__class__(lambda self: prepared.append(1) or centred(self))
+    counting.__set_name__(FeatureMap, "_centred_anchors")
+    monkeypatch.setattr(FeatureMap, "_centred_anchors", counting)
     many = np.tile(X, (140, 1))  # three blocks of 32,768 rows
     codes = hasher.transform(many)
     hasher.transform([many[:40_000], many[40_000:]])
@@ -32,72 +67,72 @@ def test_transform_prepares_its_features_once(fitted, monkeypatch):
     np.testing.assert_array_equal(codes[:500], hasher.transform(X))
 
 
-def test_transform_leaves_the_hasher_as_it_was(fitted):
-    hasher, X, _ = fitted
-    before = dict(vars(hasher))
-    hasher.transform(X)
-    assert vars(hasher) == before
+def test_a_second_fit_replaces_the_first():
+    hasher = DISHK(n_bits=8, n_anchors=20).fit(X, Y)
+    hasher.set_params(kernel="linear").fit(X, Y)
+    assert hasher.kernel_ == "linear"
+    fresh = DISHK(n_bits=8, n_anchors=20, kernel="linear").fit(X, Y)
+    np.testing.assert_array_equal(hasher.decision_function(X), fresh.decision_function(X))
 
 
-def test_a_linear_function_is_K_W_plus_its_intercept():
-    rng = np.random.default_rng(0)
-    K, W, c = rng.standard_normal((7, 3)), rng.standard_normal((3, 2)), np.array([0.5, -1.0])
-    function = Linear.of(W, c).to(torch.zeros(1, dtype=torch.float64))
-    np.testing.assert_allclose(function(torch.from_numpy(K)), K @ W + c, rtol=1e-6)
-    np.testing.assert_array_equal(function.arrays()["W_"], W)
-    np.testing.assert_array_equal(Linear.of(W).intercept, [0, 0])
-
-
-def test_classifiers_are_linear_where_all_of_them_are():
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.naive_bayes import GaussianNB
-
-    rng = np.random.default_rng(0)
-    K, h = rng.standard_normal((60, 3)), np.where(rng.random((60, 2)) < 0.5, -1, 1)
-    linear = of_classifiers([LogisticRegression().fit(K, bit) for bit in h.T], 3)
-    assert isinstance(linear, Linear)
-    expected = [LogisticRegression().fit(K, bit).decision_function(K) for bit in h.T]
-    np.testing.assert_allclose(linear.to(torch.from_numpy(K))(torch.from_numpy(K)), np.stack(expected, 1), atol=1e-5)
-    assert isinstance(of_classifiers([GaussianNB().fit(K, bit) for bit in h.T], 3), Classifiers)
-
-
-def test_nothing_of_a_fit_stays_behind(fitted, tmp_path):
-    """What a fit works on is gone when it is done: attributes are parameters and results."""
-    hasher, X, _ = fitted
-    extra = set(vars(hasher)) - set(hasher.get_params())
-    assert all(name.endswith("_") and not name.startswith("_") for name in extra)
-    hasher.save(tmp_path / "m.dish")
-    np.testing.assert_array_equal(load(tmp_path / "m.dish").transform(X), hasher.transform(X))
-
-
-def test_bfloat16_rows_are_taken(fitted):
-    _, X, y = fitted
+def test_bfloat16_rows_are_taken():
     half = torch.from_numpy(X).bfloat16()
-    hasher = DISH(n_bits=8, n_anchors=40).fit(half, y)
-    np.testing.assert_array_equal(hasher.codes_, DISH(n_bits=8, n_anchors=40).fit(half.float(), y).codes_)
+    hasher = DISHK(n_bits=8, n_anchors=40).fit(half, Y)
+    np.testing.assert_array_equal(hasher.codes_, DISHK(n_bits=8, n_anchors=40).fit(half.float(), Y).codes_)
     np.testing.assert_array_equal(hasher.transform(half), hasher.transform(half.float().numpy()))
 
 
-def test_a_fit_on_the_CPU_makes_no_CUDA_context(fitted, monkeypatch):
-    _, X, y = fitted
-
+@pytest.mark.parametrize("kind", [DISH, DISHK])
+def test_a_fit_on_the_cpu_makes_no_cuda_context(kind, monkeypatch):
     def refuse(*args):
         raise AssertionError("a CUDA context would have been made")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for name in ("synchronize", "mem_get_info", "_lazy_init"):
         monkeypatch.setattr(torch.cuda, name, refuse)
-    DISH(n_bits=8, n_anchors=40, device="cpu").fit(X, y).transform(X)
+    kind(n_bits=8, n_anchors=40, device="cpu").fit(X, Y).transform(X)
 
 
-def test_a_huge_weight_is_refused_by_name(fitted):
-    _, X, y = fitted
-    with pytest.raises(ValueError, match="similar_weight must be 'auto' or a number above 1, at most 1e12"):
-        DISH(n_bits=8, n_anchors=40, similar_weight=1e300).fit(X, y)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_missing_gpu_is_reported():
+    with pytest.raises(InputError, match="no GPU"):
+        DISHK(device="cuda").fit(X, Y)
 
 
-@pytest.mark.slow
-def test_the_package_exports_its_names_and_loads_them_late():
-    late = "import sys, dish.kernel as k; assert not {'torch', 'numba'} & set(sys.modules)"
-    every = "[getattr(k, name) for name in k.__all__]"
-    subprocess.run([sys.executable, "-c", f"{late}; {every}"], check=True, timeout=120)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n_anchors": 0}, "n_anchors must be a whole number of at least 1, got 0"),
+        ({"n_anchors": 1.5}, "n_anchors"),
+        ({"gamma": -1.0}, "gamma must be a number above 0, got -1.0"),
+        ({"gamma": "scale"}, "gamma must be 'auto' or a number above 0, got 'scale'"),
+        ({"kernel": "poly"}, "kernel must be one of .*'rbf', 'linear', 'rbf.linear' or a function"),
+        ({"kernel": lambda X, A: np.full((len(X), len(A)), np.nan)}, "kernel returned NaN"),
+        ({"anchors": "first"}, "anchors must be one of 'random', 'kmeans' or an array"),
+        ({"anchors": np.zeros((5, 3))}, "anchors"),
+        ({"anchors": np.zeros((0, 8))}, "anchors"),
+        ({"device": "tpu9"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"n_bits": 1 << 15}, "n_bits must be a whole number from 1 to 16384"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DISH, DISHK])
+def test_bad_parameters_are_named(kind, params, message):
+    with pytest.raises(InputError, match=message):
+        kind(**{"n_bits": 8, "n_anchors": 20, **params}).fit(X, Y)
+
+
+def test_a_bad_ridge_is_named():
+    with pytest.raises(InputError, match="ridge must be a number of at least 0"):
+        DISHK(n_bits=8, n_anchors=20, ridge=-1).fit(X, Y)
+
+
+def test_only_dish_chooses_the_kernel_by_itself():
+    with pytest.raises(InputError, match=r"kernel must be one of 'rbf', 'linear', 'rbf.linear' or a function"):
+        DISHK(n_bits=8, n_anchors=20, kernel="auto").fit(X, Y)
+
+
+def test_rivals_are_kernel_hashers_too():
+    assert issubclass(REGISTRY["ksh"], kernel_hasher.KernelHasher)
+    with pytest.raises(InputError, match=r"KSH requires y .* y is None"):
+        REGISTRY["ksh"](n_bits=4, n_anchors=10).fit(X)

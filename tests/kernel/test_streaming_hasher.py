@@ -1,12 +1,21 @@
-"""Rows of every kind, from memory, files and iterables, give the same codes."""
+"""Rows of every kind, several processes, forked processes and checkpoints give the same codes."""
+
+import multiprocessing
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from sklearn.naive_bayes import GaussianNB
 
 from dish import DISH, DISHK
 from dish.errors import InputError
+from dish.kernel import streaming_hasher
 from dish.similarity import from_labels
+from helpers import rank_worker
+from helpers.processes import run, succeed
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 3}
 
@@ -28,8 +37,10 @@ def pieces(X):
     return np.array_split(X, [100, 1700, 1701])
 
 
-@pytest.mark.parametrize("cls", [DISH, DISHK])
-@pytest.mark.parametrize("kind", ["map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet"])
+KINDS = ("map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet")
+
+
+@pytest.mark.parametrize(("kind", "cls"), [*((kind, DISHK) for kind in KINDS), ("generator", DISH), ("shards", DISH)])
 def test_rows_of_every_kind_give_the_same_codes(kind, cls, rows, fitted, tmp_path):
     X, y = rows
     np.save(tmp_path / "X.npy", X)
@@ -111,3 +122,150 @@ def test_labels_and_similarities_with_a_path(rows, fitted, tmp_path):
 def test_bad_memory_budgets_are_named(given, rows):
     with pytest.raises(InputError, match="memory_budget must be"):
         DISHK(**PARAMS, memory_budget=given).fit(*rows)
+
+
+def test_large_arrays_are_checked_while_they_are_read(rows, fitted, monkeypatch):
+    X, y = rows
+    monkeypatch.setattr(streaming_hasher, "LARGE", 1000)
+    for given in (X, torch.from_numpy(X)):
+        assert not streaming_hasher.open_unchecked(given).checked
+        np.testing.assert_array_equal(DISHK(**PARAMS).fit(given, y).codes_, fitted[DISHK].codes_)
+    bad = X.copy()
+    bad[1999, 3] = np.nan
+    with pytest.raises(InputError, match="NaN or infinity in row 1,999"):
+        DISHK(**PARAMS).fit(bad, y)
+
+
+def test_names_of_features_are_forgotten_by_a_fit_without_them(rows):
+    pd = pytest.importorskip("pandas")
+    X, y = rows
+    hasher = DISHK(**PARAMS).fit(pd.DataFrame(X, columns=[f"f{i}" for i in range(12)]), y)
+    assert len(hasher.feature_names_in_) == 12
+    hasher.fit(iter([X]), y)
+    assert not hasattr(hasher, "feature_names_in_")
+
+
+def test_the_budget_for_K_is_what_F_and_the_codes_leave(rows):
+    hasher = DISHK(n_bits=64, memory_budget="10MB")
+    room = hasher._room_for_K(streaming_hasher.open_unchecked(iter([rows[0]])))
+    assert room == 10_000_000 - 2000 * (64 * 4 + 32 + 32)
+    assert DISHK(n_bits=64, memory_budget=1)._room_for_K(streaming_hasher.open_unchecked(iter([rows[0]]))) == 1
+
+
+# --- Checkpoints ---
+
+
+@pytest.mark.parametrize("cls", [DISH, DISHK])
+def test_a_fit_resumes_from_its_checkpoint(cls, rows, tmp_path, capsys):
+    X, y = rows
+    whole = cls(n_bits=8, n_anchors=20, n_iter=3).fit(X[:600], y[:600])
+    cls(n_bits=8, n_anchors=20, n_iter=1, checkpoint=tmp_path / "c").fit(X[:600], y[:600])
+    again = cls(n_bits=8, n_anchors=20, n_iter=3, checkpoint=tmp_path / "c", verbose=1).fit(X[:600], y[:600])
+    assert "resumes after 1 iteration" in capsys.readouterr().err
+    np.testing.assert_array_equal(again.codes_, whole.codes_)
+    np.testing.assert_array_equal(again.transform(X), whole.transform(X))
+    with pytest.raises(InputError, match=f"has {whole.n_iter_} iterations, more than n_iter=0"):
+        cls(n_bits=8, n_anchors=20, n_iter=0, checkpoint=tmp_path / "c").fit(X[:600], y[:600])
+
+
+def test_a_checkpoint_of_other_rows_is_refused(rows, tmp_path):
+    X, y = rows
+    hasher = DISHK(n_bits=8, n_anchors=20, n_iter=1, checkpoint=tmp_path / "c").fit(X, y)
+    with pytest.raises(InputError, match="written for other rows X or another random_state; delete it"):
+        hasher.fit(X + 1, y)
+    hasher.fit(X + 1, y, resume=False)  # replaces it
+    hasher.fit(X + 1, y)
+
+
+def test_a_fit_that_cannot_be_resumed_takes_no_checkpoint(rows, tmp_path):
+    with pytest.raises(InputError, match=r"checkpoint needs loss .* GaussianNB classifiers cannot be stored"):
+        DISHK(n_bits=4, n_anchors=20, loss=GaussianNB(), checkpoint=tmp_path / "a").fit(*rows)
+    with pytest.raises(InputError, match="checkpoint needs a random_state that a later fit can repeat"):
+        DISHK(n_bits=4, n_anchors=20, random_state=None, checkpoint=tmp_path / "b").fit(*rows)
+    assert not any(tmp_path.iterdir())
+
+
+# --- Several processes ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 700)
+    X = rng.standard_normal((700, 8)) + 1.5 * rng.standard_normal((6, 8))[y]
+    np.savez(folder / "data.npz", X=X, y=y)
+    return folder
+
+
+@pytest.mark.slow
+def test_processes_with_and_without_room_for_K_take_the_same_path(folder):
+    succeed("budgets", 2, folder)
+    data = np.load(folder / "data.npz")
+    alone = rank_worker.make("classes").fit(data["X"], data["y"])
+    for name in ("unlike", "uneven"):
+        parts = [np.load(folder / f"budgets-{name}-{rank}.npy") for rank in range(2)]
+        np.testing.assert_array_equal(np.concatenate(parts), alone.codes_, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_process_does_not_see_is_reported_by_all(folder):
+    for code, err in run("unseen", 2, folder):
+        assert code == 1
+        assert re.search(r"different states: one of \d iterations? \(process 0\), none \(process 1\)", err)
+
+
+@pytest.mark.slow
+def test_processes_with_different_parameters_are_refused(folder):
+    for code, err in run("unlike", 2, folder):
+        assert code == 1
+        assert "have different parameters" in err
+
+
+@pytest.mark.long
+def test_several_processes_resume_a_fit_with_their_own_generators(folder):
+    succeed("generators", 2, folder)
+
+
+@pytest.mark.long
+def test_a_mistake_of_one_process_is_reported_by_all(folder):
+    succeed("own_mistakes", 2, folder)
+
+
+FORKED = """
+import multiprocessing
+import numpy as np, torch
+torch.set_num_threads(4)
+from dish import DISH
+rng = np.random.default_rng(0)
+y = rng.integers(0, 5, 6000)
+X = (rng.standard_normal((6000, 32)) + 2 * rng.standard_normal((5, 32))[y]).astype(np.float32)
+Y = np.eye(5, dtype=int)[y] | np.eye(5, dtype=int)[(y * 2) % 5]
+params = dict(n_bits=16, n_anchors=200, device="cpu", n_iter=1)
+hasher = DISH(**params).fit(X, y)
+DISH(**params).fit(X, Y)  # also numba's threads
+codes = hasher.transform(X)
+
+def child(queue):
+    again, several = DISH(**params).fit(X, y), DISH(**params).fit(X, Y)
+    queue.put((float((hasher.transform(X) == codes).mean()), len(again.codes_), len(several.codes_)))
+
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+process = context.Process(target=child, args=(queue,))
+process.start()
+try:
+    same, *fitted = queue.get(timeout=120)
+finally:
+    process.kill()
+assert same > 0.999 and fitted == [6000, 6000], (same, fitted)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
+def test_fit_and_transform_work_in_a_forked_process_with_a_warning():
+    """A forked process has none of its parent's threads: without care it would wait for them forever."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "get_context('spawn')" in done.stderr
