@@ -1,7 +1,6 @@
 """Rows of every kind, several processes, forked processes and checkpoints give the same codes."""
 
 import multiprocessing
-import re
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ from dish.errors import InputError
 from dish.kernel import streaming_hasher
 from dish.similarity import from_labels
 from helpers import rank_worker
-from helpers.processes import run, succeed
+from helpers.processes import succeed
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 3}
 
@@ -199,37 +198,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_processes_with_and_without_room_for_K_take_the_same_path(folder):
-    succeed("budgets", 2, folder)
+def test_two_processes(folder):
+    """Budgets that leave room for K on one process only, and mistakes: see ``streaming`` in ``rank_worker``."""
+    succeed("streaming", 2, folder)
     data = np.load(folder / "data.npz")
     alone = rank_worker.make("classes").fit(data["X"], data["y"])
     for name in ("unlike", "uneven"):
         parts = [np.load(folder / f"budgets-{name}-{rank}.npy") for rank in range(2)]
         np.testing.assert_array_equal(np.concatenate(parts), alone.codes_, err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_one_process_does_not_see_is_reported_by_all(folder):
-    for code, err in run("unseen", 2, folder):
-        assert code == 1
-        assert re.search(r"different states: one of \d iterations? \(process 0\), none \(process 1\)", err)
-
-
-@pytest.mark.slow
-def test_processes_with_different_parameters_are_refused(folder):
-    for code, err in run("unlike", 2, folder):
-        assert code == 1
-        assert "have different parameters" in err
-
-
-@pytest.mark.long
-def test_several_processes_resume_a_fit_with_their_own_generators(folder):
-    succeed("generators", 2, folder)
-
-
-@pytest.mark.long
-def test_a_mistake_of_one_process_is_reported_by_all(folder):
-    succeed("own_mistakes", 2, folder)
 
 
 FORKED = """
