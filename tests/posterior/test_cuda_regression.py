@@ -1,11 +1,10 @@
-"""The kernel of the posterior's steps on a GPU, compiled for the CPU: the same steps as those of the CPU."""
+"""The CUDA kernel of the regression, compiled for the CPU, takes the same steps as the CPU."""
 
 import ctypes
 
 import numpy as np
 import pytest
 import torch
-from dish.posterior.pool import Pool
 
 from dish.parallel import ALONE
 from dish.posterior import cuda_regression, regression
@@ -28,13 +27,13 @@ def kernel(tmp_path_factory):
     return library.run
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_fused_steps_are_the_ordinary_ones(kernel, several, monkeypatch):
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_fused_steps_are_the_ordinary_ones(kernel, multilabel, monkeypatch):
     rng = np.random.default_rng(0)
     n, m, labels, updates, size = 40, 6, 5, 11, 2
-    y = (rng.random((n, labels)) < 0.4).astype(int) if several else np.arange(n) % labels
+    y = (rng.random((n, labels)) < 0.4).astype(int) if multilabel else np.arange(n) % labels
     U = torch.from_numpy(rng.standard_normal((n, m))).float()
-    pool = Pool(U, torch.rand(n), from_labels(y), ALONE, n)
+    rows = regression.WhitenedRows(U, torch.rand(n), from_labels(y), ALONE, n)
     order = torch.from_numpy(rng.integers(0, n, (updates, size)))
     W, b = torch.randn(m, labels), torch.randn(labels)
 
@@ -42,9 +41,9 @@ def test_fused_steps_are_the_ordinary_ones(kernel, several, monkeypatch):
         kernel(step, phase.value, ahead.value, blocks)
 
     monkeypatch.setattr(cuda_regression, "launch", launch)
-    monkeypatch.setattr(cuda_regression, "MOVERS", 1)
-    fused = cuda_regression.FusedSteps(pool, W, b, order, rate=0.5, decay=0.01, momentum=regression.MOMENTUM)
-    ordinary = regression.Steps(pool, W.clone(), b.clone(), size, 0.01)
+    monkeypatch.setattr(cuda_regression, "UPDATE_BLOCKS", 1)
+    fused = cuda_regression.FusedSteps(rows, W, b, order, rate=0.5, decay=0.01, momentum=regression.MOMENTUM)
+    ordinary = regression.MomentumSteps(rows, W.clone(), b.clone(), size, 0.01)
     for t, picked in enumerate(order):
         ordinary.take(picked, 0.5 * (1 - t / updates))
     found_W, found_b = fused.take()

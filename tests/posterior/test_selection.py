@@ -1,4 +1,4 @@
-"""Which features few rows get: x among them or not, and how wide the kernel is; held-out rows decide."""
+"""Choices on held-out rows: features, prior, sharpness and projection."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,9 @@ import torch
 
 import dish
 from dish import DISH
-from dish.kernel.fit_data import Problem
-from dish.posterior import selection
+from dish.io.rows import RowSource
+from dish.kernel.fit_data import FitData
+from dish.posterior import multilabel, projection, regression, selection
 from dish.similarity import from_labels
 
 
@@ -21,7 +22,7 @@ def noisy_rows(n=1200, d=300, seed=0):
 
 
 def linear_rows(n=1200, d=20, seed=0):
-    """Classes by directions that are small beside noise-free ones the RBF kernel looks at."""
+    """Classes by linear directions."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)).astype(np.float32)
     w = rng.standard_normal((d, 3))
@@ -45,41 +46,41 @@ def errors(K, y, m):
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_errors_are_those_of_ridge_regressions(seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_held_out_errors_are_those_of_ridge_regressions(seed):
     rng = np.random.default_rng(seed)
     K, y = rng.standard_normal((400, 60)), rng.integers(0, 3, 400)
     K[:, :5] += 0.6 * np.eye(3)[y] @ rng.standard_normal((3, 5))
     K[:, 40:] += 0.05 * seed * np.eye(3)[y] @ rng.standard_normal((3, 20))
     K -= K.mean(0)
     alone, both = errors(K, y, 40)
-    found = selection.held_out_errors(Problem.of(from_labels(y), torch.from_numpy(K)), 40)
+    found = selection.held_out_errors(FitData.of(from_labels(y), torch.from_numpy(K)), 40)
     assert found == [(60, pytest.approx(both)), (40, pytest.approx(alone))]
 
 
-def test_many_labels_are_replaced_by_random_sums_of_the_same_size():
+def test_many_labels_are_replaced_by_random_sums():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 500, 5000)
-    problem = Problem.of(from_labels(y), torch.from_numpy(rng.standard_normal((5000, 4))))
-    T = selection.targets(problem)
+    data = FitData.of(from_labels(y), torch.from_numpy(rng.standard_normal((5000, 4))))
+    T = selection.targets(data)
     assert T.shape == (5000, selection.TARGETS)
     assert torch.equal(T[y == y[0]][0], T[0])
     assert (T[0] != T[np.flatnonzero(y != y[0])[0]]).any()
 
 
-def test_the_kernel_is_narrower_where_that_predicts_more(monkeypatch):
+def test_the_kernel_is_narrower_if_that_predicts_better(monkeypatch):
     """Classes in small patches: the usual kernel blurs them."""
     rng = np.random.default_rng(0)
-    X = rng.random((3000, 1)).astype(np.float32)
+    X = rng.random((1500, 1)).astype(np.float32)
     y = (np.floor(8 * X[:, 0]) % 2).astype(int)
     usual = DISH(16, n_anchors=50, kernel="rbf").fit(X, y).gamma_
     assert DISH(16, n_anchors=50).fit(X, y).gamma_ == pytest.approx(2 * usual)
     assert DISH(16, n_anchors=50, gamma=usual).fit(X, y).gamma_ == usual  # it was asked for
-    monkeypatch.setattr(selection, "FEW_ROWS", 2999)
+    monkeypatch.setattr(selection, "FEW_ROWS", 1499)
     assert DISH(16, n_anchors=50).fit(X, y).gamma_ == usual
 
 
-def test_x_is_left_out_where_few_rows_cannot_learn_from_it(tmp_path):
+def test_x_is_left_out_if_a_small_training_set_overfits_it(tmp_path):
     X, y = noisy_rows()
     hasher = DISH(16, n_anchors=300).fit(X, y)
     assert len(hasher.mean_) == len(hasher.anchors_) == 300
@@ -89,14 +90,14 @@ def test_x_is_left_out_where_few_rows_cannot_learn_from_it(tmp_path):
     assert np.array_equal(dish.load(tmp_path / "model.dish").transform(X), hasher.transform(X))
 
 
-def test_x_stays_where_it_helps_and_where_it_was_asked_for():
+def test_x_is_kept_if_it_helps_or_was_asked_for():
     X, y = linear_rows()
     assert len(DISH(16, n_anchors=30).fit(X, y).mean_) == 50
     X, y = noisy_rows()
     assert len(DISH(16, n_anchors=300, kernel="rbf+linear").fit(X, y).mean_) == 600
 
 
-def test_a_row_counts_for_every_label_it_has():
+def test_a_row_counts_once_per_label():
     Y = np.zeros((60, 3), np.uint8)
     Y[:30, :2] = Y[30:, 1:] = 1  # two labels per row: forty rows per label
     S, one = from_labels(Y), from_labels(np.arange(60) % 3)
@@ -104,3 +105,109 @@ def test_a_row_counts_for_every_label_it_has():
     assert not selection.can_decide(149, S)
     assert selection.can_decide(300, one)
     assert not selection.can_decide(299, one)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "d", "expected"),
+    [
+        ("auto", 5, "rbf+linear"),
+        ("auto", 20, "rbf+linear"),
+        ("auto", 21, "rbf"),
+        ("linear", 5, "linear"),
+        (max, 5, max),
+    ],
+)
+def test_auto_adds_x_if_it_has_no_more_features_than_there_are_anchors(kernel, d, expected):
+    assert selection.first_kernel(kernel, d, 20) == expected
+
+
+def test_the_chosen_kernel_is_stored(blobs):
+    X, y = blobs
+    assert DISH(8, n_anchors=20).fit(X, y).kernel_ == "rbf+linear"  # too few rows to choose
+    assert DISH(8, n_anchors=5).fit(X, y).kernel_ == "rbf"
+    assert DISH(8, n_anchors=20, kernel="linear").fit(X, y).kernel_ == "linear"
+
+
+def test_features_without_the_linear_part_are_the_first_ones():
+    X, y = linear_rows(300)
+    data = selection.prepare_features(
+        RowSource(X),
+        from_labels(y),
+        kernel="rbf+linear",
+        gamma=0.1,
+        anchors="random",
+        n_anchors=10,
+        rng=np.random.RandomState(0),
+        device=torch.device("cpu"),
+    )
+    K = data.K.clone()
+    alone = selection.without_linear_part(data, 10)
+    assert torch.equal(data.K, K)
+    np.testing.assert_array_equal(alone.K, K[:, :10])
+    assert alone.features.kernel == "rbf"
+    np.testing.assert_allclose(alone.features(torch.from_numpy(X)), alone.K, atol=1e-6)
+
+
+# --- Prior, sharpness and projection ---
+
+
+def clusters(n, l, spread):  # noqa: E741
+    rng = np.random.default_rng(0)
+    y = rng.integers(l, size=n)
+    return 2.5 * np.random.default_rng(99).standard_normal((l, 6))[y] + spread * rng.standard_normal((n, 6)), y
+
+
+def whitened(X, y):
+    data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
+    return regression.WhitenedRows.of(data, regression.whitening(data), np.random.RandomState(0))
+
+
+def plain_choice(l, r):  # noqa: E741
+    C = np.where(np.random.default_rng(0).random((l, r)) < 0.5, -1.0, 1.0)
+    V, offset = projection.centred(projection.signed_projection(C, np.random.RandomState(0)))
+    return selection.Choice(V, offset, selection.sharpness(r)), C
+
+
+def test_held_out_rows_choose_the_prior_of_well_separated_classes(monkeypatch):
+    """The usual prior is strong for so few rows; one that is 50 times stronger makes p useless."""
+    monkeypatch.setattr(selection, "PRIORS", (1.0, 50.0))
+    rows, rng = whitened(*clusters(1000, 4, spread=0.5)), np.random.RandomState(0)
+    held, seen = np.arange(150), np.arange(150, 1000)
+    starts = selection.regressions(rows, seen, rng)
+    assert set(starts) == {1.0, 50.0}
+    plain, _ = plain_choice(4, 16)
+    before = plain.V.clone()
+    choice = selection.choose_for_classes(rows, (held, seen[:150]), starts, plain, rng)
+    assert choice.prior == 1.0
+    assert choice.start is not None
+    assert torch.equal(plain.V, before)
+    assert not torch.equal(choice.V, before)  # refined
+    assert choice.sharp in [pytest.approx(plain.sharp * a) for a in selection.SHARPER]
+
+
+def test_many_rows_use_the_usual_prior(monkeypatch):
+    monkeypatch.setattr(selection, "FEW", 999)
+    rows = whitened(*clusters(1000, 4, spread=1.0))
+    assert set(selection.regressions(rows, np.arange(850), np.random.RandomState(0))) == {1.0}
+
+
+def test_the_choice_for_label_sets_is_no_worse_than_the_plain_projection():
+    X, y = clusters(700, 4, spread=1.0)
+    Y = np.eye(4, dtype=int)[y] | np.eye(4, dtype=int)[(y + 1) % 4]
+    rows, rng = whitened(X, Y), np.random.RandomState(0)
+    parts = (np.arange(100), np.arange(100, 200))
+    starts = {1.0: regression.regress(rows, np.arange(100, 700), rng, share=0.5)}
+    plain, C = plain_choice(4, 16)
+    choice = selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
+
+    def held_out_map(V, offset, power):
+        scored = [rows.scored(part, *starts[1.0]) for part in parts]
+        return multilabel.held_out_map(rows.labels, V, offset, *((p**power, group) for p, group in scored))
+
+    assert choice.power in (1, 2)
+    assert held_out_map(choice.V, choice.offset, choice.power) >= held_out_map(plain.V, plain.offset, 2)
+
+
+def test_long_codes_are_sharper():
+    assert selection.sharpness(16) == selection.sharpness(64) == selection.SHARP
+    assert selection.sharpness(1024) == pytest.approx(2 * selection.SHARP)

@@ -1,0 +1,346 @@
+"""DISH: class probabilities and codes, what it refuses, and fit_posterior as a pure function."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import dish
+from dish import DISH, DISHK, codes, metrics
+from dish.encoder import Posterior
+from dish.errors import InputError
+from dish.kernel.dish_k import alternate
+from dish.kernel.fit_data import FitData
+from dish.posterior import dish as module
+from dish.posterior import regression
+from dish.posterior.dish import codewords, fit_posterior, group_sums, label_codes, nearest_projection
+from dish.similarity import from_labels, nystroem
+
+
+def clusters(n, l, d=6, seed=0, spread=1.0):  # noqa: E741
+    """n rows around l centres that overlap a little."""
+    rng = np.random.default_rng(seed)
+    centres = 2.5 * np.random.default_rng(99).standard_normal((l, d))
+    y = rng.integers(l, size=n)
+    return (centres[y] + spread * rng.standard_normal((n, d))).astype(np.float32), y
+
+
+def score(hasher, X, y, Xq, yq, base=None):
+    return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X) if base is None else base, y)
+
+
+def fit_data(X, y):
+    K = torch.from_numpy(X.astype(np.float64) - X.mean(0))
+    return FitData.of(from_labels(y), K)
+
+
+# --- fit_posterior ---
+
+
+@pytest.mark.parametrize("n", [300, 700])  # held-out rows decide from 500 rows on
+@pytest.mark.parametrize("kind", ["classes", "sets"])
+def test_fit_posterior_changes_none_of_its_inputs_and_repeats(kind, n):
+    X, y = clusters(n, 4)
+    labels = y if kind == "classes" else np.eye(4, dtype=int)[y] | np.eye(4, dtype=int)[(y + 1) % 4]
+    H = codes.pack(np.random.default_rng(0).standard_normal((4, 12))[y])
+    found = []
+    for _ in range(2):
+        data = fit_data(X, labels)
+        K, before = data.K.clone(), H.copy()
+        function = fit_posterior(data, H, 12)
+        assert data.K.numpy().tobytes() == K.numpy().tobytes()
+        np.testing.assert_array_equal(H, before)
+        found.append(function)
+    first, second = found
+    assert (first.link, first.power) == (second.link, second.power)
+    for name in ("B", "b", "V", "offset"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+
+
+def test_fit_posterior_returns_the_shapes_of_the_problem():
+    X, y = clusters(200, 5)
+    function = fit_posterior(fit_data(X, y), codes.pack(np.random.default_rng(0).standard_normal((200, 9))), 9)
+    assert isinstance(function, Posterior)
+    assert (function.B.shape, function.b.shape) == ((6, 5), (5,))
+    assert (function.V.shape, function.offset.shape) == ((5, 9), (9,))
+    assert (function.link, function.power, function.n_bits) == ("softmax", 1, 9)
+    assert function.B.dtype == torch.float64
+
+
+def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch):
+    monkeypatch.setattr(regression, "SAMPLE", 400)
+    X, y = clusters(1200, 4)
+    seen = []
+    of = regression.WhitenedRows.of.__func__
+    monkeypatch.setattr(
+        regression.WhitenedRows,
+        "of",
+        classmethod(lambda cls, *args: seen.append(of(cls, *args)) or seen[-1]),
+    )
+    H = codes.pack(np.random.default_rng(0).standard_normal((4, 12))[y])
+    needed = 1200 * 6 * 8
+    accuracies = []
+    for budget, n in ((None, 1200), (needed, 1200), (needed - 1, 400)):
+        data = fit_data(X, y)
+        K = data.K.clone()
+        function = fit_posterior(data, H, 12, budget)
+        assert torch.equal(data.K, K)
+        assert seen[-1].n == len(seen[-1].U) == n
+        accuracies.append(float((function.probabilities(data.K).argmax(1).numpy() == y).mean()))
+    assert min(accuracies) > max(accuracies) - 0.03
+
+
+@pytest.mark.slow
+def test_a_small_memory_budget_costs_little_quality():
+    X, y = clusters(3000, 5)
+    Xq, yq = clusters(300, 5, seed=1)
+    scores = [score(DISH(16, n_anchors=60, memory_budget=b).fit(X, y), X, y, Xq, yq) for b in ("1GB", "300KB")]
+    assert scores[1] == pytest.approx(scores[0], abs=0.02)
+
+
+def test_codewords_are_the_majority_of_the_rows_of_a_label():
+    H = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [-1, 1], [1, -1]])
+    X = np.random.default_rng(0).random((6, 3))
+    for labels in (np.array([0, 0, 0, 1, 1, 2]), np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 1], [0, 1]])):
+        data = fit_data(X, labels)
+        Y = np.eye(3)[labels] if labels.ndim == 1 else labels
+        sums = group_sums(data, codes.pack(H), 2)
+        assert sums.shape == (data.S.n_groups, 2)
+        np.testing.assert_array_equal(codewords(data.S, sums), np.where(Y.T @ H >= 0, 1, -1))
+
+
+def test_the_nearest_projection_is_a_regression_on_the_codes():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((400, 5)) < 0.4).astype(int)
+    H = np.where(rng.standard_normal((400, 7)) >= 0, 1.0, -1.0)
+    data = fit_data(rng.random((400, 3)), Y)
+    V, offset = nearest_projection(data.S, group_sums(data, codes.pack(H), 7))
+    expected, *_ = np.linalg.lstsq(np.column_stack([Y, np.ones(400)]), H)
+    np.testing.assert_allclose(np.vstack([V, offset]), expected, atol=0.01)
+
+
+def test_codes_of_label_sets_are_those_of_certain_labels():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((30, 4)) < 0.4).astype(int)
+    B, V = torch.zeros(2, 4, dtype=torch.float64), torch.from_numpy(rng.standard_normal((4, 9)))
+    function = Posterior(B, B[0], V, torch.from_numpy(rng.standard_normal(9)), "sigmoid")
+    np.testing.assert_array_equal(
+        label_codes(from_labels(Y), function), codes.pack(Y @ V.numpy() + function.offset.numpy())
+    )
+
+
+# --- The estimator ---
+
+
+def test_queries_find_learned_codes(digits):
+    X, y, Xq, yq = digits
+    X, y = X[:800], y[:800]
+    for labels, asked in ((y, yq), (np.eye(10)[y], np.eye(10)[yq])):
+        hasher = DISH(32, n_anchors=100).fit(X, labels)
+        assert metrics.mean_average_precision(hasher.transform(Xq), asked, hasher.codes_, labels) > 0.9
+
+
+def test_many_classes_rank_better_than_with_DISHK():
+    X, y = clusters(2000, 40, d=12, spread=2.0)
+    Xq, yq = clusters(300, 40, d=12, seed=1, spread=2.0)
+    ours, paper = (score(kind(32, n_anchors=150).fit(X, y), X, y, Xq, yq) for kind in (DISH, DISHK))
+    assert ours > paper + 0.03
+
+
+def test_label_sets_rank_better_than_the_rows_themselves(digits):
+    X, y, Xq, yq = digits
+    X, y = X[:800], y[:800]
+    Y, Yq = (np.eye(10)[c] + np.eye(10)[(c + 3) % 10] for c in (y, yq))  # a digit, and one three further on
+    hasher = DISH(32, n_anchors=100).fit(X, Y)
+    found = metrics.mean_average_precision(hasher.transform(Xq), Yq, hasher.transform(X), Y)
+    assert found > metrics.l2_mean_average_precision(Xq, Yq, X, Y) + 0.2
+
+
+def test_rows_of_two_classes_are_still_ordered():
+    X, y = clusters(600, 2, d=3, spread=3.0)
+    packed = DISH(32, n_anchors=30).fit(X, y).transform(X)
+    assert len(np.unique(packed, axis=0)) > 4  # certain and uncertain rows of a class have different codes
+
+
+def test_the_codes_are_those_of_the_H_step_for_classes(digits):
+    X, y, _, _ = digits
+    hasher = DISH(16, n_anchors=50, kernel="rbf").fit(X[:400], y[:400])
+    paper = DISHK(16, n_anchors=50).fit(X[:400], y[:400])
+    np.testing.assert_array_equal(hasher.codes_, paper.codes_)
+    np.testing.assert_array_equal(hasher.objective_, paper.objective_)
+    assert hasher.n_iter_ == len(hasher.objective_)
+    assert (np.diff(hasher.objective_) <= 0).all()
+
+
+def test_equal_label_sets_have_equal_codes():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((300, 3)) < 0.4).astype(int)
+    X = Y @ rng.standard_normal((3, 5)) + 0.3 * rng.standard_normal((300, 5))
+    packed = DISH(16, n_anchors=30).fit(X, sp.csr_array(Y)).codes_
+    assert len(np.unique(np.column_stack([Y, packed]), axis=0)) == len(np.unique(Y, axis=0))
+    assert len(np.unique(packed, axis=0)) > 2
+
+
+def test_multi_label_data_takes_no_more_sweeps_than_it_needs():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((800, 12)) < 0.3).astype(int)
+    X = Y @ rng.standard_normal((12, 8)) + rng.standard_normal((800, 8))
+    ours, paper = (kind(16, n_anchors=60, n_iter=20, kernel="rbf").fit(X, Y) for kind in (DISH, DISHK))
+    assert 1 < ours.n_iter_ < 20
+    least, objective = module.ROUGH.least_gain, ours.objective_
+    assert objective[-1] > (1 - least) * objective[-2]
+    assert (objective[1:-1] <= (1 - least) * objective[:-2]).all()
+    assert objective[-1] < 1.05 * paper.objective_[-1]
+
+
+def test_an_outlier_does_not_make_steps_overshoot():
+    X, y = clusters(600, 4)
+    X[7] *= 300
+    hasher = DISH(16, n_anchors=40, gamma=0.05, kernel="rbf+linear").fit(X, y)
+    assert np.isfinite(hasher.hash_function_.B).all()
+    packed = hasher.transform(X)
+    assert metrics.mean_average_precision(packed[:200], y[:200], packed[200:], y[200:]) > 0.8
+
+
+# --- Probabilities ---
+
+
+@pytest.fixture(scope="module")
+def words():
+    X, y = clusters(600, 4)
+    return DISH(13, n_anchors=40).fit(X, np.array(["dog", "cat", "eel", "ant"])[y]), X, y
+
+
+def test_classes_are_sorted_and_are_the_columns_of_the_probabilities(words):
+    hasher, X, y = words
+    assert hasher.classes_.tolist() == ["ant", "cat", "dog", "eel"]
+    p = hasher.predict_proba(X)
+    assert p.shape == (600, 4)
+    assert p.dtype == np.float32
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    assert (hasher.classes_[p.argmax(1)] == np.array(["dog", "cat", "eel", "ant"])[y]).mean() > 0.95
+
+
+def test_probabilities_and_the_projection_make_F(words):
+    hasher, X, _ = words
+    f, p = hasher.hash_function_, hasher.predict_proba(X)
+    assert type(f) is Posterior
+    np.testing.assert_allclose(hasher.decision_function(X), p @ f.V + f.offset, atol=1e-4)
+    np.testing.assert_allclose(f.offset, -0.75 / 4 * f.V.sum(0), atol=1e-4 * np.abs(f.V).max())
+
+
+def test_probabilities_of_label_sets_need_not_add_up_to_one():
+    X, y = clusters(600, 4)
+    Y = np.eye(4)[y]
+    Y[:, 3] = X[:, 0] > 0
+    hasher = DISH(12, n_anchors=40).fit(X, Y)
+    assert hasher.classes_.tolist() == [0, 1, 2, 3]
+    p = hasher.predict_proba(X)
+    assert ((p >= 0) & (p <= 1)).all()
+    assert p.sum(1).max() > 1.5
+    assert ((p > 0.5) == Y).mean() > 0.9
+    assert hasher.hash_function_.link == "sigmoid"
+
+
+def test_tags_name_the_classes():
+    X, y = clusters(200, 2)
+    hasher = DISH(8, n_anchors=20).fit(X, [["red", "round"] if v else ["blue", "round"] for v in y])
+    assert hasher.classes_.tolist() == ["blue", "red", "round"]
+
+
+# --- What it refuses, and its parameters ---
+
+
+def test_a_similarity_is_refused_and_DISHK_named(blobs):
+    X, _ = blobs
+    with pytest.raises(InputError, match="DISH learns from labels; use DISHK to learn from a similarity"):
+        DISH(8, n_anchors=20).fit(X, nystroem(X, 10))
+    assert type(DISHK(8, n_anchors=20).fit(X, nystroem(X, 10)).hash_function_).__name__ == "Linear"
+
+
+def test_too_many_labels_are_refused_and_DISHK_named():
+    n = module.MAX_LABELS + 1
+    X, y = np.random.default_rng(0).random((2 * n, 2)), np.arange(2 * n) % n
+    with pytest.raises(InputError, match="y has 4,097 labels; DISH learns at most 4,096: use DISHK"):
+        DISH(8, n_anchors=20).fit(X, y)
+
+
+def test_one_label_alone_is_refused(blobs):
+    X, y = blobs
+    with pytest.raises(InputError, match="y has only one label; give at least two"):
+        DISH(8, n_anchors=20).fit(X, [["red"] if label else [] for label in y])
+
+
+def test_missing_labels_are_refused(blobs):
+    with pytest.raises(InputError, match=r"y is None: give \(n,\) classes or \(n, l\) labels of 0 and 1$"):
+        DISH(8, n_anchors=20).fit(blobs[0])
+
+
+def test_parameters_of_DISHK_are_not_parameters_of_DISH():
+    params = DISH().get_params()
+    assert len(params) <= 14
+    for name in ("loss", "nu", "lam", "ridge", "init", "similar_weight", "polish", "multilabel"):
+        assert name not in params
+        with pytest.raises(TypeError, match=name):
+            DISH(8, **{name: 1})
+    with pytest.raises(TypeError, match="positional"):
+        DISH(8, 100)
+
+
+def test_grid_search_finds_enough_anchors(digits):
+    X, y, _, _ = digits
+
+    def own_map(hasher, X, y):
+        packed = hasher.transform(X)
+        return metrics.mean_average_precision(packed, y, packed, y)
+
+    grid = GridSearchCV(DISH(n_bits=16), {"n_anchors": [3, 60]}, scoring=own_map, cv=2).fit(X[:300], y[:300])
+    assert grid.best_params_ == {"n_anchors": 60}
+
+
+@pytest.mark.parametrize("labels", ["classes", "sets"])
+def test_a_saved_model_gives_the_same_codes(tmp_path, blobs, labels):
+    X, y = blobs
+    hasher = DISH(20, n_anchors=20).fit(X, y if labels == "classes" else np.eye(3)[y])
+    hasher.save(tmp_path / "m.dish")
+    same = dish.load(tmp_path / "m.dish")
+    np.testing.assert_array_equal(same.transform(X), hasher.transform(X))
+    np.testing.assert_array_equal(same.predict_proba(X), hasher.predict_proba(X))
+    assert same.classes_.tolist() == hasher.classes_.tolist()
+    assert same.fingerprint_ == hasher.fingerprint_
+    assert hasher.fingerprint_ != DISH(20, n_anchors=20, random_state=1).fit(X, y).fingerprint_
+
+
+def test_the_same_seed_gives_the_same_codes(blobs):
+    X, y = blobs
+    hasher = DISH(20, n_anchors=20)
+    np.testing.assert_array_equal(clone(hasher).fit(X, y).transform(X), hasher.fit(X, y).transform(X))
+
+
+def test_stages_are_timed(words):
+    stages = {"labels", "features", "gram", "start", "H-step", "whitening", "posterior", "projection"}
+    assert stages <= set(words[0].timings_)
+
+
+def test_alternate_and_fit_posterior_are_what_fit_does(words):
+    """The estimator only checks, calls the two functions, and stores their results."""
+    hasher, X, y = words
+    rng = np.random.RandomState(0)
+    data = module.selection.prepare_features(
+        module.StreamingHasher._open_rows(clone(hasher), X, y, "", module.FitData.ranks)[0],
+        from_labels(np.array(["dog", "cat", "eel", "ant"])[y], similar_weight="auto"),
+        kernel="auto",
+        gamma="auto",
+        anchors="random",
+        n_anchors=40,
+        rng=rng,
+        device=torch.device("cpu"),
+    )
+    H, _, objective = alternate(data, 13)
+    function = fit_posterior(data, H, 13).numpy()
+    np.testing.assert_array_equal(H, hasher.codes_)
+    np.testing.assert_array_equal(objective, hasher.objective_)
+    np.testing.assert_array_equal(function.V, hasher.hash_function_.V)
+    np.testing.assert_array_equal(function.B, hasher.hash_function_.B)
