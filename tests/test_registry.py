@@ -138,7 +138,7 @@ def test_an_index_is_not_a_model(tmp_path):
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no model file at .*nothing.dish"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.dish"):
         dish.load(tmp_path / "nothing.dish")
 
 

@@ -23,9 +23,9 @@ from dish import DISHK, codes, metrics, similarity
 from dish.baselines.lsh import LSH
 from dish.encoder import Classifiers, Linear
 from dish.errors import InputError, UnsupportedError
-from dish.io.checkpoint import State
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
+from dish.kernel.fit_state import KernelState
 from dish.similarity import from_labels
 
 
@@ -107,7 +107,7 @@ def test_a_state_resumes_where_it_was_written():
 
     def after_sweep(H, function, objective, sweep):
         W = function.numpy().W
-        seen.append(State(H.copy(), W, np.array(objective), np.zeros(0), np.zeros(0), ()))
+        seen.append(KernelState(H.copy(), W, np.array(objective), np.zeros(0), np.zeros(0), ()))
         assert sweep.flips >= 0
 
     whole = alternate(data, 6, init="random", n_iter=4, after_sweep=after_sweep)

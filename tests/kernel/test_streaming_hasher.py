@@ -1,4 +1,4 @@
-"""Rows of every kind, several processes, forked processes and checkpoints give the same codes."""
+"""Rows of every kind, checkpoints and forked processes give the same codes."""
 
 import multiprocessing
 import subprocess
@@ -7,14 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from sklearn.naive_bayes import GaussianNB
 
 from dish import DISH, DISHK
 from dish.errors import InputError
 from dish.kernel import streaming_hasher
 from dish.similarity import from_labels
-from helpers import rank_worker
-from helpers.processes import succeed
 
 PARAMS = {"n_bits": 20, "n_anchors": 70, "n_iter": 3}
 
@@ -151,7 +148,7 @@ def test_the_budget_for_K_is_what_F_and_the_codes_leave(rows):
     assert DISHK(n_bits=64, memory_budget=1)._room_for_K(streaming_hasher.open_unchecked(iter([rows[0]]))) == 1
 
 
-# --- Checkpoints ---
+# --- Checkpoints; test_fit_state.py has the rest ---
 
 
 @pytest.mark.parametrize("cls", [DISH, DISHK])
@@ -176,36 +173,7 @@ def test_a_checkpoint_of_other_rows_is_refused(rows, tmp_path):
     hasher.fit(X + 1, y)
 
 
-def test_a_fit_that_cannot_be_resumed_takes_no_checkpoint(rows, tmp_path):
-    with pytest.raises(InputError, match=r"checkpoint needs loss .* GaussianNB classifiers cannot be stored"):
-        DISHK(n_bits=4, n_anchors=20, loss=GaussianNB(), checkpoint=tmp_path / "a").fit(*rows)
-    with pytest.raises(InputError, match="checkpoint needs a random_state that a later fit can repeat"):
-        DISHK(n_bits=4, n_anchors=20, random_state=None, checkpoint=tmp_path / "b").fit(*rows)
-    assert not any(tmp_path.iterdir())
-
-
-# --- Several processes ---
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 6, 700)
-    X = rng.standard_normal((700, 8)) + 1.5 * rng.standard_normal((6, 8))[y]
-    np.savez(folder / "data.npz", X=X, y=y)
-    return folder
-
-
-@pytest.mark.slow
-def test_two_processes(folder):
-    """Budgets that leave room for K on one process only, and mistakes: see ``streaming`` in ``rank_worker``."""
-    succeed("streaming", 2, folder)
-    data = np.load(folder / "data.npz")
-    alone = rank_worker.make("classes").fit(data["X"], data["y"])
-    for name in ("unlike", "uneven"):
-        parts = [np.load(folder / f"budgets-{name}-{rank}.npy") for rank in range(2)]
-        np.testing.assert_array_equal(np.concatenate(parts), alone.codes_, err_msg=name)
+# --- Forked processes; several processes are tested in tests/parallel/test_distributed_fit.py ---
 
 
 FORKED = """
