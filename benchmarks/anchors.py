@@ -1,9 +1,9 @@
-"""More anchors: MAP and seconds of DISH on CIFAR-10 GIST, 64 bits, 59,000 rows trained on and searched.
+"""MAP and fit time of DISH by number of anchors: CIFAR-10 GIST, 64 bits, 59,000 training and database rows.
 
     python benchmarks/anchors.py                         # 4,000 anchors, 3 trials
     python benchmarks/anchors.py --anchors 1000,4000 --trials 5
 
-Writes benchmarks/results/anchors.json after every run; a run that the file has already is not run again.
+Writes benchmarks/results/anchors.json after every run, and skips the runs that it already contains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(m: int, trial: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is not in the file yet."""
+    """Do the runs that are not in the file yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--anchors", default="4000")
     parser.add_argument("--trials", type=int, default=3)

@@ -39,7 +39,7 @@ README = Path(__file__).parents[1] / "README.md"
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 MARKS = "<!-- the table of benchmarks/busy.py -->", "<!-- its end -->"
 REPEATS = 3
-N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels, of fits beside busy loops
+N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels; of neighbours
 METHODS = {"paper": DISHK, "default": DISH}
 
 
@@ -59,7 +59,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def in_turn(works: dict[str, Callable[[], float]], repeats: int = REPEATS) -> dict[str, float]:
-    """The fewest seconds of each, all of them run once before any runs again."""
+    """The fewest seconds of each; all run once before any runs again."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
@@ -86,7 +86,7 @@ def beside_loops(work: Callable[[], Any]) -> float:
 
 
 def compared(found: dict[str, float], over: str, under: str, bar: float) -> dict[str, Any]:
-    """Seconds, their ratio, and whether it is within its bar."""
+    """Seconds, their ratio, and whether it is within the limit ``bar``."""
     ratio = found[over] / found[under]
     return {"s": found, "ratio": ratio, "bar": bar, "holds": ratio <= bar}
 
@@ -127,7 +127,7 @@ print(time.perf_counter() - start)
 
 
 def fit_elsewhere(environment: dict[str, str]) -> float:
-    """Seconds of the second fit in a process of its own."""
+    """Seconds of the second fit in another process."""
     return float(python(ELSEWHERE, str(Path(__file__).parent), **environment).splitlines()[-1])
 
 
@@ -156,7 +156,7 @@ def products() -> dict[str, Any]:
 
 
 def floors(X: np.ndarray, hasher: Any, classes: int) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Each product of a fit as one plain torch product, and how often a fit needs it."""
+    """Each product of a fit as one torch product, and how often a fit needs it."""
     n, m, r = len(X), len(hasher.mean_), hasher.n_bits
     kept, sweeps = hasher.n_iter_, min(hasher.n_iter_ + 1, hasher.n_iter)
     given, anchors = torch.from_numpy(X), torch.from_numpy(X[: len(hasher.anchors_)].copy())
@@ -207,7 +207,7 @@ def labels() -> dict[str, Any]:
 
 
 def first() -> dict[str, Any]:
-    """The README's ten lines with an empty cache and again, and imports."""
+    """The README's first example with an empty cache and again, and imports."""
     text = README.read_text()
     ten_lines = re.search(r"^```python\n(import numpy as np\nfrom dish import .*?)^```", text, re.S | re.M)
     assert ten_lines is not None
@@ -227,7 +227,12 @@ def first() -> dict[str, Any]:
     return {name: {"s": s, "bar": bars[name], "holds": s <= (bars[name] or s)} for name, s in found.items()}
 
 
-IMPORTS = {"pass": None, "import torch": None, "import dish": 0.2, "from dish import DISH": 0.8}  # and their bars
+IMPORTS = {
+    "pass": None,
+    "import torch": None,
+    "import dish": 0.2,
+    "from dish import DISH": 0.8,
+}  # and their limits in seconds
 
 
 def write_digits(folder: Path) -> None:
@@ -242,7 +247,7 @@ def write_digits(folder: Path) -> None:
 
 
 def python(code: str, *arguments: str, folder: str | None = None, **environment: str) -> str:
-    """What a program prints, in a process of its own."""
+    """The output of a program in another process."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     env = {**os.environ, **environment}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
@@ -254,22 +259,25 @@ def python(code: str, *arguments: str, folder: str | None = None, **environment:
 
 # --- the page ---
 
-TITLES = {  # of a row of the table, by what was found
-    "threads: 62,000 x 256, 80 classes, 32 bits": "the first of these with `NUMBA_NUM_THREADS=16`",
-    "paper": "{}as the paper has it",
-    "default": "{}the defaults",
-    "cold": "the README's ten lines, nothing compiled before",
+TITLES = {  # result → title of its row
+    "threads: 62,000 x 256, 80 classes, 32 bits": "the first of these, with `NUMBA_NUM_THREADS=16`",
+    "paper": "{}DISH-K",
+    "default": "{}DISH",
+    "cold": "the README's first example, nothing compiled",
     "warm": "the same again",
     "pass": "`python -c pass`",
     **{line: f"`{line}`" for line in IMPORTS if line != "pass"},
 }
-GROUPS = {"neighbours": "{}, beside two busy loops", "products": "60,000 × 512, 64 bits, over its own products: "}
-GROUPS |= {"labels": "60,000 × 512, 12,928 label sets, over one label per row: ", "first": ""}
+GROUPS = {
+    "neighbours": "{}, next to two busy loops",
+    "products": "60,000 × 512, 64 bits, relative to its own products: ",
+}
+GROUPS |= {"labels": "60,000 × 512, 12,928 label sets, relative to one label per row: ", "first": ""}
 
 
 def table(content: dict[str, Any]) -> str:
-    """Every figure beside its bar, with the highest load average around its part."""
-    lines = ["| | s | over, s | ratio | bar | load |", "|---|---:|---:|---:|---:|---:|"]
+    """All results with their limits, and the highest load average of their part."""
+    lines = ["| | s | relative to, s | ratio | limit | load |", "|---|---:|---:|---:|---:|---:|"]
     for part, group in GROUPS.items():
         load = max(value[0] for value in content[part]["load_average"].values())
         for name, one in content[part]["found"].items():
@@ -286,7 +294,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def write_page() -> None:
-    """The table of the results, between the marks of the page."""
+    """Write the table into the page, between its marks."""
     head, mark, rest = PAGE.read_text().partition(MARKS[0])
     assert mark, f"{PAGE} has no {MARKS[0]}"
     made = table(json.loads(RESULTS.read_text()))
@@ -297,7 +305,7 @@ PARTS = {"neighbours": neighbours, "products": products, "labels": labels, "firs
 
 
 def main(chosen: list[str]) -> None:
-    """Measure, print, write after every part."""
+    """Measure, print, and write after every part."""
     if chosen == ["page"]:
         write_page()
         return

@@ -1,4 +1,4 @@
-"""Seconds for the GIST of all 60,000 CIFAR-10 images, and the l2 MAP it gives. Writes results/gist.json.
+"""Time to compute the GIST of all 60,000 CIFAR-10 images, and its l2 MAP. Writes results/gist.json.
 
 python benchmarks/gist.py
 """

@@ -1,7 +1,7 @@
-"""Fits on a GPU: 1.28 million rows of two shapes, from the device and from host memory; few rows; several labels.
+"""Fits on a GPU: 1.28 million rows of two kinds, from the device and from host memory; few rows; multi-label rows.
 
     python benchmarks/gpu.py                          # on a machine with a GPU; writes benchmarks/results/gpu.json
-    python benchmarks/gpu.py labels --out try.json    # one part. Without a GPU: a few rows, to see that it runs
+    python benchmarks/gpu.py labels --out try.json    # one part; without a GPU, a few rows as a check
     python benchmarks/gpu.py --page                   # rewrites the tables of docs/scale.md
 
 Rows are synthetic and made on the device. "imagenet": 1,000 classes of SyntheticImageNet, which settle after one or
@@ -39,7 +39,7 @@ Keep = Callable[[str, dict[str, Any]], None]
 
 
 def overlapping(n: int, d: int = 4096, classes: int = 100, seed: int = 1) -> tuple[torch.Tensor, np.ndarray]:
-    """Gaussian classes on the sphere, the largest with some thirty times the rows of the smallest."""
+    """Gaussian classes on the sphere; the largest has about thirty times as many rows as the smallest."""
     draw = torch.Generator(device=DEVICE).manual_seed(seed)
     share = torch.arange(1, classes + 1, device=DEVICE, dtype=torch.float32) ** -0.75
     y = torch.multinomial(share, n, replacement=True, generator=draw)
@@ -51,7 +51,7 @@ def overlapping(n: int, d: int = 4096, classes: int = 100, seed: int = 1) -> tup
 
 
 def several_labels(n: int, sets: int = 15_000, labels: int = 80, seed: int = 2) -> tuple[torch.Tensor, np.ndarray]:
-    """Rows with one of so many sets of a few labels each; a row is the sum of its labels' centres and noise."""
+    """Multi-label rows with ``sets`` different label sets. A row is the sum of its labels' centres, plus noise."""
     rng = np.random.default_rng(seed)
     Y = (rng.random((sets, labels)) < 4 / labels).astype(np.uint8)[np.arange(n) % sets]
     draw = torch.Generator(device=DEVICE).manual_seed(seed)
@@ -132,7 +132,7 @@ NAMES = ("multi-label 60,000 rows", *ONE_LABEL)
 
 
 def tables(content: dict[str, Any]) -> str:
-    """Seconds of all fits beside their bars, and the stages of the fits with the defaults."""
+    """Seconds of all fits with their limits, and the stages of DISH."""
     fits = content["fits"]
     lines = ["| fit, s | defaults | as the paper has it | bar |", "|---|---:|---:|---:|"]
     for name in NAMES:
@@ -150,7 +150,7 @@ def tables(content: dict[str, Any]) -> str:
 
 
 def write_page() -> None:
-    """The tables of the committed results, between the markers of the page."""
+    """Write the tables of the committed results into the page, between its markers."""
     before, _, rest = PAGE.read_text().partition("<!-- gpu: begin -->\n")
     _, end, after = rest.partition("<!-- gpu: end -->")
     assert end, f"{PAGE} has no markers"
@@ -159,7 +159,7 @@ def write_page() -> None:
 
 
 def main() -> None:
-    """Measure, print, write after every part: a machine may be taken away."""
+    """Measure and print. Results are written after every part, in case the machine is lost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; none: all")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -180,7 +180,7 @@ def main() -> None:
     for part in given.parts or PARTS:
         try:
             PARTS[part](keep, 1.0 if DEVICE == "cuda" else 0.05)
-        except Exception:  # the other parts go on
+        except Exception:  # continue with the other parts
             traceback.print_exc()
             failed.append(part)
     print(f"written: {given.out}" + (f"; failed: {', '.join(failed)}" if failed else ""), flush=True)

@@ -1,11 +1,11 @@
-"""Where the time of a fit on a GPU goes: stages, steps of the H-step, kernels by time, Python functions by time.
+"""Profile of a fit on a GPU: stages, steps of the H-step, kernels and Python functions by time.
 
     python benchmarks/gpu_profile.py                         # all fits of benchmarks/gpu.py, by both methods
-    python benchmarks/gpu_profile.py "several labels" parts   # some of them
+    python benchmarks/gpu_profile.py "several labels" parts   # some parts
     python benchmarks/gpu_profile.py --brief                  # stages and steps only
     python benchmarks/gpu_profile.py parts                    # single operations: products, solves, draws, launches
 
-Each fit runs three times: the second is timed, the third is profiled. Without a GPU a few rows, to see that it runs.
+Each fit runs three times: the second is timed, the third is profiled. Without a GPU, a few rows as a check.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def profile(name: str, X: torch.Tensor, y: np.ndarray, n_bits: int) -> None:
 
 
 class counted_steps:
-    """Steps and moves of all sweeps in a ``with`` block."""
+    """Records steps and flips of all sweeps in a ``with`` block."""
 
     def __enter__(self) -> counted_steps:
         self.found: list[tuple[int, int]] = []
@@ -75,7 +75,7 @@ class counted_steps:
 
 
 def kernels(fit: Callable[[], Any]) -> str:
-    """Kernels by the time they took, and how often they ran."""
+    """Kernels by time, with their number of calls."""
     from torch.profiler import ProfilerActivity
 
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as recorded:
@@ -90,7 +90,7 @@ def kernels(fit: Callable[[], Any]) -> str:
 
 
 def functions(fit: Callable[[], Any]) -> str:
-    """Functions by the time they took themselves, what they waited for included."""
+    """Python functions by cumulative and by own time."""
     watch, out = cProfile.Profile(), io.StringIO()
     watch.runcall(fit)
     for order in ("cumulative", "tottime"):
@@ -103,7 +103,7 @@ def functions(fit: Callable[[], Any]) -> str:
 
 
 def timed(name: str, work: Callable[[], Any], repeats: int = 20) -> None:
-    """Microseconds of one call, launched one after the other."""
+    """Print the microseconds of one call."""
     for _ in range(2):
         work()
     synchronize()
@@ -115,7 +115,7 @@ def timed(name: str, work: Callable[[], Any], repeats: int = 20) -> None:
 
 
 def parts() -> None:
-    """Products in several precisions, small solves, draws."""
+    """Time products in several precisions, small solves and random draws."""
 
     def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.randn(*shape, device=DEVICE, dtype=dtype)
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) barriers(unsigned int* cou
 
 
 def barriers(repeats: int = 1000) -> None:
-    """A barrier over all blocks of a kernel: what a step of a loop inside one launch costs at least."""
+    """Time a barrier over all blocks of a kernel, the least cost of a step inside one launch."""
     import ctypes
 
     start = time.perf_counter()
@@ -207,7 +207,7 @@ def barriers(repeats: int = 1000) -> None:
 
 
 def one_label(name: str, make: Callable[[], tuple[torch.Tensor, np.ndarray]]) -> None:
-    """Few rows, then all."""
+    """Profile a few rows, then all."""
     X, y = make()
     few = 10_000 if ON_GPU else 1_000
     profile(f"{name}, few rows", X[:few], y[:few], R)
@@ -223,7 +223,7 @@ PARTS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Part after part."""
+    """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; none: all")
     parser.add_argument("--brief", action="store_true", help="stages and steps only")
@@ -233,7 +233,7 @@ def main() -> None:
     for part in given.parts or PARTS:
         try:
             PARTS[part]()
-        except Exception:  # the other parts go on
+        except Exception:  # continue with the other parts
             traceback.print_exc()
 
 

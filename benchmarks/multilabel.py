@@ -1,7 +1,7 @@
 """DISH, DISH-K with two similarities S, LSH and l2 distance on real multi-label features.
 
-Each argument is a .npz with X (n, d) and Y (n, l) of 0/1; 2,000 random queries a trial, the rest is database and
-training set. Writes benchmarks/results/multilabel.json.
+Each argument is a .npz with X (n, d) and Y (n, l) of 0/1. Every trial has 2,000 random queries; the other rows are
+both database and training set. Writes benchmarks/results/multilabel.json.
 
     python benchmarks/multilabel.py mirflickr.npz corel16k.npz
 """
@@ -32,7 +32,7 @@ METHODS = {
 
 
 def trial(data: datasets.Dataset, seed: int) -> list[dict[str, object]]:
-    """Every method and code length on one random split."""
+    """Score every method and code length on one random split."""
     order = np.random.default_rng(seed).permutation(len(data))
     query, base = order[:N_QUERIES], order[N_QUERIES:]
     X, Y = normalize(data.rows()), np.asarray(data.y)

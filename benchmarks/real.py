@@ -1,13 +1,13 @@
-"""DISH and its rivals on real features: database trained on, disjoint, disjoint and few rows, unseen classes.
+"""DISH and its rivals on real features, in four protocols (``PROTOCOLS``, see docs/real.md).
 
-Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), and perhaps ``scale`` (X is X·scale), ``split``
-(2: queries) and ``n_labels`` (Y is packed bits); or what ``dish features`` writes, a .npy file with its labels beside
-it. Rows are l2-normalised unless they are 0/1. Queries are the rows that the file marks, the first 2,000 of Tiny
-ImageNet's val, or 1,000 random ones. Writes benchmarks/results/real/NAME.json after every run.
+Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), optionally with ``scale`` (rows are X·scale),
+``split`` (2: query) and ``n_labels`` (Y is packed bits); or a .npy file that ``dish features`` wrote, with its
+labels. Rows are l2-normalised unless they are 0/1. Queries are the rows that the file marks, the first 2,000 of Tiny
+ImageNet's val, or 1,000 random rows. Writes benchmarks/results/real/NAME.json after every run.
 
-A run that the file has already is not run again (--again NAME for those that should be), so that a call that was cut
-off, or stopped by --minutes, is resumed by the same call. A method whose fit and encoding take longer than --limit
-seconds is stopped, is not tried with longer codes, and the file says so.
+Runs that the file already contains are skipped (--again NAME repeats them), so an interrupted call, or one stopped by
+--minutes, is resumed by the same call. A method whose fit and encoding take longer than --limit seconds is stopped
+and not tried with longer codes; the file records this.
 
     python benchmarks/real.py data/clinc150_use.npz data/mediamill.npz --trials 3
     python benchmarks/real.py data/tinyimagenet_lite0.npz --device cuda --limit 60 --minutes 9 --output out
@@ -36,14 +36,14 @@ from dish.experiments import bench
 from dish.io.readers import read_features
 
 RESULTS = Path(__file__).parent / "results" / "real"
-CUT = 5000  # places of a ranking that count, where rows have several labels
+CUT = 5000  # MAP@5000 for multi-label rows
 PROTOCOLS = ("trained on", "disjoint", "few rows", "unseen classes")
-FEW = 3000  # rows to train on, of those of "disjoint"
+FEW = 3000  # training rows of "few rows", from those of "disjoint"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dish_k_2": ("dish_k", {"similar_weight": 2.0}),  # the paper's weight for few classes
-    "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # some columns for every class
+    "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # several columns per class
 }
-FLOATS = ("cosine", "ceiling")  # rankings by real numbers: of the rows, and the product of the posteriors of DISH
+FLOATS = ("cosine", "ceiling")  # rankings by the rows themselves, and by DISH's class probabilities
 TRAIN, QUERY, LEFT_OUT = 0, 1, 2
 KEY = ("protocol", "trial", "method", "bits")
 
@@ -56,13 +56,13 @@ class Part:
     y: NDArray[Any]
 
     def rows(self, which: NDArray[Any]) -> Part:
-        """Some of them."""
+        """The rows in ``which``."""
         return Part(self.X[which], self.y[which])
 
 
 @dataclass
 class Split:
-    """Training rows, database and queries of one trial; with classes never seen, also the rows of seen classes."""
+    """Training rows, database and queries of one trial; for unseen classes, also the rows of seen classes."""
 
     train: Part
     base: Part
@@ -73,27 +73,27 @@ class Split:
 
 @dataclass
 class Options:
-    """What one call asks for."""
+    """The options of one call."""
 
     methods: list[str]
     bits: list[int]
     protocols: list[str]
     trials: int
     device: str
-    limit: float  # seconds that a method may fit and encode
+    limit: float  # seconds for fit and encoding of a method
     again: set[str]
-    deadline: float  # on the clock of time.monotonic
+    deadline: float  # in time.monotonic seconds
 
 
 class OverLimit(Exception):
-    """A method took longer than it may."""
+    """A method took longer than the limit."""
 
 
 # --- data ---
 
 
 def read(path: Path) -> tuple[Part, Part | None]:
-    """All rows that may be trained on, and the file's own queries."""
+    """All rows for training and database, and the file's own queries."""
     every, query = read_npz(path) if path.suffix == ".npz" else read_npy(path)
     if not is_sets(every.X):
         every.X /= np.maximum(np.linalg.norm(every.X, axis=1, keepdims=True), 1e-9)
@@ -105,7 +105,7 @@ def read(path: Path) -> tuple[Part, Part | None]:
 
 
 def read_npz(path: Path) -> tuple[Part, NDArray[Any] | None]:
-    """Rows, and which of them are for training and which are queries, where the file or its name says so."""
+    """Rows and their roles, if the file or its name tells them."""
     file = np.load(path)
     X = file["X"].astype(np.float32) * (file["scale"].astype(np.float32) if "scale" in file else np.float32(1))
     y = file["y"] if "y" in file else file["Y"]
@@ -120,7 +120,7 @@ def read_npz(path: Path) -> tuple[Part, NDArray[Any] | None]:
 
 
 def read_npy(path: Path) -> tuple[Part, NDArray[Any] | None]:
-    """The same of a file of features with labels beside it; names that begin with val/ are those of Tiny ImageNet."""
+    """Rows and roles of a features file with a labels file. Ids that begin with val/ are Tiny ImageNet's."""
     X, y = read_features(path)
     if y is None:
         raise ValueError(f"{path} has no labels: {path.stem}_labels.npy must lie beside it")
@@ -130,17 +130,17 @@ def read_npy(path: Path) -> tuple[Part, NDArray[Any] | None]:
 
 
 def of_val(val: NDArray[np.bool_]) -> NDArray[Any]:
-    """Of rows of ``val`` the first 2,000 are queries and the others are left out; the rest is for training."""
+    """The first 2,000 rows of ``val`` are queries, its other rows are ignored, all other rows are for training."""
     return np.where(val, np.where(np.cumsum(val) <= 2000, QUERY, LEFT_OUT), TRAIN)
 
 
 def is_sets(X: NDArray[Any]) -> bool:
-    """Whether features are 0 and 1."""
+    """Whether all features are 0 or 1."""
     return bool(np.isin(X[:100], (0, 1)).all())
 
 
 def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> Split | None:
-    """The rows of one trial; None where the protocol needs one class per row and there are several."""
+    """The rows of one trial; None if the protocol needs one class per row and rows are multi-label."""
     rng = np.random.default_rng(trial)
     order = rng.permutation(len(rows.X))
     if queries is None:
@@ -164,12 +164,12 @@ def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> Split 
 
 
 def cut_of(parts: Split) -> int | None:
-    """Places of a ranking that count; None is all."""
+    """K of MAP@K; None for MAP."""
     return min(CUT, len(parts.base.X)) if parts.base.y.ndim == 2 else None
 
 
 def make(name: str, bits: int, trial: int, device: str) -> Any:
-    """A method as it is measured: its defaults, the trial as its seed."""
+    """An unfitted method with its default parameters; the trial is its seed."""
     known, params = VARIANTS.get(name, (name, {}))
     kind = registry.find(known)
     if "device" in kind().get_params():
@@ -178,7 +178,7 @@ def make(name: str, bits: int, trial: int, device: str) -> Any:
 
 
 def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, Any]:
-    """A ranking by real numbers."""
+    """Score a float ranking."""
     cut = cut_of(parts)
     q, b = parts.queries, parts.base
     sorts_on = str(machine.resolve_device(device))
@@ -219,7 +219,7 @@ def score(name: str, bits: int, trial: int, parts: Split, device: str, limit: fl
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise OverLimit once so much time has passed, as soon as Python code runs again."""
+    """Raise OverLimit after ``seconds``, as soon as Python code runs again."""
 
     def stop(*_: Any) -> None:
         raise OverLimit
@@ -234,9 +234,9 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def warm_up(name: str, parts: Split, device: str) -> None:
-    """A first fit compiles kernels: on a few rows, so that no run's time includes it."""
+    """Compile the kernels by a fit of a few rows, so that no run's time includes it."""
     some = np.arange(0, len(parts.train.X), max(1, len(parts.train.X) // 500))
-    with suppress(Exception), warnings.catch_warnings(), at_most(120):  # what is wrong, the run itself will say
+    with suppress(Exception), warnings.catch_warnings(), at_most(120):  # the run itself will report errors
         warnings.simplefilter("ignore")
         few = parts.train.rows(some)
         make(name, 16, 0, device).fit(few.X, few.y).transform(few.X)
@@ -246,7 +246,7 @@ def warm_up(name: str, parts: Split, device: str) -> None:
 
 
 class Results:
-    """The runs of one set, in a file that is written after every run. Runs of several calls come together there."""
+    """The runs of one data set, in a file that is written after every run and extended by later calls."""
 
     def __init__(self, path: Path, data: str, rows: Part, resumed: Path | None = None) -> None:
         self.path = path
@@ -273,12 +273,12 @@ class Results:
         return next((run for run in self.content["runs"] if all(run[k] == key[k] for k in KEY)), None)
 
     def is_done(self, limit: float, **key: Any) -> bool:
-        """Whether there is nothing to gain from running it: measured, or over a limit no lower than this one."""
+        """Whether a run is finished, or was stopped at the same or a higher limit."""
         run = self.get(**key)
         return run is not None and ("map" in run or run.get("limit_s", 0) >= limit)
 
     def put(self, found: dict[str, Any], **key: Any) -> None:
-        """Keep a run, in place of an older one of the same key, and write the file."""
+        """Store a run, replace an older one with the same key, and write the file."""
         runs = [run for run in self.content["runs"] if any(run[k] != key[k] for k in KEY)]
         found = {**key, **found, "seed": key["trial"], "environment": len(self.content["environments"]) - 1}
         self.content["runs"] = [*runs, found]
@@ -288,7 +288,7 @@ class Results:
 
 
 def slower_than(results: Results, limit: float, protocol: str, method: str, bits: int) -> str | None:
-    """Why a method need not be tried: shorter codes, or these in another trial, took too long already."""
+    """Why a method is skipped: shorter codes, or the same in another trial, took too long. None if it is not."""
     for run in results.content["runs"]:
         same = (run["protocol"], run["method"]) == (protocol, method)
         if same and run.get("limit_s", 0) >= limit and run["bits"] <= bits:
@@ -297,7 +297,7 @@ def slower_than(results: Results, limit: float, protocol: str, method: str, bits
 
 
 def measure(path: Path, options: Options, output: Path, resumed: Path) -> None:
-    """Every trial, protocol, method and code length on one set, until the time is up."""
+    """Do all runs on one data set until the time is up."""
     rows, queries = read(path)
     results = Results(output / f"{path.stem}.json", path.stem, rows, resumed / f"{path.stem}.json")
     methods = [name for name in options.methods if name != "minhash" or is_sets(rows.X)]
@@ -320,7 +320,7 @@ def measure(path: Path, options: Options, output: Path, resumed: Path) -> None:
 
 
 def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dict[str, Any]:
-    """One run, or why there is none."""
+    """The result of one run, or why it has none."""
     protocol, trial, name, bits = (key[k] for k in KEY)
     if name not in {*FLOATS, *options.again}:
         why = slower_than(results, options.limit, protocol, name, bits)
@@ -337,7 +337,7 @@ def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dic
 
 
 def all_methods() -> list[str]:
-    """Floats first, then ours, then every rival that takes rows of features."""
+    """All methods: float rankings, ours, and every rival for rows of features."""
     names = [name for name in registry.NAMES if name in bench.method_names()]
     for name, (base, _) in VARIANTS.items():
         names.insert(names.index(base) + 1, name)  # after its own
@@ -345,7 +345,7 @@ def all_methods() -> list[str]:
 
 
 def parse() -> tuple[argparse.Namespace, Options]:
-    """The arguments of the call."""
+    """Parse the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--methods", default="all", help="names with commas between them, or all")

@@ -49,16 +49,16 @@ BESIDE = {  # the paper's table → what is compared, and our sets of the same k
 PROTOCOLS = ("trained on", "disjoint", "few rows", "unseen classes")
 FLOATS = ("cosine", "ceiling")
 FIRST = (*FLOATS, "dish", "dish_k", "dish_k_2", "dish_k_auto")
-DRAWN = 3  # rivals of a protocol with a line of their own
+DRAWN = 3  # rivals with a labelled line, per protocol
 INTRO = """# Real data
 
-Features of real images, videos and texts, four protocols: the database was **trained on** (the usual protocol, which
-rewards learning rows by heart); **disjoint**, half of the rows trained on and the other half the database; **few
-rows**, the same with 3,000 of them trained on; **unseen classes**, a quarter of the classes kept from training, both
-queries and database of these alone. Rows named in [baselines.md](baselines.md). MAP, and in brackets the precision
-within radius 2: mean ± standard deviation over the trials. The two first lines rank by real numbers: the cosine of
-the rows, and the product of the class posteriors that `DISH()` learned, which its codes can at best keep. The best
-codes of a column are bold.
+Features of real images, videos and texts, in four protocols. **Trained on**: the database is the training set (the
+usual protocol, which rewards overfitting). **Disjoint**: half of the rows for training, the other half as database.
+**Few rows**: the same with 3,000 training rows. **Unseen classes**: a quarter of the classes is not in the training
+set, and queries and database have only these classes. Methods are described in [baselines.md](baselines.md). Numbers
+are MAP, with precision within radius 2 in brackets: mean ± standard deviation over the trials. The first two rows
+rank by real numbers: by the cosine of the rows, and by the product of `DISH()`'s class probabilities, an upper bound
+for its codes. The best codes of a column are bold.
 
 This page is written by `benchmarks/real_tables.py` from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
 Every run names its commit. Later trials of DISH, and all runs on CIFAR-10, predate the current model selection. The
@@ -68,12 +68,12 @@ what `DISHK()` does now. The page will be regenerated.
 
 
 def values(runs: list[dict[str, Any]], key: str) -> list[float]:
-    """One number from each run that has it."""
+    """The value of ``key`` in every run that has it."""
     return [run[key] for run in runs if key in run]
 
 
 def scores(runs: list[dict[str, Any]], best: float | None) -> str:
-    """MAP and precision within radius 2 of some runs; or why there are none."""
+    """MAP and precision within radius 2 of some runs, or why there are none."""
     found = values(runs, "map")
     if not found:
         return next((f"over {run['limit_s']:g} s" for run in runs if "not_run" in run), "failed" if runs else "–")
@@ -108,7 +108,7 @@ def _best(by_method: list[list[dict[str, Any]]], bits: int) -> float:
 
 
 def seen_table(runs: list[dict[str, Any]]) -> str:
-    """Of the middle code length: what each kind of query finds in each kind of database."""
+    """MAP of seen and unseen queries in both databases, at the middle code length."""
     lengths = sorted({run["bits"] for run in runs if run["bits"] is not None})
     bits = lengths[len(lengths) // 2]
     keys = ("map_seen_to_seen", "map_seen_to_all", "map", "map_unseen_to_all")
@@ -126,7 +126,7 @@ def seen_table(runs: list[dict[str, Any]]) -> str:
 
 
 def machines(content: dict[str, Any]) -> str:
-    """Where and with what the runs were made."""
+    """The machines and versions of the runs."""
     used = {run["environment"] for run in content["runs"]}
     found = []
     for i in sorted(used):
@@ -181,7 +181,7 @@ def picture(content: dict[str, Any]) -> Any:
 
 
 def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How each method is drawn."""
+    """The line style of each method."""
     names = dict.fromkeys(run["method"] for run in runs)
     rivals = [name for name in names if name not in FIRST]
     best = list(dict.fromkeys(name for protocol in PROTOCOLS for name in _best_rivals(runs, protocol)))
@@ -199,7 +199,7 @@ def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _best_rivals(runs: list[dict[str, Any]], protocol: str) -> list[str]:
-    """Those with the highest MAP at the middle code length."""
+    """The methods with the highest MAP at the middle code length."""
     of = [run for run in runs if run["protocol"] == protocol and run["method"] not in FIRST]
     lengths = sorted({run["bits"] for run in of})
     at = [run for run in of if run["bits"] == lengths[len(lengths) // 2]]
@@ -208,13 +208,13 @@ def _best_rivals(runs: list[dict[str, Any]], protocol: str) -> list[str]:
 
 
 def beside_paper(contents: list[dict[str, Any]]) -> str:
-    """What the paper reports on sets that are not here, beside real sets of the same kind, database trained on."""
+    """The paper's numbers on data sets that are not available here, next to ours on similar real data sets."""
     parts = []
     for name, (about, kind) in BESIDE.items():
         table = paper.TABLES[name]
         sets = [content for content in contents if content["data"] in kind]
         lengths = [r for r in table.bits if any(run["bits"] == r for content in sets for run in content["runs"])]
-        lines = [line for line in reversed(table.lines) if line.map]  # of a method's lines the first stays
+        lines = [line for line in reversed(table.lines) if line.map]  # a method's first line wins
         theirs = {line.method: dict(zip(table.bits, line.map, strict=True)) for line in lines}
         rows = [
             [LABELS.get(method, f"`{method}`").strip("*"), *_cells(method, theirs.get(method, {}), sets, lengths)]
@@ -247,13 +247,13 @@ def page(paths: list[Path]) -> str:
 
 
 def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
-    """Results in the form that real.py writes now."""
+    """The content of a results file."""
     contents = [json.loads(path.read_text()) for path in paths]
     return [content for content in contents if content.get("environments")]
 
 
 def main() -> None:
-    """Read, write."""
+    """Write the page and its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")))
     parser.add_argument("--output", type=Path, default=PAGE)

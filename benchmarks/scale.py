@@ -2,7 +2,7 @@
 
 python benchmarks/scale.py gpu              on a machine with a GPU: results/scale_gpu.json
 python benchmarks/scale.py cpu              from a memory-mapped file of 21 GB: results/scale_cpu.json
-python benchmarks/scale.py ranks            two processes beside one: results/scale_ranks.json
+python benchmarks/scale.py ranks            two processes and one: results/scale_ranks.json
 python benchmarks/scale.py kills            20 fits killed at random moments: results/scale_kills.json
 python benchmarks/scale.py plot             results/scale.png from the first two
 """
@@ -36,23 +36,23 @@ SETTING = {"data": "synthetic_imagenet (synthetic)", "d": 4096, "classes": 1000,
 
 
 def held_out() -> tuple[Any, Any]:
-    """1,000 queries of the same model that are not among the rows: from the block after the last."""
+    """1,000 queries from the same model, from a block after the last training row."""
     X, y = SyntheticImageNet(N + 10_000).block(N // SyntheticImageNet.ROWS)
     return X[:1000], y[:1000]
 
 
 def score(hasher: DISHK, X: Any, y: Any) -> float:
-    """MAP of the queries against 100,000 of the rows (or all there are)."""
+    """MAP of the queries against at most 100,000 of the rows."""
     step = max(1, len(y) // 100_000)
     Xq, yq = held_out()
     return metrics.mean_average_precision(hasher.transform(Xq), yq, hasher.transform(X[::step]), y[::step])
 
 
 def floors(n: int, m: int, hasher: DISHK, gemm: float, copy: float, *, gpu: bool) -> dict[str, float]:
-    """Seconds each stage must take: its products at the measured rate, or its bytes at the measured bandwidth."""
+    """Least seconds of each stage: its products at the measured rate, or its bytes at the measured bandwidth."""
     t, d, r = hasher.n_iter_, 4096, R
-    passes = t + 1  # the last sweep, which changed nothing, is not kept
-    steps = 2 * r * passes  # at least: a step, and one more that changes nothing, a bit
+    passes = t + 1  # the last sweep changed nothing and is not counted
+    steps = 2 * r * passes  # at least: per bit one step, and one that changes nothing
     bytes_a_step = n * (r // 8 + r // 8 + (60 if gpu else 28))  # H twice; group, q, sim (a GPU rereads it), column
     return {
         "features": max(2 * n * d * m / gemm, n * (d + m) * 4 / copy),
@@ -76,7 +76,7 @@ def with_floors(hasher: DISHK, floor: dict[str, float]) -> dict[str, Any]:
 
 
 def on_gpu() -> None:
-    """All sizes on the GPU; the largest also from host memory and with 4,000 anchors; codes beside the CPU's."""
+    """All sizes on the GPU; the largest also from host memory, with 4,000 anchors, and compared with the CPU."""
     import torch
 
     gemm, copy = gpu_ceilings()
@@ -146,7 +146,7 @@ def beside_cpu(X: Any, y: Any) -> dict[str, Any]:
 
 
 def rows_on_gpu() -> tuple[Any, Any]:
-    """The synthetic rows, made on the GPU from the same latents."""
+    """The synthetic rows, generated on the GPU from the same latent variables."""
     import torch
 
     data = SyntheticImageNet(N)
@@ -163,7 +163,7 @@ def rows_on_gpu() -> tuple[Any, Any]:
 
 
 def gpu_ceilings() -> tuple[float, float]:
-    """Float32 products (FLOP/s) and copies (bytes read and written a second), measured."""
+    """Measured rates of float32 products (FLOP/s) and of copies (bytes read and written per second)."""
     import torch
 
     A = torch.randn(8192, 8192, device="cuda")
@@ -173,7 +173,7 @@ def gpu_ceilings() -> tuple[float, float]:
 
 
 def cuda_seconds(work: Any) -> float:
-    """Median seconds of a piece of GPU work."""
+    """Median seconds of ``work`` on the GPU."""
     import torch
 
     times = []
@@ -192,7 +192,7 @@ def cuda_seconds(work: Any) -> float:
 
 
 def on_cpu() -> None:
-    """All sizes from a memory-mapped file, each in a process of its own."""
+    """All sizes from a memory-mapped file, each in its own process."""
     path = cache_folder() / "synthetic_imagenet.npy"
     SyntheticImageNet(N).write(path)
     rows = []
@@ -240,7 +240,7 @@ def one_cpu_fit(n: int) -> None:
 
 
 def ranks() -> None:
-    """Two processes with a thread each beside one with two, on the same rows, taken in turn."""
+    """Two processes with one thread each, and one process with two, on the same rows, in turn."""
     n = 320_000
     seconds: dict[str, list[float]] = {"one": [], "two": []}
     results: list[dict[str, Any]] = []
@@ -270,7 +270,7 @@ def ranks() -> None:
 
 
 def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
-    """The same fit by ``world`` processes on this machine: what each measured, and the codes."""
+    """The same fit by ``world`` processes on this machine: the measurements of each, and the codes."""
     threads = str(max(1, 2 // world))
     with tempfile.TemporaryDirectory() as folder:
         base = {**os.environ, "WORLD_SIZE": str(world), "DISH_STORE": f"{folder}/store", "GLOO_SOCKET_IFNAME": "lo"}
@@ -289,7 +289,7 @@ def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
 
 
 def one_rank(n: int, path: str) -> None:
-    """This process's share of a fit; print a line of JSON. The first one writes the codes."""
+    """Run this process's share of a fit and print a line of JSON. The first process writes the codes."""
     from dish import cbcd, parallel
 
     steps, sweep = [], cbcd.sweep
@@ -336,7 +336,7 @@ def W(hasher: DISHK) -> Any:
 
 
 def kills(wanted: int = 20) -> None:
-    """Kill a fit at random moments and resume it, again and again; every one that ends must have the same codes."""
+    """Kill fits at random moments and resume them. All must end with the same codes."""
     rng = np.random.default_rng(0)
     n = 60_000
     with tempfile.TemporaryDirectory() as name:
@@ -380,7 +380,7 @@ def kills(wanted: int = 20) -> None:
 
 
 def main() -> None:
-    """Do what was asked for."""
+    """Run the chosen part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["gpu", "cpu", "ranks", "kills", "plot", "one", "rank"])
     parser.add_argument("n", nargs="?", type=int)

@@ -1,4 +1,4 @@
-"""The picture of benchmarks/scale.py."""
+"""The plot of benchmarks/scale.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def plot(results: Path) -> None:
-    """Seconds and memory against n, both axes logarithmic, with the slope through the last points."""
+    """Plot seconds and memory against n on logarithmic axes, with the slope at the last points."""
     import matplotlib
 
     matplotlib.use("Agg")

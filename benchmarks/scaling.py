@@ -25,14 +25,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def one(n: int) -> dict[str, float]:
-    """Fit n rows in this process; seconds (best of a few) and bytes beyond X, y and K at the peak."""
+    """Fit n rows in this process; the fewest seconds, and the peak memory in addition to X, y and K."""
     from dish import DISHK
 
     rng = np.random.default_rng(0)
     y = rng.integers(0, N_CLASSES, n)
     centres = rng.standard_normal((N_CLASSES, D)).astype(np.float32)
     X = np.empty((n, D), np.float32)
-    for start in range(0, n, 10_000):  # no large temporaries: they would hide the peak of fit
+    for start in range(0, n, 10_000):  # large temporaries would hide the peak of fit
         rows = slice(start, min(n, start + 10_000))
         X[rows] = centres[y[rows]] + 4 * rng.standard_normal((len(y[rows]), D), dtype=np.float32)
     DISHK(n_bits=R, n_anchors=M, n_iter=1).fit(X[:20_000], y[:20_000])  # compile, start thread pools
@@ -55,7 +55,7 @@ def one(n: int) -> dict[str, float]:
 
 
 def plot(rows: list[dict[str, float]], path: Path) -> None:
-    """Time and peak memory against n, both axes logarithmic, with straight lines through the first point."""
+    """Plot time and peak memory against n on logarithmic axes, with a line proportional to n."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -33,7 +33,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def best(product, repeats: int = 5) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up."""
+    """Seconds of the fastest run, after a warm-up run."""
     product()
     times = []
     for _ in range(repeats):

@@ -1,10 +1,10 @@
-"""The pictures of docs/parameters.md and docs/gallery.md, and the figures in them (results/teach.json).
+"""The figures of docs/parameters.md and docs/gallery.md, and their numbers (results/teach.json).
 
     python benchmarks/teach.py parameters tinyimagenet_lite0.npz   # real photos: 100 classes of Tiny ImageNet
     python benchmarks/teach.py gallery                             # real digits of scikit-learn, and results/real/
     python benchmarks/teach.py readme                              # the table of the README, from results/real/
 
-Parameters: 60 rows of each class are learned from, 40 others are the database, 10 others the queries.
+Parameters: of each class, 60 rows are for training, 40 for the database, and 10 are queries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dish.machine import environment
 HERE = Path(__file__).parent
 FIGURES, RESULTS = HERE.parent / "docs" / "figures", HERE / "results" / "teach.json"
 CLASSES, TRAIN, BASE, QUERIES = 100, 60, 40, 10
-KNOBS: dict[str, tuple[Any, ...]] = {
+VALUES: dict[str, tuple[Any, ...]] = {
     "n_bits": (8, 16, 32, 64, 128),
     "n_anchors": (30, 100, 300, 1000, 2000),
     "gamma": ("auto/16", "auto/4", "auto", "auto*4", "auto*16"),
@@ -44,10 +44,10 @@ plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.righ
 
 
 def parameters(file: Path) -> dict[str, Any]:
-    """One figure for each knob: distances within and between classes at five values of it."""
+    """Plot each parameter: distances within and between classes at five of its values."""
     X, y, parts = _split(file)
     found: dict[str, Any] = {}
-    for knob, values in KNOBS.items():
+    for knob, values in VALUES.items():
         figure, axes = plt.subplots(1, 5, figsize=(11, 2.3), sharey=True, layout="constrained")
         found[knob] = []
         for value, ax in zip(values, axes, strict=True):
@@ -143,7 +143,7 @@ def _codewords(B: Any, y: Any) -> None:
 
 
 def _neighbours(X: Any, y: Any, query: Any, base: Any, D: Any) -> dict[str, float]:
-    """The ten nearest by float and by code of the queries whose float neighbours are worst."""
+    """Plot the ten nearest rows, by floats and by codes, of the queries with the worst float neighbours."""
     distances = np.linalg.norm(X[query][:, None] - X[base][None], axis=2)
     by_float, by_code = (np.argsort(d, axis=1, kind="stable")[:, :10] for d in (distances, D))
     right = [(y[base][found] == y[query][:, None]).mean(1) for found in (by_float, by_code)]
@@ -168,7 +168,7 @@ def _digit(ax: Any, row: Any, colour: str, name: str = "") -> None:
 
 
 def _front(name: str) -> dict[str, Any]:
-    """MAP against bytes per row, of the committed runs; database rows that were not trained on."""
+    """Plot MAP against bytes per row of the committed runs, in the protocol "disjoint"."""
     results = json.loads((HERE / "results" / "real" / f"{name}.json").read_text())
     runs = [run for run in results["runs"] if run["protocol"] == "disjoint"]
     names = {"dish": "DISH", "sdh": "SDH", "pca_itq": "PCA-ITQ", "sign": "sign bits", "lsh": "LSH"}
@@ -217,7 +217,7 @@ COLUMNS |= {"dish_k": "DISH-K, the paper's", "dish": "**DISH**"}
 
 
 def readme() -> None:
-    """Put the means of the committed runs at 64 bits between the two marks in the README."""
+    """Write the mean scores of the committed runs at 64 bits into the README, between its marks."""
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     for file, name in SETS.items():
         runs = json.loads((HERE / "results" / "real" / f"{file}.json").read_text())["runs"]

@@ -19,7 +19,7 @@ PER_CLASS, SEEDS, BITS, SURE = (3, 10, 30), 5, 32, 0.6
 
 
 def one(X, y, per_class, seed):
-    """MAP of 300 held-out queries against the other 1,497 rows, by way of learning."""
+    """MAP of 300 held-out queries against the other 1,497 rows, for every way to train."""
     order = np.random.default_rng(seed).permutation(len(X))
     query, base = order[:300], order[300:]
     labelled = np.concatenate([base[y[base] == c][:per_class] for c in range(10)])

@@ -1,4 +1,4 @@
-"""Tables of pages that a benchmark makes of its results."""
+"""Tables in the docs that benchmarks write."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("name", ["load", "index", "busy"])
-def test_the_table_of_a_page_is_that_of_the_committed_results(name):
+def test_table_in_the_docs_equals_the_committed_results(name):
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

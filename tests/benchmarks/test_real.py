@@ -1,4 +1,4 @@
-"""benchmarks/real.py and the tables made of its files, on a few rows of digits."""
+"""benchmarks/real.py and the tables made from its results, on a few digits."""
 
 import importlib.util
 import json
@@ -42,7 +42,7 @@ def runs_of(path):
     return {(run["method"], run["bits"]): run for run in json.loads(path.read_text())["runs"]}
 
 
-def test_a_second_call_adds_what_is_missing_and_names_its_own_environment(real, file, tmp_path):
+def test_second_call_adds_missing_runs_and_its_environment(real, file, tmp_path):
     out = tmp_path / "out"
     real.measure(file, options(real, ["cosine", "lsh"]), out, out)
     first = runs_of(out / "some_digits.json")
@@ -57,14 +57,14 @@ def test_a_second_call_adds_what_is_missing_and_names_its_own_environment(real, 
     assert 0.1 < found["lsh", 8]["map"] < found["cosine", None]["map"] < 1
 
 
-def test_results_of_another_folder_are_resumed_and_can_be_run_again(real, file, tmp_path):
+def test_results_of_another_folder_are_resumed_or_repeated(real, file, tmp_path):
     real.measure(file, options(real, ["lsh"]), tmp_path / "a", tmp_path / "a")
     real.measure(file, options(real, ["lsh", "sh"], again={"lsh"}), tmp_path / "b", tmp_path / "a")
     found = runs_of(tmp_path / "b" / "some_digits.json")
     assert {key: run["environment"] for key, run in found.items()} == {("lsh", 8): 1, ("sh", 8): 1}
 
 
-def test_a_method_over_its_limit_is_stopped_and_said_so(real, file, tmp_path, monkeypatch):
+def test_method_over_its_limit_is_stopped_and_recorded(real, file, tmp_path, monkeypatch):
     monkeypatch.setattr(real, "warm_up", lambda *_: None)
     slow = real.registry.find("lsh")
     monkeypatch.setattr(slow, "fit", lambda self, X, y: time.sleep(5))
@@ -78,7 +78,7 @@ def test_a_method_over_its_limit_is_stopped_and_said_so(real, file, tmp_path, mo
     assert "| `lsh` | over 0.1 s | over 0.1 s |" in text
 
 
-def test_no_run_begins_after_the_deadline_and_failures_are_recorded(real, file, tmp_path):
+def test_no_run_starts_after_the_deadline_and_failures_are_recorded(real, file, tmp_path):
     late = options(real, ["lsh"])
     late.deadline = time.monotonic() - 1
     real.measure(file, late, tmp_path, tmp_path)
@@ -87,8 +87,8 @@ def test_no_run_begins_after_the_deadline_and_failures_are_recorded(real, file, 
     assert "n_bits" in runs_of(tmp_path / "some_digits.json")["agh", 10_000]["failed"]
 
 
-def test_features_of_tiny_images_are_split_by_their_names(real, tmp_path):
-    """As `dish features` writes them: rows of val are queries, the first 2,000 of them."""
+def test_tiny_imagenet_is_split_by_the_names_of_its_files(real, tmp_path):
+    """The first 2,000 rows of val are queries."""
     n_val = 2003
     names = [*(f"train/n1/images/{i}.JPEG" for i in range(5)), *(f"val/images/{i}.JPEG" for i in range(n_val))]
     np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((len(names), 3)))
@@ -104,7 +104,7 @@ def test_features_of_tiny_images_are_split_by_their_names(real, tmp_path):
         real.read(tmp_path / "X.npy")
 
 
-def test_several_labels_leave_rows_without_any_out(real, tmp_path):
+def test_multilabel_rows_without_labels_are_dropped(real, tmp_path):
     Y = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], np.uint8)
     np.savez(tmp_path / "sets.npz", X=np.eye(3, 4, dtype=np.int8), Y=np.packbits(Y, axis=1), n_labels=3)
     rows, queries = real.read(tmp_path / "sets.npz")
@@ -113,7 +113,7 @@ def test_several_labels_leave_rows_without_any_out(real, tmp_path):
     np.testing.assert_array_equal(rows.X, np.eye(3, 4)[[0, 2]])
 
 
-def test_the_protocols_keep_apart_what_they_should(real, file, monkeypatch):
+def test_protocols_separate_training_rows_database_and_queries(real, file, monkeypatch):
     monkeypatch.setattr(real, "FEW", 30)
     rows, queries = real.read(file)
     np.testing.assert_allclose(np.linalg.norm(rows.X, axis=1), 1, atol=1e-6)
@@ -128,14 +128,14 @@ def test_the_protocols_keep_apart_what_they_should(real, file, monkeypatch):
     assert len(unseen.queries.y) + len(unseen.seen_queries.y) == 40
 
 
-def test_unseen_classes_are_scored_for_every_kind_of_query_and_database(real, file, tmp_path):
+def test_unseen_classes_are_scored_in_all_combinations(real, file, tmp_path):
     real.measure(file, options(real, ["pca_itq"], protocols=["unseen classes"]), tmp_path, tmp_path)
     run = runs_of(tmp_path / "some_digits.json")["pca_itq", 8]
     assert run["map_unseen_to_all"] < run["map"]  # the same queries among more rows
     assert run["map_seen_to_all"] < run["map_seen_to_seen"]
 
 
-def test_tables_have_mean_and_deviation_and_the_best_codes_bold(real, file, tmp_path):
+def test_tables_have_means_and_deviations_with_the_best_in_bold(real, file, tmp_path):
     real.measure(file, options(real, ["cosine", "lsh", "pca_itq"], trials=2), tmp_path, tmp_path)
     text = script("real_tables").page([tmp_path / "some_digits.json"])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
@@ -147,7 +147,7 @@ def test_tables_have_mean_and_deviation_and_the_best_codes_bold(real, file, tmp_
     assert any(line.startswith(f"| `lsh` | {np.mean(lsh):.3f} ± {np.std(lsh):.3f} (") for line in lines)
 
 
-def test_the_picture_names_ours_the_floats_and_the_best_rivals(real, file, tmp_path):
+def test_figure_labels_our_methods_floats_and_the_best_rivals(real, file, tmp_path):
     rivals = ["lsh", "sign", "pca_rr", "pca_itq"]
     real.measure(file, options(real, ["cosine", "dish_k", *rivals], bits=[8, 12]), tmp_path, tmp_path)
     figure = script("real_tables").picture(json.loads((tmp_path / "some_digits.json").read_text()))
@@ -155,4 +155,4 @@ def test_the_picture_names_ours_the_floats_and_the_best_rivals(real, file, tmp_p
     worst = min(maps, key=maps.get)
     named = {text.get_text() for text in figure.legends[0].get_texts()}
     assert named == {"cosine of the floats", "DISH-K (the paper's)", *(set(rivals) - {worst})}
-    assert len(figure.axes[0].containers) == 5  # the worst is drawn, too, without a name
+    assert len(figure.axes[0].containers) == 5  # the worst has no label

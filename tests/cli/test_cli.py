@@ -15,7 +15,7 @@ from dish.cli import app
 
 
 def commands(command, path=()):
-    """Every command below this one: its words, and itself."""
+    """Yield the words and the object of every command."""
     if not hasattr(command, "commands"):
         yield path, command
         return
@@ -32,7 +32,7 @@ def test_every_command_is_there():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_examples_in_the_help_can_be_parsed(words):
-    """An option that was renamed, or an argument that went away, is an error of the parser."""
+    """Renamed options and removed arguments are errors of the parser."""
     examples = [line for line in (COMMANDS[words].epilog or "").split("\n") if line.startswith("Example:")]
     assert examples
     for line in examples:

@@ -111,7 +111,7 @@ def test_adding_needs_an_index_and_codes(cli, folder, index):
     assert (code, "server" in err) == (2, True)
 
 
-def test_codes_of_another_model_are_refused(cli, folder):
+def test_rejects_codes_of_another_model(cli, folder):
     for seed in (0, 1):
         model, codes = folder / f"m{seed}.dish", folder / f"c{seed}.npy"
         assert cli("fit", folder / "both.npz", "-o", model, "--seed", seed, *QUICK)[0] == 0

@@ -126,7 +126,7 @@ def test_results_are_filed_by_content_not_by_file_name(tmp_path):
 
 
 def test_names_of_data_sets_and_their_result_folders():
-    """ "cifar10" are the images, as in ``datasets``; their run files are in the folder cifar10_images."""
+    """The name "cifar10" means the images, as in ``datasets``; their run files are in the folder cifar10_images."""
     folder = Path(__file__).parents[2] / "benchmarks" / "results" / "runs"
     assert Run("cifar10_gist", "l2", 16).path(folder).parent == folder / "cifar10"
     assert Run("cifar10", "dish_d", 48).path(folder).parent == folder / "cifar10_images"

@@ -3,7 +3,7 @@
 from dish.experiments import paper
 
 
-def test_the_papers_tables_are_complete():
+def test_every_line_has_a_number_for_every_code_length():
     for table in paper.TABLES.values():
         for line in table.lines:
             assert not line.map or len(line.map) == len(table.bits)

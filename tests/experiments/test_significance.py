@@ -1,4 +1,4 @@
-"""Intervals and paired tests of benchmark runs."""
+"""Confidence intervals and paired tests of benchmark runs."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,14 @@ from dish.experiments import bench, significance, tables
 from dish.experiments.bench import AVERAGE_PRECISIONS, Run
 
 
-def test_an_interval_holds_the_mean_as_often_as_it_says():
+def test_intervals_have_the_right_coverage():
     rng = np.random.default_rng(0)
     found = [significance.interval(rng.normal(0.5, 0.2, 30)) for _ in range(1000)]
     assert np.mean([low < 0.5 < high for _, low, high in found]) == pytest.approx(0.95, abs=0.02)
     assert significance.interval(np.array([0.25]))[0] == 0.25
 
 
-def test_holm_is_what_its_definition_says():
+def test_holm_correction():
     assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert significance.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
     assert significance.holm([]) == []
@@ -30,7 +30,7 @@ def test_methods_are_compared_on_the_same_queries():
         run: {"map": 0.5, AVERAGE_PRECISIONS: (base + shift[run.method] + 0.01 * rng.random(200)).tolist()}
         for run in runs
         if run.method in shift
-    } | {run: {"map": 0.4} for run in runs if run.method == "old"}  # of an earlier version, without them
+    } | {run: {"map": 0.4} for run in runs if run.method == "old"}  # a run without average precisions
     names, rows = significance.grid(runs, results)
     assert names[0] == "method"
     assert [row[0] for row in rows] == ["a", "b", "c"]
@@ -43,7 +43,7 @@ def test_methods_are_compared_on_the_same_queries():
     assert significance.paired_p(a, a) == 1.0
 
 
-def test_runs_keep_what_the_tests_need_and_tables_show_it(tmp_path, cli):
+def test_runs_store_average_precisions_and_tables_show_the_tests(tmp_path, cli):
     code, out, err = cli(
         "bench", "--data", "digits", "--methods", "lsh,pca_itq", "--bits", 16, "--results", tmp_path / "runs",
         "--table", tmp_path / "t.md",
