@@ -35,7 +35,7 @@ def test_b_step_follows_the_signs_of_the_gradient_to_a_fixed_point(graph):
     def objective(B):
         return np.trace(B.T @ A @ B) + rho * (B * Y).sum()
 
-    graph, values, expected = dgh.Graph(Z), [objective(B)], B
+    graph, values, expected = dgh.AnchorGraph(Z), [objective(B)], B
     for most in range(1, 6):
         expected = np.sign(2 * A @ expected + rho * Y)
         found = dgh.b_step(graph, B, Y, rho, most)

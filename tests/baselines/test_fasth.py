@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import dish
-from dish.baselines import fasth
-from dish.baselines.fasth import FastH
+from dish.baselines.fasth import BitInference, FastH
 from dish.similarity import from_labels
 from helpers.rivals import all_signs, map_of
 
@@ -21,7 +20,7 @@ def test_inference_ends_where_no_flip_helps(k):
     rng = np.random.default_rng(k)
     y = rng.integers(4, size=50)
     H = rng.choice([-1, 1], (50, 6)).astype(np.int8)
-    pairs = fasth.Pairs(from_labels(y), 6)
+    pairs = BitInference(from_labels(y), 6)
     z = rng.choice([-1.0, 1.0], 50)
     before = pair_loss(z, y, H[:, :k], 6)
     after = pairs.descend(z, np.ones(50), H, k, pairs.row_group)
@@ -36,7 +35,7 @@ def test_blocks_with_equal_bits_are_solved_exactly():
     rng = np.random.default_rng(7)
     y = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
     H = rng.choice([-1, 1], (3, 5)).astype(np.int8)[y]  # equal within a block
-    pairs, k = fasth.Pairs(from_labels(y), 5), 3
+    pairs, k = BitInference(from_labels(y), 5), 3
     H_g = np.stack([H[y == g].sum(0) for g in range(3)]).astype(float)
     x = np.array([1.0, 1.0, 1.0])
     loss = pairs.descend(x, pairs.size, H_g, k, np.arange(3))
@@ -53,7 +52,7 @@ def test_blocks_with_equal_bits_are_solved_exactly():
 
 def test_first_bit_is_the_best_of_all():
     y = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
-    pairs, none = fasth.Pairs(from_labels(y), 4), np.zeros((10, 4), np.int8)
+    pairs, none = BitInference(from_labels(y), 4), np.zeros((10, 4), np.int8)
     z = pairs.infer(none, 0, np.random.RandomState(0))
     best = min(pair_loss(other, y, none, 4) for other in all_signs(10))
     assert pair_loss(z, y, none, 4) == pytest.approx(best)
@@ -63,7 +62,7 @@ def test_loss_counts_shared_labels(label_sets):
     _, Y = label_sets
     rng = np.random.default_rng(8)
     H, z = rng.choice([-1, 1], (120, 4)).astype(np.int8), rng.choice([-1.0, 1.0], 120)
-    pairs = fasth.Pairs(from_labels(Y), 4)
+    pairs = BitInference(from_labels(Y), 4)
     loss = pairs.descend(z, np.ones(120), H, 2, pairs.row_group)
     explicit = 4 * (2 * Y @ Y.T - 1) - H[:, :2].astype(int) @ H[:, :2].T
     assert loss == pytest.approx(-z @ explicit @ z)
@@ -71,13 +70,13 @@ def test_loss_counts_shared_labels(label_sets):
 
 def test_boosted_trees_learn_and_can_be_saved(digits, tmp_path):
     X, y, Xq, _ = digits
-    hasher = FastH(n_bits=12, loss="trees", n_trees=10).fit(X, y)
+    hasher = FastH(n_bits=12, classifier="trees", n_trees=10).fit(X, y)
     assert map_of(hasher, *digits) > 0.9
     hasher.save(tmp_path / "trees.dish")
     np.testing.assert_array_equal(dish.load(tmp_path / "trees.dish").transform(Xq), hasher.transform(Xq))
 
 
-@pytest.mark.parametrize("bad", [{"loss": "forest"}, {"n_trees": 0}, {"depth": 0}])
+@pytest.mark.parametrize("bad", [{"classifier": "forest"}, {"n_trees": 0}, {"depth": 0}])
 def test_rejects_bad_parameters(bad, blobs):
     with pytest.raises(ValueError, match=next(iter(bad))):
         FastH(n_anchors=60, **bad).fit(*blobs)

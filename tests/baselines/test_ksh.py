@@ -60,9 +60,9 @@ def test_accelerated_gradient_lowers_the_smoothed_objective(problem, whiten):
     K, y = problem
     Q, L_inv = ksh.Residue(from_labels(y), 8, K), Whitening.of(gram(K), 1e-6).inverse_factor() if whiten else None
     w = torch.ones(6, dtype=torch.float64)
-    values = [ksh.smoothed(Q, ksh.climb(K, L_inv, Q, w, K @ w, n)[1])[0] for n in (0, 1, 5, 50)]
+    values = [ksh.smoothed(Q, ksh.descend(K, L_inv, Q, w, K @ w, n)[1])[0] for n in (0, 1, 5, 50)]
     assert values[0] > values[1] > values[2] > values[3]
-    w_up, F_up = ksh.climb(K, L_inv, Q, w, K @ w, 50)
+    w_up, F_up = ksh.descend(K, L_inv, Q, w, K @ w, 50)
     np.testing.assert_allclose(K @ w_up, F_up, atol=1e-8)
 
 

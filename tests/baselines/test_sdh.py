@@ -18,13 +18,13 @@ def row_loss(b, q, M):
 def descend(request):
     """Both implementations of discrete cyclic coordinate descent; each changes B in place."""
     if request.param == "loops":
-        return lambda B, Q, M: sdh._descend(B, Q, M, sdh.MAX_PASSES)
+        return lambda B, Q, M: sdh._descend(B, Q, M, sdh.MAX_SWEEPS)
     return lambda B, Q, M: sdh.descend(torch.from_numpy(B), torch.from_numpy(Q), torch.from_numpy(M))
 
 
 def test_each_bit_is_the_best_of_all_columns(descend, monkeypatch):
     """Enumerates {−1, 1}ⁿ for bit k: no column has a lower ‖Y − BW‖² + ν‖B − F‖²."""
-    monkeypatch.setattr(sdh, "MAX_PASSES", 1)
+    monkeypatch.setattr(sdh, "MAX_SWEEPS", 1)
     rng = np.random.default_rng(4)
     n, r, nu = 6, 3, 0.3
     Y, W, F = np.eye(2)[rng.integers(2, size=n)], rng.standard_normal((r, 2)), rng.standard_normal((n, r))

@@ -1,4 +1,4 @@
-"""The anchor graph A = Z Λ⁻¹ Zᵀ that AGH and DGH share: rows are similar if they are near the same anchors."""
+"""The anchor graph A = Z Λ⁻¹ Zᵀ of AGH and DGH, in which rows near the same anchors are similar."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dish.kernel.features import choose_anchors
 from dish.lazy import torch
 from dish.similarity import anchor_weights
 
-ROWS_PER_ANCHOR = 100  # k-means sees at most that many
+ROWS_PER_ANCHOR = 100  # k-means uses at most this many rows per anchor
 
 
 class AnchorGraphHasher(Hasher):
     """A hasher that ignores y, and whose F is a function of z(x), the weights of the anchors near x.
 
-    ``fit`` calls ``_graph``, which keeps ``anchors_`` (m, d) and ``width_``.
+    ``fit`` calls ``_graph``, which sets ``anchors_`` (m, d) and ``width_``.
     """
 
     n_anchors: int
@@ -36,10 +36,10 @@ class AnchorGraphHasher(Hasher):
         check_integer("n_neighbors", self.n_neighbors, low=1)
 
     def _graph(self, X: NDArray[Any], random_state: np.random.RandomState) -> sp.csr_array:
-        """Z (n, m) of the training rows; every anchor has some weight in it."""
+        """Z (n, m) of the training rows; anchors without weight are dropped."""
         if self.n_anchors > len(X):
             warnings.warn(
-                f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X: there are {len(X)} anchors",
+                f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X; {len(X)} anchors are used",
                 stacklevel=3,
             )
         anchors = self._k_means(X, random_state)
@@ -60,16 +60,16 @@ class AnchorGraphHasher(Hasher):
 
 
 def mass(Z: sp.csr_array) -> NDArray[np.float64]:
-    """The diagonal of Λ, Zᵀ1 (m,)."""
+    """Zᵀ1 (m,), the diagonal of Λ."""
     return np.asarray(Z.sum(axis=0)).ravel()
 
 
 def graph_eigenvectors(Z: sp.csr_array, k: int) -> tuple[NDArray[np.float64], Matrix]:
-    """σ (p,) and W (m, p): Y = ZW holds leading eigenvectors of A with 1ᵀY = 0 and YᵀY = nI, p ≤ k of them.
+    """σ (p,) and W (m, p), p ≤ k: Y = ZW holds the leading eigenvectors of A with 1ᵀY = 0 and YᵀY = nI.
 
-    From the small matrix M = Λ^-½ ZᵀZ Λ^-½, which has the same nonzero eigenvalues: with M v = σv,
-    y = √n Z Λ^-½ v / √σ. M without its trivial eigenvector Λ^½ 1 gives no constant y. Eigenvalues of zero, which
-    say nothing about the rows, are left out: p may be less than k.
+    The small matrix M = Λ^-½ ZᵀZ Λ^-½ has the same nonzero eigenvalues as A: with M v = σv, y = √n Z Λ^-½ v / √σ.
+    Its trivial eigenvector Λ^½ 1, which gives a constant y, is removed. Eigenvalues of zero are left out, so p may be
+    less than k.
     """
     n, root = Z.shape[0], np.sqrt(mass(Z))
     M = (Z.T @ Z).toarray() / np.outer(root, root)

@@ -1,4 +1,4 @@
-"""Codewords from a Hadamard matrix: as far apart from each other as a few draws of its columns make them."""
+"""Codewords from a Hadamard matrix, with columns drawn so that the codewords are far apart."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ DRAWS = 32
 
 
 def codewords(n: int, r: int, rng: np.random.RandomState) -> NDArray[np.float64]:
-    """n codewords of r bits, ±1 (n, r): rows of a Hadamard matrix of order N = 2^k ≥ max(n, r), in r columns.
+    """n codewords of r bits, ±1 (n, r): rows of a Hadamard matrix of order N = 2^k ≥ max(n, r), in r of its columns.
 
-    Entry (i, j) of Sylvester's matrix is −1 to the number of ones that i and j share. Whole rows differ in exactly
-    N/2 places. Rows i and j differ in as many of some columns as row i xor j has entries −1 there: of a few draws of
-    columns the one with the largest minimum is taken. Column 0 is constant, and left out where that is possible.
+    Entry (i, j) of Sylvester's matrix is −1 to the number of ones that i and j share. Complete rows differ in N/2
+    columns. In a subset of the columns, rows i and j differ as often as row (i xor j) is −1 there. Several random
+    subsets are tried, and the one with the largest minimum distance is used. Column 0 is constant and is left out if
+    possible.
     """
     N = 1 << (max(n, r) - 1).bit_length()
     pool = np.arange(int(r < N), N)
@@ -30,12 +31,12 @@ def codewords(n: int, r: int, rng: np.random.RandomState) -> NDArray[np.float64]
 
 
 def _odd(i: NDArray[np.integer], j: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Where numbers i and j share an odd number of ones, (len(i), len(j))."""
+    """Whether i and j have an odd number of common ones, (len(i), len(j))."""
     return (np.bitwise_count(i[:, None] & j[None]) & 1).astype(bool)
 
 
 def codes_by_group(S: Classes | LabelCounts, C: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The code of each group of rows with the same labels, ±1 (g, r): its codeword, or the majority of several."""
+    """The code of each group of rows, ±1 (g, r): the codeword of its label, or the majority of several codewords."""
     if isinstance(S, Classes):
         return C
     return np.where(sparse.csr_array(S.sets) @ C >= 0, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""Logistic regression on the features of DISH, learned as the posterior hash function of DISH learns it."""
+"""The logistic regression of DISH, for rivals that make codes from class probabilities in another way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dish.posterior.regression import WhitenedRows, regress, whitening
 from dish.posterior.selection import prepare_features
 from dish.similarity import Classes
 
-STEPS = 1.4  # as many as DISH takes in its two rounds
+STEPS = 1.4  # as many gradient steps as DISH takes in its two rounds
 
 
 class LogisticHasher(KernelHasher):
-    """p(x) of the labels by logistic regression; a subclass says in ``_codes`` how p becomes a code."""
+    """Label probabilities p(x) by logistic regression. ``_codes`` of a subclass turns them into codes."""
 
     _kernels = ("auto", *KernelHasher._kernels)
     _features_by = staticmethod(prepare_features)
@@ -36,16 +36,11 @@ class LogisticHasher(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.kernel = kernel
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.kernel = n_bits, n_anchors, gamma, kernel
+        self.ridge, self.device, self.random_state = ridge, device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         data = self._fit_data(X, y)
         labelled(data.S)
         with self._stage("posterior"):
@@ -60,4 +55,4 @@ class LogisticHasher(KernelHasher):
 
     @abstractmethod
     def _codes(self, rows: WhitenedRows, W: Tensor, b: Tensor, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
-        """The vectors (l, r) that p(x) is multiplied by, and the offset (r,)."""
+        """V (l, r) and the offset (r,) of F(x) = p(x) V + offset."""

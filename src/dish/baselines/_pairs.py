@@ -1,4 +1,4 @@
-"""What several supervised rivals share: S by columns or by sampled pairs, never whole, and the step to new rows."""
+"""Shared by several supervised rivals: columns of S, sampled pairs of rows, and the out-of-sample regression."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from dish.kernel.fit_data import FitData
 from dish.lazy import Tensor, torch
 from dish.similarity import Classes, LabelCounts, Similarity
 
-POOL = 2048  # rows drawn as possible partners of a block of rows
+POOL = 2048  # candidate partners of a block of rows
 
 
-def regress(problem: FitData, target: Tensor) -> Linear:
-    """The out-of-sample step: F = K W with W = (KᵀK + ρI)⁻¹ Kᵀ target, target (n, r)."""
-    K, white = problem.K, problem.white
+def regress(data: FitData, target: Tensor) -> Linear:
+    """The hash function F = K W with W = (KᵀK + ρI)⁻¹ Kᵀ target, target (n, r)."""
+    K, white = data.K, data.white
     assert isinstance(K, Tensor)
-    with problem.stage("out of sample"):
+    with data.stage("out of sample"):
         KtB = sum(K[rows].double().T @ target[rows].double() for rows in row_blocks(len(K), 4096))
         return Linear.of(white.solve(torch.as_tensor(KtB)).float())
 
 
 def labelled(S: Similarity) -> Classes | LabelCounts:
-    """S, if it is made of labels Y (n, l): these methods need Y itself."""
+    """S if it was made from labels Y (n, l). Raises an error otherwise: these methods need Y."""
     if not isinstance(S, Classes | LabelCounts):
         raise InputError(f"y must be (n,) classes or (n, l) labels of 0 and 1, not a {type(S).__name__}")
     return S
 
 
 def similar_columns(S: Similarity, columns: Tensor) -> Tensor:
-    """S_ij > 0 for j in ``columns``, by group: row i of the table (g, c) holds for all rows of group i."""
+    """Whether S_ij > 0 for rows i of each group and j in ``columns``, (g, c)."""
     return S.between_groups(S.row_group[columns]) > 0
 
 
 def sample_pairs(
     S: Similarity, per_row: int, random_state: np.random.RandomState
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Pairs (i, j, similar): for every row up to ``per_row`` similar and as many dissimilar partners.
+    """Pairs (i, j, similar): up to ``per_row`` similar and up to ``per_row`` dissimilar partners j for each row i.
 
-    The partners of a block of rows come from a random pool of rows, each kind without repeats.
+    All partners of a block of rows are drawn from one random pool of rows, without replacement.
     """
     i_all, j_all, similar_all = [], [], []
     for rows in row_blocks(S.n):
@@ -48,7 +48,7 @@ def sample_pairs(
         table = similar_columns(S, torch.from_numpy(pool).to(S.row_group.device))
         similar = table[S.row_group[rows].long()].cpu().numpy()  # (block, pool)
         key = random_state.random_sample(similar.shape)
-        key[np.arange(rows.start, rows.stop)[:, None] == pool] = np.inf  # no row is its own partner
+        key[np.arange(rows.start, rows.stop)[:, None] == pool] = np.inf  # a row is not its own partner
         for kind in (True, False):
             ranked = np.where(similar == kind, key, np.inf)
             first = np.argpartition(ranked, min(per_row, len(pool) - 1), axis=1)[:, :per_row]
@@ -60,6 +60,6 @@ def sample_pairs(
     similar = np.concatenate(similar_all)
     if similar.all() or not similar.any():
         raise InputError(
-            f"y makes every pair of rows {'similar' if similar.any() else 'dissimilar'}; both kinds are needed"
+            f"y makes all pairs of rows {'similar' if similar.any() else 'dissimilar'}; both kinds are needed"
         )
     return np.concatenate(i_all), np.concatenate(j_all).astype(np.int64), similar

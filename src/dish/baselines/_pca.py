@@ -1,4 +1,4 @@
-"""Principal components, and the hash functions F(x) = Wᵀ(x − mean) that are built on them."""
+"""Principal components, and the base of hashers with F(x) = Wᵀ(x − mean)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from dish.hasher import Hasher
 from dish.lazy import torch
 
 Matrix = NDArray[np.float64]
-ROWS = 2**13  # rows made float64 at a time
+ROWS = 2**13  # converted to float64 at a time
 
 
 class PCAHasher(Hasher):
     """A hasher that ignores y and starts from principal components. ``fit`` sets ``mean_`` (d,) and ``W_``."""
 
-    random_state: Any
     _state: tuple[str, ...] = ("mean_", "W_")
+
+    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
+        self.n_bits, self.random_state = n_bits, random_state
 
     def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
         return project(X, self.mean_, self.W_)
 
 
 def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDArray[np.float64]]:
-    """Mean (d,), the first p principal directions (d, p) and the variances along them (p,), largest first.
+    """Mean (d,), the first p principal directions (d, p) and their variances (p,), largest first.
 
-    p is r, or the rank of the centred rows if that is less: a direction without variance tells rows apart by
-    rounding only. Sums are float64 whatever the type of X, and X is read by blocks of rows.
+    p is the smaller of r and the rank of the centred rows, because directions without variance hold rounding errors
+    only. Sums are float64 for any type of X, and X is read in blocks of rows.
     """
     n, d = X.shape
     mean = X.mean(axis=0, dtype=np.float64)
@@ -49,7 +51,7 @@ def principal(X: NDArray[Any], r: int) -> tuple[NDArray[np.float64], Matrix, NDA
 
 
 def project(X: NDArray[Any], mean: NDArray[Any], W: NDArray[Any]) -> Matrix:
-    """(X − mean) W in float64, by blocks of rows."""
+    """(X − mean) W in float64, computed in blocks of rows."""
     V = torch.empty(len(X), W.shape[1], dtype=torch.float64)
     for rows in row_blocks(len(X), ROWS):
         V[rows] = torch.from_numpy(X[rows] - mean) @ torch.from_numpy(W)

@@ -1,28 +1,49 @@
-"""AdaBoost of small decision trees as plain arrays, so that a model made of them can be saved without pickle.
+"""AdaBoost of small decision trees, as plain arrays that a model file can hold.
 
-t trees of one depth, filled up to complete ones: node j has the children 2j + 1 (x ≤ threshold) and 2j + 2.
+All trees are complete and have the same depth. Node j has the children 2j + 1 (x ≤ threshold) and 2j + 2.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.encoder import Array, HashFunction
+from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit, prange
 
-
-class Trees(NamedTuple):
-    """f(x) = Σ of one leaf a tree. Several bits have a further axis in front."""
-
-    features: NDArray[np.int32]  # (t, 2^depth − 1)
-    thresholds: NDArray[np.float64]  # (t, 2^depth − 1)
-    leaves: NDArray[np.float32]  # (t, 2^depth): ±α_t
+Ensemble = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float32]]  # of one bit, as in Trees
 
 
-def boost(X: NDArray[np.float32], z: NDArray[Any], n_trees: int, depth: int, random_state: Any) -> Trees:
-    """Learn z (n,) of ±1 from rows X; every split looks at a random √d of the features."""
+@dataclass(frozen=True)
+class Trees(HashFunction):
+    """F = the sum of t boosted trees per bit, on x itself."""
+
+    features: Array  # (r, t, 2^depth − 1) int32
+    thresholds: Array  # (r, t, 2^depth − 1) float64
+    leaves: Array  # (r, t, 2^depth) float32: ±α_t
+
+    def __call__(self, K: Array) -> Array:
+        """F (rows, r) of rows x."""
+        rows = K.cpu().numpy() if isinstance(K, Tensor) else K
+        F = np.asarray(evaluate(rows.astype(np.float32), self.features, self.thresholds, self.leaves))
+        return torch.from_numpy(F) if isinstance(K, Tensor) else F
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Self:
+        """The same object: trees are always evaluated on the CPU."""
+        return self
+
+    @property
+    def n_bits(self) -> int:
+        """Number of ensembles."""
+        return int(self.features.shape[0])
+
+
+def boost(X: NDArray[np.float32], z: NDArray[Any], n_trees: int, depth: int, random_state: Any) -> Ensemble:
+    """Learn z (n,) of ±1 from rows X. Every split considers √d random features."""
     from sklearn.tree import DecisionTreeRegressor
 
     z = z.astype(np.float64)
@@ -35,28 +56,30 @@ def boost(X: NDArray[np.float32], z: NDArray[Any], n_trees: int, depth: int, ran
         trees.append(_complete(tree.tree_, depth, alpha))
         weight *= np.exp(-alpha * z * h)
         weight /= weight.sum()
-    return Trees(*(np.stack(parts) for parts in zip(*trees, strict=True)))
+    features, thresholds, leaves = (np.stack(parts) for parts in zip(*trees, strict=True))
+    return features, thresholds, leaves
 
 
-def _complete(tree: Any, depth: int, alpha: float) -> Trees:
-    """One tree of scikit-learn; below a leaf that comes early, all leaves are the same."""
+def _complete(tree: Any, depth: int, alpha: float) -> Ensemble:
+    """One tree of scikit-learn as a complete tree: a leaf above the last level is repeated below it."""
     inner = 2**depth - 1
-    full = Trees(np.zeros(inner, np.int32), np.full(inner, np.inf), np.zeros(inner + 1, np.float32))
+    features, thresholds = np.zeros(inner, np.int32), np.full(inner, np.inf)
+    leaves = np.zeros(inner + 1, np.float32)
 
     def place(node: int, j: int) -> None:
         if j >= inner:
-            full.leaves[j - inner] = alpha if tree.value[node].item() >= 0 else -alpha
+            leaves[j - inner] = alpha if tree.value[node].item() >= 0 else -alpha
             return
         left, right = tree.children_left[node], tree.children_right[node]
         if left < 0:
             left = right = node
         else:
-            full.features[j], full.thresholds[j] = tree.feature[node], tree.threshold[node]
+            features[j], thresholds[j] = tree.feature[node], tree.threshold[node]
         place(left, 2 * j + 1)
         place(right, 2 * j + 2)
 
     place(0, 0)
-    return full
+    return features, thresholds, leaves
 
 
 @njit(parallel=True, cache=True)

@@ -1,4 +1,4 @@
-"""AGH: anchor graph hashing with two layers (Liu, Wang, Kumar and Chang, "Hashing with graphs", ICML 2011)."""
+"""AGH (Liu, Wang, Kumar, Chang, "Hashing with graphs", ICML 2011): anchor graph hashing with two layers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from dish.errors import InputError
 
 
 class AGH(AnchorGraphHasher):
-    """Signs of the smoothest eigenvectors of an anchor graph, and of the same cut once more; ignores y.
+    """Thresholds the smoothest eigenvectors of an anchor graph twice; ignores y.
 
-    Eigenvector k gives bit k, sgn(y), and bit ⌈r/2⌉ + k, which cuts its positive rows at b⁺ and its negative
-    rows at b⁻. If n_bits is odd the last eigenvector gives the first of the two only. m anchors give at most m − 1
-    eigenvectors, so n_bits can be at most 2(m − 1): more is an error.
+    Eigenvector k gives bit k, the sign of y, and bit ⌈r/2⌉ + k, which divides the positive rows at b⁺ and the
+    negative rows at b⁻. If n_bits is odd, the last eigenvector gives one bit only. m anchors give at most m − 1
+    eigenvectors, so n_bits can be at most 2(m − 1).
 
     Parameters
     ----------
     n_bits : int
         Code length r.
     n_anchors : int
-        k-means anchors m. With fewer rows than that there are as many anchors as rows (with a warning).
+        Number m of k-means anchors. With fewer rows there are as many anchors as rows, with a warning.
     n_neighbors : int
-        Anchors s that a row is tied to.
+        Number s of anchors with nonzero weight for a row.
     random_state : int, RandomState or None
-        Of k-means.
+        Seed of k-means.
 
     Attributes
     ----------
     anchors_, width_ : float64 (m, d), float
-        They give z(x): weights of the s nearest anchors, exp(−‖x − a‖² / width_), that sum to one.
+        z(x) has the weights of the s nearest anchors, proportional to exp(−‖x − a‖² / width_); they sum to one.
     W_ : float64 (m, ⌈r/2⌉)
         y = W_ᵀ z(x).
     eigenvalues_ : float64 (⌈r/2⌉,)
-        Of the eigenvectors, largest first.
+        Eigenvalues, largest first.
     upper_, lower_ : float64 (⌊r/2⌋,)
         b⁺ and b⁻.
     """
@@ -49,9 +49,7 @@ class AGH(AnchorGraphHasher):
     def __init__(
         self, n_bits: int = 64, *, n_anchors: int = 300, n_neighbors: int = 3, random_state: Any = 0
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.n_neighbors = n_neighbors
+        self.n_bits, self.n_anchors, self.n_neighbors = n_bits, n_anchors, n_neighbors
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -65,7 +63,7 @@ class AGH(AnchorGraphHasher):
         if p < first:
             raise InputError(
                 f"n_bits={self.n_bits} needs {first} eigenvectors, but the anchor graph of n_samples={len(X)} rows "
-                f"and {len(self.anchors_)} anchors has {p}: n_bits can be at most {2 * p}, or raise n_anchors"
+                f"and {len(self.anchors_)} anchors has {p}: n_bits can be at most {2 * p}, unless n_anchors is raised"
             )
         self.upper_, self.lower_ = thresholds(Z, Z @ self.W_[:, :second])
         return self
@@ -77,10 +75,10 @@ class AGH(AnchorGraphHasher):
 
 
 def thresholds(Z: sp.csr_array, Y: Matrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """b⁺ and b⁻ (k,) for the columns y of Y: they minimise ȳᵀLȳ, L = I − A, with 1ᵀȳ = 0.
+    """The b⁺ and b⁻ (k,) that minimise ȳᵀLȳ subject to 1ᵀȳ = 0, with L = I − A, for each column y of Y.
 
-    ȳ is y − b⁺ where y ≥ 0 and b⁻ − y elsewhere. Cutting each side at its mean meets the constraint, and so does
-    any step t from there along f, −1/n⁺ on the one side and 1/n⁻ on the other: t = −fᵀLȳ / fᵀLf is best.
+    ȳ is y − b⁺ where y ≥ 0, and b⁻ − y elsewhere. The means of both sides satisfy the constraint, and so does any
+    step t from there along f, which is −1/n⁺ on one side and 1/n⁻ on the other. The best step is −fᵀLȳ / fᵀLf.
     """
     above = Y >= 0
     n_above, n_below = np.maximum(above.sum(axis=0), 1), np.maximum((~above).sum(axis=0), 1)
@@ -89,6 +87,6 @@ def thresholds(Z: sp.csr_array, Y: Matrix) -> tuple[NDArray[np.float64], NDArray
     f = np.where(above, -1 / n_above, 1 / n_below)
     Lf = f - Z @ ((Z.T @ f) / mass(Z)[:, None])
     curvature = (f * Lf).sum(axis=0)
-    flat = curvature <= 1e-12 * (f**2).sum(axis=0)  # no edge crosses y = 0: every t is as good
+    flat = curvature <= 1e-12 * (f**2).sum(axis=0)  # no edge crosses y = 0: all t are equally good
     t = np.where(flat, 0, -(Lf * y_bar).sum(axis=0) / np.where(flat, 1, curvature))
     return upper + t / n_above, lower + t / n_below

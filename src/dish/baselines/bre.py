@@ -1,5 +1,4 @@
-"""BRE: binary reconstructive embeddings (Kulis, Darrell, "Learning to hash with binary reconstructive
-embeddings", NIPS 2009), in its supervised form."""
+"""BRE (Kulis, Darrell, "Learning to hash with binary reconstructive embeddings", NIPS 2009), the supervised form."""
 
 from __future__ import annotations
 
@@ -19,25 +18,25 @@ from dish.numba_lazy import njit
 class BRE(KernelHasher):
     """Hamming distances that reproduce given distances: min Σ (d_ij − ‖h_i − h_j‖₁/r)² over sampled pairs.
 
-    d_ij is 0 for similar rows and 1 for dissimilar ones. A bit is the sign of Σ_q W_qp k_q(x) over a sample of
-    the anchors of its own. One weight is moved at a time, to its best value with all others fixed: as it grows,
-    each row changes sign at one value, so that sorting these values visits every outcome there is.
+    d_ij is 0 for similar rows and 1 for dissimilar ones. Bit p is the sign of Σ_q W_qp k_q(x) over its own random
+    subset of the anchors. One weight at a time is set to its best value with all others fixed. As the weight grows,
+    each row changes its sign at one value; sorting these values gives every possible outcome.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, device, random_state
-        As in ``DISH``.
+        As in ``DISHK``.
     anchors_per_bit : int
-        Anchors that a bit draws from the ``n_anchors``.
+        Number of anchors in the subset of a bit.
     pairs_per_row : int
-        Partners drawn for every row, of each kind (similar, dissimilar).
+        Similar and dissimilar partners sampled for each row, this many of each.
     n_iter : int
-        Most sweeps over all weights; fewer once a sweep changes nothing.
+        Maximum number of sweeps over all weights; a sweep that changes nothing is the last.
 
     Attributes
     ----------
     objective_ : float64 (n_iter_ + 1,)
-        The mean squared error over the pairs, at the start and after every sweep; it never rises.
+        Mean squared error over the pairs, at the start and after every sweep; it never rises.
     """
 
     _state = (*KernelHasher._state, "objective_", "n_iter_")
@@ -54,35 +53,29 @@ class BRE(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.anchors_per_bit = anchors_per_bit
-        self.pairs_per_row = pairs_per_row
-        self.n_iter = n_iter
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma = n_bits, n_anchors, gamma
+        self.anchors_per_bit, self.pairs_per_row, self.n_iter = anchors_per_bit, pairs_per_row, n_iter
+        self.device, self.random_state = device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         for name in ("anchors_per_bit", "pairs_per_row", "n_iter"):
             check_integer(name, getattr(self, name), low=1)
-        problem = self._fit_data(X, y)
-        assert isinstance(problem.K, Tensor)
-        columns, rng = (
-            np.ascontiguousarray(problem.K.double().T.cpu().numpy()),
-            problem.rng,
-        )  # (m, n): a coordinate step reads one feature
-        m, r = len(columns), self.n_bits
+        data = self._fit_data(X, y)
+        assert isinstance(data.K, Tensor)
+        columns = np.ascontiguousarray(
+            data.K.double().T.cpu().numpy()
+        )  # (m, n): a step reads one feature of all rows
+        m, r, rng = len(columns), self.n_bits, data.rng
         with self._stage("pairs"):
-            i, j, similar = sample_pairs(problem.S, self.pairs_per_row, rng)
+            i, j, similar = sample_pairs(data.S, self.pairs_per_row, rng)
             target = np.where(similar, 0.0, 1.0)
         W = np.zeros((m, r))
         for p in range(r):
             used = rng.choice(m, min(self.anchors_per_bit, m), replace=False)
             W[used, p] = rng.standard_normal(len(used))
         F = np.ascontiguousarray((columns.T @ W).T)  # (r, n)
-        differ = np.zeros(len(i))  # Hamming distance of every pair
+        differ = np.zeros(len(i))  # Hamming distance of each pair
         for f in F:
             differ += (f[i] >= 0) != (f[j] >= 0)
         graph = _adjacency(i, j, len(F[0]))
@@ -97,7 +90,7 @@ class BRE(KernelHasher):
                 if objective[-1] == objective[-2]:
                     break
         self.objective_, self.n_iter_ = np.array(objective), len(objective) - 1
-        self._keep(problem, Linear.of(W.astype(np.float32)))
+        self._keep(data, Linear.of(W.astype(np.float32)))
         return self
 
 
@@ -113,11 +106,11 @@ def _update_bit(
     graph: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     r: int,
 ) -> None:
-    """All weights of one bit in turn; changes f (n,), w (m,) and ``differ`` (pairs,) in place."""
+    """Update all weights of one bit in turn; f (n,), w (m,) and ``differ`` (pairs,) change in place."""
     start, neighbour, pair = graph
     differ -= (f[i] >= 0) != (f[j] >= 0)
     rest = target - differ / r
-    gain = (rest - 1 / r) ** 2 - rest**2  # what the objective gains if the pair differs in this bit
+    gain = (rest - 1 / r) ** 2 - rest**2  # change of the objective if the pair differs in this bit
     weight = gain[pair]
     for q in order:
         step = best_step(columns[q], f, start, neighbour, weight)
@@ -134,15 +127,17 @@ def best_step(
     neighbour: NDArray[np.int64],
     weight: NDArray[np.float64],
 ) -> float:
-    """The change z of one weight that minimises Σ weight·[signs of f + z k differ]; 0 if none is better."""
+    """The change z of one weight that minimises Σ weight·[signs of f + z k differ]; 0 if no change helps."""
     moving = np.flatnonzero(k)
     crossing = -f[moving] / k[moving]
     order = np.argsort(crossing, kind="stable")
     moving, crossing = moving[order], crossing[order]
     bits = np.where(k == 0, f >= 0, k < 0)  # the signs for z → −∞
-    costs = _costs(moving, bits, start, neighbour, weight)  # of the gap after each crossing, relative to before all
+    costs = _costs(moving, bits, start, neighbour, weight)  # after each crossing, relative to z → −∞
     ends = np.concatenate([crossing, [np.inf]])
-    wide = np.concatenate([[True], np.diff(ends) > 1e-12 * (1 + np.abs(crossing))])  # too narrow: no place to stop
+    wide = np.concatenate(
+        [[True], np.diff(ends) > 1e-12 * (1 + np.abs(crossing))]
+    )  # a step must end well between two crossings
     here = int(np.searchsorted(crossing, 0.0, side="right"))
     best = int(np.argmin(np.where(wide, costs, np.inf)))
     if not costs[best] < costs[here] - 1e-9:
@@ -156,7 +151,7 @@ def best_step(
 
 @njit(cache=True)
 def _costs(moving: Any, bits: Any, start: Any, neighbour: Any, weight: Any) -> Any:
-    """Running change of the cost as the rows ``moving`` flip one after the other."""
+    """Cost after each flip, as the rows in ``moving`` flip one after the other."""
     costs = np.zeros(len(moving) + 1)
     total = 0.0
     for t in range(len(moving)):
@@ -174,7 +169,7 @@ def _costs(moving: Any, bits: Any, start: Any, neighbour: Any, weight: Any) -> A
 def _adjacency(
     i: NDArray[np.int64], j: NDArray[np.int64], n: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Every pair under both of its rows: where each row's list starts (n + 1,), the partners, the pair numbers."""
+    """The pairs of each row: the start of its list (n + 1,), the partners, and the indices of the pairs."""
     rows = np.concatenate([i, j])
     order = np.argsort(rows, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])

@@ -1,6 +1,4 @@
-"""CCA-ITQ: canonical correlations of features and labels, rotated as in ITQ (Gong, Lazebnik, Gordo, Perronnin,
-"Iterative quantization: a Procrustean approach to learning binary codes for large-scale image retrieval", PAMI 2013).
-"""
+"""CCA-ITQ (Gong, Lazebnik, Gordo, Perronnin, "Iterative quantization", PAMI 2013): canonical directions, rotated."""
 
 from __future__ import annotations
 
@@ -24,28 +22,26 @@ class CCAITQ(KernelHasher):
     """Canonical directions of features and labels, each scaled by its correlation, then rotated as in ITQ.
 
     The directions w solve C_xy (C_yy + ρ_y I)⁻¹ C_yx w = λ² (C_xx + ρ_x I) w, and direction k is scaled by λ_k.
-    Labels with c classes give c − 1 directions with λ > 0. The others have weight 0: with more bits than
-    directions, R (p, n_bits) has orthonormal rows and spreads the p directions over all bits.
+    c classes give p = c − 1 directions with λ > 0. With more bits than directions, R (p, n_bits) has orthonormal rows
+    and distributes the directions over all bits.
 
     Parameters
     ----------
     n_bits, n_iter, random_state
         As in ``PCAITQ``.
     ridge : float
-        ρ_x and ρ_y as shares of the mean diagonal of C_xx and C_yy.
+        ρ_x and ρ_y, relative to the mean diagonal of C_xx and of C_yy.
     kernel : "linear", "rbf" or a function (X, A) → (n, m)
-        The features: the rows themselves as in the paper, or kernel values at anchors as in ``DISH``.
+        The features: the rows themselves as in the paper, or kernel values at anchors as in ``DISHK``.
     n_anchors, gamma, anchors, device
-        As in ``DISH``; the first three have no effect with the linear kernel.
+        As in ``DISHK``; the first three are not used by the linear kernel.
 
     Attributes
     ----------
     correlations_ : float64 (p,)
         λ, largest first.
     objective_ : float64 (n_iter,)
-        ‖B − VR‖² after every round; it never rises.
-    gamma_, anchors_, mean_, W_, intercept_
-        The hash function F(x) = Wᵀ k(x) + intercept (which is 0).
+        ‖B − VR‖² after every iteration; it never rises.
     """
 
     _state = (*KernelHasher._state, "correlations_", "objective_")
@@ -63,22 +59,16 @@ class CCAITQ(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_iter = n_iter
-        self.ridge = ridge
-        self.kernel = kernel
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.anchors = anchors
-        self.device = device
+        self.n_bits, self.n_iter, self.ridge, self.kernel = n_bits, n_iter, ridge, kernel
+        self.n_anchors, self.gamma, self.anchors, self.device = n_anchors, gamma, anchors, device
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         check_integer("n_iter", self.n_iter, low=1)
         check_number("ridge", self.ridge, low=0, strict=True)
-        problem = self._fit_data(X, y)
-        S, K, white = labelled(problem.S), problem.K, problem.white
+        data = self._fit_data(X, y)
+        S, K, white = labelled(data.S), data.K, data.white
         assert isinstance(K, Tensor)
         with self._stage("CCA"):
             C_xy, C_yy = label_covariances(K, S)
@@ -87,13 +77,13 @@ class CCAITQ(KernelHasher):
             W, self.correlations_ = canonical_directions(L, C_xy, C_yy, self.n_bits)
         with self._stage("rotation"):
             V = torch.cat([block.double() @ W for _, block in feature_blocks(K)])  # (n, p)
-            R, self.objective_ = rotation(V, self.n_bits, self.n_iter, problem.rng)
-        self._keep(problem, Linear.of(torch.from_numpy(W.cpu().numpy() @ R).to(K.dtype)))
+            R, self.objective_ = rotation(V, self.n_bits, self.n_iter, data.rng)
+        self._keep(data, Linear.of(torch.from_numpy(W.cpu().numpy() @ R).to(K.dtype)))
         return self
 
 
 def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:
-    """C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and the label matrix Y (n, l), float64."""
+    """Covariances C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and labels Y (n, l), float64."""
     n, size = len(K), S.group_sizes()
     Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): one row per group
     KtY = S.project(feature_blocks(K))[1][:-1].T  # R = [Y, −1]
@@ -102,7 +92,7 @@ def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tens
 
 
 def canonical_directions(L: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple[Tensor, NDArray[np.float64]]:
-    """W (m, p), column k a canonical direction times its correlation λ_k > 0, and λ (p,); at most r of them.
+    """W (m, p), p ≤ r, whose column k is a canonical direction times its correlation λ_k > 0, and λ (p,).
 
     With C_xx = L Lᵀ and C_yy = M Mᵀ the singular triplets (u, λ, ·) of L⁻¹ C_xy M⁻ᵀ give w = L⁻ᵀu.
     """
@@ -110,9 +100,13 @@ def canonical_directions(L: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple
     T = torch.linalg.solve_triangular(L, C_xy, upper=False)
     T = torch.linalg.solve_triangular(M, T.T, upper=False).T
     U, lam, _ = torch.linalg.svd(T, full_matrices=False)
-    keep = (lam > 1e-4 * lam[0].clamp(min=1e-300)).nonzero().ravel()[:r]  # less is rounding if K is float32
+    keep = (
+        (lam > 1e-4 * lam[0].clamp(min=1e-300)).nonzero().ravel()[:r]
+    )  # smaller ones may be rounding errors of a float32 K
     if len(keep) == 0:
-        raise InputError("no feature of X varies with y")
+        raise InputError("no direction of X correlates with y: CCA-ITQ has nothing to learn")
     U = U[:, keep]
-    U = U * torch.sign(U.gather(0, U.abs().argmax(0, keepdim=True)))  # of the two signs, one that rounding keeps
+    U = U * torch.sign(
+        U.gather(0, U.abs().argmax(0, keepdim=True))
+    )  # fix the sign of each direction, which is arbitrary
     return torch.linalg.solve_triangular(L.T, U, upper=True) * lam[keep], lam[keep].cpu().numpy()

@@ -1,5 +1,4 @@
-"""COSDISH: column-sampling discrete supervised hashing (Kang, Li, Zhou, "Column sampling based discrete supervised
-hashing", AAAI 2016)."""
+"""COSDISH (Kang, Li, Zhou, "Column sampling based discrete supervised hashing", AAAI 2016)."""
 
 from __future__ import annotations
 
@@ -19,30 +18,30 @@ from dish.similarity import Similarity
 
 
 class COSDISH(KernelHasher):
-    """Codes B (n, r) with B Bᵀ ≈ r S, from a few columns Ω of S at a time: min ‖r S^Ω − B (B^Ω)ᵀ‖².
+    """Codes B (n, r) with B Bᵀ ≈ r S, learned from a few columns Ω of S at a time: min ‖r S^Ω − B (B^Ω)ᵀ‖².
 
-    With the drawn rows B^Ω fixed, all others take B^Γ = sgn(S^Γ B^Ω), the minimiser in the ℓ₁ norm. With B^Γ fixed,
-    B^Ω changes bit by bit, each a binary quadratic problem over the drawn rows. The dissimilar entries of S are
-    scaled to weigh as much as the similar ones.
+    With the drawn rows B^Ω fixed, all other rows become B^Γ = sgn(S^Γ B^Ω), the minimiser in the ℓ₁ norm. With B^Γ
+    fixed, each bit of B^Ω is a binary quadratic problem over the drawn rows. The dissimilar entries of S are scaled
+    so that both kinds have the same total weight.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISHK``.
     n_draws : int
-        How often columns are drawn.
+        Number of draws of columns.
     n_alternations : int
         Alternations between B^Ω and B^Γ for each draw.
     n_columns : int or None
-        Columns in a draw; None is ``n_bits``, as in the paper. With many classes take several per class: rows of
-        classes that the last draw has missed all have the same code.
+        Columns per draw; None means ``n_bits``, as in the paper. With many classes use several per class: all classes
+        that are not in the last draw get the same code.
     kernel : "rbf" or "linear"
-        Of the hash function that new rows get, a ridge regression on B. The paper's is linear (or boosted trees).
+        Features of the hash function, a ridge regression on B. The paper's is linear (or boosted trees).
 
     Attributes
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
-        B, packed.
+        B of the training rows, packed.
     """
 
     _state = (*KernelHasher._state, "codes_")
@@ -61,41 +60,33 @@ class COSDISH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.n_draws = n_draws
-        self.n_alternations = n_alternations
-        self.n_columns = n_columns
-        self.kernel = kernel
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.n_draws = n_bits, n_anchors, gamma, n_draws
+        self.n_alternations, self.n_columns, self.kernel = n_alternations, n_columns, kernel
+        self.ridge, self.device, self.random_state = ridge, device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         r = self._check_n_bits()
         check_integer("n_draws", self.n_draws, low=1)
         check_integer("n_alternations", self.n_alternations, low=1)
         c = r if self.n_columns is None else check_integer("n_columns", self.n_columns, low=1)
-        problem = self._fit_data(X, y)
-        S, n, rng = problem.S, problem.n, problem.rng
-        B = torch.from_numpy(np.where(rng.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(problem.device)
+        data = self._fit_data(X, y)
+        S, n, rng = data.S, data.n, data.rng
+        B = torch.from_numpy(np.where(rng.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(data.device)
         with self._stage("codes"), threads_for(n):
             for _ in range(self.n_draws):
-                columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(problem.device)
+                columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(data.device)
                 draw = Draw(S, columns)
                 for _ in range(self.n_alternations):
                     draw.update_drawn(B)
                     draw.update_others(B)
         self.codes_ = codes.pack(B.cpu().numpy())
-        self._keep(problem, regress(problem, B))
+        self._keep(data, regress(data, B))
         return self
 
 
 class Draw:
-    """Columns Ω of S, as a table over groups of rows: the similar entries 1, the others −(number of 1s)/(number of
-    the others)."""
+    """The drawn columns Ω of S, stored per group of rows. Similar entries are 1, all others −(similar)/(others)."""
 
     def __init__(self, S: Similarity, columns: Tensor) -> None:
         self.columns, self.row_group, self.n_groups = columns, S.row_group.long(), S.n_groups
@@ -105,17 +96,17 @@ class Draw:
         self.table = similar - (ones / max(others, 1.0)) * (1 - similar)
 
     def update_others(self, B: Tensor) -> None:
-        """B^Γ = sgn(S^Γ B^Ω), in place; where that is 0 the bit stays."""
+        """B^Γ = sgn(S^Γ B^Ω), in place; a bit is kept where the product is 0."""
         drawn = B[self.columns]
-        votes = (self.table @ drawn)[self.row_group]  # (n, r): all rows of a group see the same columns
+        votes = (self.table @ drawn)[self.row_group]  # (n, r): equal for all rows of a group
         B.copy_(torch.where(votes.abs() < 1e-9, B, votes.sign()))
         B[self.columns] = drawn
 
     def update_drawn(self, B: Tensor) -> None:
         """B^Ω bit by bit, in place: min ‖r S^Γ − B^Γ (B^Ω)ᵀ‖² + ‖r S^ΩΩ − B^Ω (B^Ω)ᵀ‖².
 
-        With all bits but k fixed and b = B^Ω_k that is −2 bᵀM b − 2 pᵀb, with M = r S^ΩΩ − Σ_{l≠k} B^Ω_l (B^Ω_l)ᵀ
-        and p = r (S^Γ)ᵀB^Γ_k − Σ_{l≠k} B^Ω_l (B^Γ_l)ᵀB^Γ_k. Only sums over the n rows enter, taken once.
+        With all bits but k fixed and b = B^Ω_k, this is −2 bᵀM b − 2 pᵀb with M = r S^ΩΩ − Σ_{l≠k} B^Ω_l (B^Ω_l)ᵀ
+        and p = r (S^Γ)ᵀB^Γ_k − Σ_{l≠k} B^Ω_l (B^Γ_l)ᵀB^Γ_k. The sums over all n rows are computed once.
         """
         r = B.shape[1]
         drawn = B[self.columns].cpu().numpy()  # (c, r)
@@ -127,7 +118,7 @@ class Draw:
         S_drawn = self.table[self.row_group[self.columns]].cpu().numpy()  # (c, c)
         residue = r * S_drawn - drawn @ drawn.T
         for k in range(r):
-            residue += np.outer(drawn[:, k], drawn[:, k])  # M: without bit k
+            residue += np.outer(drawn[:, k], drawn[:, k])  # now M, without bit k
             p = r * SB[:, k] - drawn @ gram[:, k] + drawn[:, k] * gram[k, k]
             drawn[:, k] = local_maximum(residue, p / 2, drawn[:, k])
             residue -= np.outer(drawn[:, k], drawn[:, k])
@@ -135,22 +126,22 @@ class Draw:
 
 
 def local_maximum(M: NDArray[np.float64], c: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """b ∈ {−1, 1} that no single flip improves in bᵀM b + 2cᵀb, reached from b by the best flip each time.
+    """A local maximum of bᵀM b + 2cᵀb over b ∈ {−1, 1}ⁿ, reached from b by the best single flip each time.
 
-    M is symmetric. Such a b is also a fixed point of the two-means clustering by which the paper solves this problem.
+    M is symmetric. A local maximum is also a fixed point of the two-means clustering that the paper uses.
     """
     b = b.copy()
-    _flip(M, c, b, M @ b - np.diag(M) * b + c)  # b_i² = 1: the diagonal is a constant
+    _flip(M, c, b, M @ b - np.diag(M) * b + c)  # the diagonal adds a constant, as b_i² = 1
     return b
 
 
 @njit(cache=True)
-def _flip(M: Any, c: Any, b: Any, slope: Any) -> None:
-    """The best flip of b until none helps, in place; slope = Mb + c, M without its diagonal, is kept up to date."""
+def _flip(M: Any, c: Any, b: Any, gradient: Any) -> None:
+    """Flip the best entry of b until no flip helps, in place; ``gradient`` is Mb + c, with M without its diagonal."""
     while True:
-        i = np.argmin(b * slope)  # flipping b_i adds −4 b_i slope_i
-        if not b[i] * slope[i] < -1e-9 * (1 + np.abs(c[i])):
+        i = np.argmin(b * gradient)  # flipping b_i adds −4 b_i gradient_i
+        if not b[i] * gradient[i] < -1e-9 * (1 + np.abs(c[i])):
             return
-        b[i], own = -b[i], slope[i]
-        slope += 2 * b[i] * M[i]
-        slope[i] = own
+        b[i], own = -b[i], gradient[i]
+        gradient += 2 * b[i] * M[i]
+        gradient[i] = own

@@ -1,4 +1,4 @@
-"""DGH: discrete graph hashing (Liu, Mu, Kumar and Chang, "Discrete graph hashing", NIPS 2014)."""
+"""DGH (Liu, Mu, Kumar, Chang, "Discrete graph hashing", NIPS 2014)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dish.posterior.projection import rotation
 
 
 class DGH(AnchorGraphHasher):
-    """Codes B that maximise tr(BᵀAB) + ρ tr(BᵀY) on an anchor graph A, kept ±1 throughout; ignores y.
+    """Codes B of ±1 that maximise tr(BᵀAB) + ρ tr(BᵀY) on an anchor graph A; ignores y.
 
-    Y ranges over the (n, r) matrices with 1ᵀY = 0 and YᵀY = nI: the second term draws the bits towards being
-    balanced and uncorrelated. A new row gets sgn(BᵀZΛ⁻¹ z(x)), the signs its neighbours in the graph vote for.
-    There must be more rows than bits.
+    Y is any (n, r) matrix with 1ᵀY = 0 and YᵀY = nI, so the second term makes the bits balanced and uncorrelated.
+    The code of a new row is sgn(BᵀZΛ⁻¹ z(x)), the majority of its neighbours in the graph. There must be more rows
+    than bits.
 
     Parameters
     ----------
@@ -34,21 +34,21 @@ class DGH(AnchorGraphHasher):
     rho : float
         Weight ρ.
     init : "rotated" or "spectral"
-        The first Y: graph eigenvectors, rotated as in ITQ (the paper's DGH-R) or as they are (DGH-I). With more
-        bits than eigenvectors, random balanced columns fill up.
+        The initial Y: graph eigenvectors, rotated as in ITQ (the paper's DGH-R) or unchanged (DGH-I). With more
+        bits than eigenvectors, random balanced columns are added.
     n_iter : int
-        Most rounds of B-step and Y-step.
+        Maximum number of iterations of B-step and Y-step.
     random_state : int, RandomState or None
-        Of k-means, the rotation, and columns that fill up.
+        Seed of k-means, of the rotation and of random columns.
 
     Attributes
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
         B of the training rows, packed.
     objective_ : float64 (n_iter_ + 1,)
-        tr(BᵀAB) + ρ tr(BᵀY) at the start and after every round: it is maximised, and never falls.
+        tr(BᵀAB) + ρ tr(BᵀY) at the start and after every iteration; it never falls.
     n_iter_ : int
-        Rounds done; fewer than n_iter if nothing changes any more.
+        Number of iterations; the last one raised the objective by less than 10⁻⁶ of its value, or n_iter was reached.
     anchors_, width_, W_
         F(x) = W_ᵀ z(x), W_ = Λ⁻¹ZᵀB (m, r).
     """
@@ -67,13 +67,8 @@ class DGH(AnchorGraphHasher):
         n_iter: int = 20,
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.n_neighbors = n_neighbors
-        self.rho = rho
-        self.init = init
-        self.n_iter = n_iter
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.n_neighbors, self.rho = n_bits, n_anchors, n_neighbors, rho
+        self.init, self.n_iter, self.random_state = init, n_iter, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d)."""
@@ -84,17 +79,18 @@ class DGH(AnchorGraphHasher):
         X = self._check_X(X, reset=True)
         if self.n_bits >= len(X):
             raise InputError(
-                f"n_bits={self.n_bits} balanced, uncorrelated bits need more than n_samples={len(X)} rows"
+                f"n_bits={self.n_bits} must be less than the number of rows, n_samples={len(X)}, for balanced and "
+                "uncorrelated bits"
             )
         random_state = check_random_state(self.random_state)
         Z = self._graph(X, random_state)
-        B = self._alternate(Graph(Z), self._start(Z, random_state), random_state)
+        B = self._alternate(AnchorGraph(Z), self._start(Z, random_state), random_state)
         self.codes_ = codes.pack(B)
         self.W_ = (Z.T @ B) / mass(Z)[:, None]  # Λ⁻¹ZᵀB (m, r)
         return self
 
     def _start(self, Z: sp.csr_array, random_state: np.random.RandomState) -> Matrix:
-        """The first Y."""
+        """The initial Y."""
         n, r = Z.shape[0], self.n_bits
         Y: Matrix = Z @ graph_eigenvectors(Z, r)[1]  # (n, p), YᵀY = nI
         if Y.shape[1] < r:
@@ -104,8 +100,8 @@ class DGH(AnchorGraphHasher):
             Y = product(Y, R)
         return Y
 
-    def _alternate(self, A: Graph, Y: Matrix, random_state: np.random.RandomState) -> Matrix:
-        """B-step and Y-step in turn from B = sgn(Y)."""
+    def _alternate(self, A: AnchorGraph, Y: Matrix, random_state: np.random.RandomState) -> Matrix:
+        """Alternate B-step and Y-step, starting from B = sgn(Y)."""
         B = np.where(Y >= 0, 1.0, -1.0)
         value = [A.quadratic(B) + self.rho * float((B * Y).sum())]
         for _ in range(self.n_iter):
@@ -121,8 +117,8 @@ class DGH(AnchorGraphHasher):
         return np.asarray(self._weights(X) @ self.W_)
 
 
-class Graph:
-    """A = Z Λ⁻¹ Zᵀ, never built."""
+class AnchorGraph:
+    """A = Z Λ⁻¹ Zᵀ, which is never built."""
 
     def __init__(self, Z: sp.csr_array) -> None:
         self.Zt, self.mass = sp.csr_array(Z.T), mass(Z)[:, None]
@@ -134,10 +130,10 @@ class Graph:
         return float(((self.Zt @ B) ** 2 / self.mass).sum())
 
 
-def b_step(A: Graph, B: Matrix, Y: Matrix, rho: float, most: int) -> Matrix:
-    """Raise tr(BᵀAB) + ρ tr(BᵀY) over signs B: follow the gradient's signs until they stand still.
+def b_step(A: AnchorGraph, B: Matrix, Y: Matrix, rho: float, most: int) -> Matrix:
+    """Maximise tr(BᵀAB) + ρ tr(BᵀY) over B of ±1: B becomes the signs of the gradient, until nothing changes.
 
-    A is positive semidefinite, so the linear bound at B touches from below and its maximiser is no worse.
+    A is positive semidefinite, so the linearisation at B is a lower bound, and its maximiser is at least as good.
     """
     B = B.copy()
     ZtB = A.Zt @ B  # (m, r)
@@ -151,7 +147,7 @@ def b_step(A: Graph, B: Matrix, Y: Matrix, rho: float, most: int) -> Matrix:
 
 @njit(parallel=True, cache=True)
 def follow_gradient(near: Any, weight: Any, C: Any, rho: float, Y: Any, B: Any) -> Any:
-    """B ← sgn(ZC + ρY), a bit as it was where that is 0: the number of flips, and Zᵀ(B_new − B_old)."""
+    """B ← sgn(ZC + ρY), in place; where this is 0, B is kept. Returns the number of flips and Zᵀ(B_new − B_old)."""
     (n, r), s, chunks = B.shape, near.shape[1], 16
     size = (n + chunks - 1) // chunks
     flips = np.zeros(chunks, np.int64)
@@ -174,20 +170,20 @@ def follow_gradient(near: Any, weight: Any, C: Any, rho: float, Y: Any, B: Any) 
 
 
 def y_step(B: Matrix, random_state: np.random.RandomState) -> Matrix:
-    """The Y with 1ᵀY = 0 and YᵀY = nI nearest to B: √n UVᵀ from the SVD of B with centred columns, JB = UΣVᵀ."""
+    """The Y closest to B with 1ᵀY = 0 and YᵀY = nI: √n UVᵀ from the SVD JB = UΣVᵀ of B with centred columns."""
     n, r = B.shape
     JB = B - B.mean(axis=0)
     square, V = np.linalg.eigh(product(JB.T, JB))
     full = square > 1e-8 * n
     U = np.empty((n, r))
     U[:, full] = product(JB, V[:, full] / np.sqrt(square[full]))
-    if not full.all():  # constant or repeated bits: any balanced directions will do
+    if not full.all():  # constant or repeated bits: any balanced directions are optimal
         U[:, ~full] = complement(U[:, full], int((~full).sum()), random_state)
     return np.sqrt(n) * product(U, V.T)
 
 
 def product(A: Matrix, B: Matrix) -> Matrix:
-    """A B by torch, whose threads, unlike those of many a NumPy, do not spin on a busy machine."""
+    """A B by torch: its threads do not spin while they wait, unlike those of most NumPy builds."""
     return (torch.from_numpy(A) @ torch.from_numpy(B)).numpy()
 
 

@@ -1,4 +1,4 @@
-"""FSSH: fast scalable supervised hashing (Luo, Nie, He, Wu, Chen, Xu, SIGIR 2018)."""
+"""FSSH (Luo, Nie, He, Wu, Chen, Xu, "Fast scalable supervised hashing", SIGIR 2018)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dish.similarity import Classes, LabelCounts
 
 
 class FSSH(KernelHasher):
-    """Codes B (n, r) that follow both from the rows and from the labels, whose products are the similarity:
+    """Codes B (n, r) that both the features and the labels predict, and whose inner products are the similarity:
 
         min  ‖r S − (K W)(Y G)ᵀ‖² + n μ ‖B − Y G‖² + n θ ‖B − K W‖²   over W (m, r), G (l, r) and B = ±1.
 
-    W and G have closed forms in sums over the rows that are taken once (KᵀSY, KᵀK, YᵀY), and B = sgn(μ YG + θ KW).
+    W and G have closed forms in KᵀSY, KᵀK and YᵀY, which are computed once, and B = sgn(μ YG + θ KW).
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISHK``.
     mu, theta : float
-        μ and θ, as shares of n: the first term has n times as many entries as the others.
+        μ and θ. They are multiplied by n, because the first term has n times as many entries as the others.
     n_iter : int
-        Rounds of the three steps; fewer if a round changes no bit.
+        Maximum number of iterations of the three steps; an iteration that changes no bit is the last.
 
     Attributes
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
-        B, packed.
+        B of the training rows, packed.
     """
 
     _state = (*KernelHasher._state, "codes_")
@@ -54,28 +54,21 @@ class FSSH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.mu = mu
-        self.theta = theta
-        self.n_iter = n_iter
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.mu, self.theta = n_bits, n_anchors, gamma, mu, theta
+        self.n_iter, self.ridge, self.device, self.random_state = n_iter, ridge, device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         check_number("mu", self.mu, low=0, strict=True)
         check_number("theta", self.theta, low=0, strict=True)
         check_integer("n_iter", self.n_iter, low=1)
-        problem = self._fit_data(X, y)
-        S, K, white, n = labelled(problem.S), problem.K, problem.white, problem.n
+        data = self._fit_data(X, y)
+        S, K, white, n = labelled(data.S), data.K, data.white, data.n
         assert isinstance(K, Tensor)
         with self._stage("sums"):
             sums = Sums.of(K, S, white.gram(), self.n_bits)
-        signs = np.where(problem.rng.random_sample((n, self.n_bits)) < 0.5, 1, -1).astype(np.int8)
-        B = torch.from_numpy(signs).to(problem.device)
+        signs = np.where(data.rng.random_sample((n, self.n_bits)) < 0.5, 1, -1).astype(np.int8)
+        B = torch.from_numpy(signs).to(data.device)
         W = white.solve(KtB(K, B))
         with self._stage("codes"):
             for _ in range(self.n_iter):
@@ -84,19 +77,19 @@ class FSSH(KernelHasher):
                 if b_step(B, K, W, sums.Y_g @ G, S, self.mu, self.theta) == 0:
                     break
         self.codes_ = codes.pack(B.cpu().numpy())
-        self._keep(problem, Linear.of(W.to(K.dtype)))
+        self._keep(data, Linear.of(W.to(K.dtype)))
         return self
 
 
 class Sums:
-    """What W and G need to know of the rows: all of it small, and taken once."""
+    """The sums over all rows that the steps for W and G need."""
 
     def __init__(self, Y_g: Tensor, rKtSY: Tensor, KtK: Tensor, YtY: Tensor) -> None:
         self.Y_g, self.rKtSY, self.KtK, self.YtY = Y_g, rKtSY, KtK, YtY
 
     @classmethod
     def of(cls, K: Tensor, S: Classes | LabelCounts, KtK: Tensor, r: int) -> Sums:
-        """From centred features K (n, m) and labels, S = 2YYᵀ − 1: KᵀS = 2KᵀYYᵀ, since Kᵀ1 = 0."""
+        """From centred features K (n, m) and labels. KᵀS = 2KᵀYYᵀ, because S = 2YYᵀ − 1 and Kᵀ1 = 0."""
         Y_g = torch.eye(S.n_groups, dtype=torch.float64) if isinstance(S, Classes) else S.Y_g.to_dense()
         Y_g = Y_g.to(S.diag)
         YtY = Y_g.T @ (S.group_sizes()[:, None] * Y_g)
@@ -108,7 +101,7 @@ class Sums:
         inner = W.T @ self.KtK @ W
         inner.diagonal().add_(mu)
         A = self.YtY.clone()
-        A.diagonal().add_(1e-6 * A.diagonal().mean())  # a label may occur nowhere
+        A.diagonal().add_(1e-6 * A.diagonal().mean())  # a label may not occur at all
         right = self.rKtSY.T @ W + mu * YtB
         return torch.linalg.solve(inner, torch.linalg.solve(A, right).T).T
 
@@ -133,7 +126,7 @@ def YtB(S: Classes | LabelCounts, B: Tensor) -> Tensor:
 
 
 def b_step(B: Tensor, K: Tensor, W: Tensor, YG: Tensor, S: Classes | LabelCounts, mu: float, theta: float) -> int:
-    """B = sgn(μ YG + θ KW) in place; how many bits changed. ``YG`` is by group."""
+    """B = sgn(μ YG + θ KW), in place, with YG given per group; returns the number of changed bits."""
     flips = 0
     for rows, F in F_blocks(K, W.to(K.dtype)):
         better = torch.where(mu * YG[S.row_group[rows].long()] + theta * F.double() >= 0, 1, -1).to(B.dtype)

@@ -1,5 +1,4 @@
-"""HC-SDH: supervised discrete hashing with Hadamard codewords (Koutaki, Shirai, Ambai, "Hadamard coding for
-supervised discrete hashing", IEEE Transactions on Image Processing, 2018)."""
+"""HC-SDH (Koutaki, Shirai, Ambai, "Hadamard coding for supervised discrete hashing", IEEE TIP 2018)."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from dish.posterior.regression import n_labels
 
 
 class HCSDH(KernelHasher):
-    """Every class has a row of a Hadamard matrix for its code; new rows get a ridge regression on these codes.
+    """The code of a class is a row of a Hadamard matrix; a ridge regression on these codes is the hash function.
 
-    Nothing alternates: for classes of equal size orthogonal codewords minimise the objective of SDH with ν = 0. A row
-    with several labels gets the majority of their codewords, bit by bit.
+    No alternation is needed: for classes of equal size, orthogonal codewords minimise the objective of SDH with
+    ν = 0. A multi-label row gets the majority of its labels' codewords, bit by bit.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISHK``.
 
     Attributes
     ----------
@@ -44,22 +43,18 @@ class HCSDH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.ridge = n_bits, n_anchors, gamma, ridge
+        self.device, self.random_state = device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
-        problem = self._fit_data(X, y)
-        S, K = labelled(problem.S), problem.K
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
+        data = self._fit_data(X, y)
+        S, K = labelled(data.S), data.K
         assert isinstance(K, Tensor)
-        by_group = codes_by_group(S, codewords(n_labels(S), self.n_bits, problem.rng))
+        by_group = codes_by_group(S, codewords(n_labels(S), self.n_bits, data.rng))
         B = torch.from_numpy(by_group).to(K)[S.row_group.long()]
         with self._stage("F-step"):
-            P, c = f_step(K, problem.white, B)
+            P, c = f_step(K, data.white, B)
         self.codes_ = codes.pack(B.cpu().numpy())
-        self._keep(problem, Linear.of(P.to(K.dtype), c.cpu().numpy()))
+        self._keep(data, Linear.of(P.to(K.dtype), c.cpu().numpy()))
         return self

@@ -1,4 +1,4 @@
-"""IsoH: isotropic hashing (Kong and Li, "Isotropic hashing", NIPS 2012), by lift and projection."""
+"""IsoH (Kong, Li, "Isotropic hashing", NIPS 2012), by lift and projection."""
 
 from __future__ import annotations
 
@@ -12,41 +12,36 @@ from dish.checks import check_integer, check_number, check_random_state
 
 
 class IsoH(PCAHasher):
-    """Principal components, rotated until all have the same variance; ignores y.
+    """Principal components, rotated so that all bits have the same variance; ignores y.
 
-    With Λ the variances of the principal components, Q orthogonal is sought such that QΛQᵀ has a constant
-    diagonal a = tr Λ / r. If n_bits exceeds the number of principal components with variance, Λ is filled up with
-    zeros: the variance that there is, is shared by all bits.
+    Let Λ hold the variances of the principal components. The rotation Q makes the diagonal of QΛQᵀ constant,
+    a = tr Λ / r. With more bits than components, Λ is padded with zeros, so that all bits share the variance.
 
     Parameters
     ----------
     n_bits : int
         Code length r.
     n_iter : int
-        Most rounds of lift and projection.
+        Maximum number of iterations of lift and projection.
     tol : float
-        Stop when no variance differs from a by more than this share of a.
+        Stop when all variances are within ``tol`` · a of a.
     random_state : int, RandomState or None
-        Of the first Q.
+        Seed of the initial Q.
 
     Attributes
     ----------
     mean_, W_ : float64 (d,), (d, r)
-        F(x) = W_ᵀ(x − mean_), W_ the principal directions times Qᵀ.
+        F(x) = W_ᵀ(x − mean_); W_ holds the principal directions times Qᵀ.
     objective_ : float64 (n_iter_,)
-        ‖T − QΛQᵀ‖², the squared distance between the matrices with diagonal a and those with eigenvalues Λ, as
-        a share of ‖Λ‖² after every round; it never rises.
+        ‖T − QΛQᵀ‖²/‖Λ‖² after every iteration, where T has diagonal a and QΛQᵀ has eigenvalues Λ; it never rises.
     n_iter_ : int
-        Rounds done.
+        Number of iterations.
     """
 
     _state = (*PCAHasher._state, "objective_", "n_iter_")
 
     def __init__(self, n_bits: int = 64, *, n_iter: int = 1000, tol: float = 1e-3, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.n_iter = n_iter
-        self.tol = tol
-        self.random_state = random_state
+        self.n_bits, self.n_iter, self.tol, self.random_state = n_bits, n_iter, tol, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d)."""
@@ -66,19 +61,19 @@ class IsoH(PCAHasher):
 def equalise(
     variance: NDArray[np.float64], n_iter: int, tol: float, random_state: np.random.RandomState
 ) -> tuple[Matrix, NDArray[np.float64]]:
-    """Q (r, r) orthogonal with diag(QΛQᵀ) ≈ a, for Λ in falling order, and the distance to it by round.
+    """Orthogonal Q (r, r) with diag(QΛQᵀ) ≈ a, for Λ in descending order, and the objective per iteration.
 
-    Alternate the nearest matrix with eigenvalues Λ (lift: same eigenvectors, eigenvalues by rank) and the
+    Alternates between the nearest matrix with eigenvalues Λ (lift: same eigenvectors, eigenvalues by rank) and the
     nearest matrix with diagonal a (projection).
     """
     r = len(variance)
-    lam, a = variance / variance.mean(), 1.0  # rounds do not depend on the unit of X
+    lam, a = variance / variance.mean(), 1.0  # independent of the unit of X
     Q = np.linalg.qr(random_state.standard_normal((r, r)))[0]
     distance = []
     for _ in range(n_iter):
         T = (Q * lam) @ Q.T
         np.fill_diagonal(T, a)
-        Q = np.linalg.eigh(T)[1][:, ::-1]  # eigenvalues in falling order, as Λ
+        Q = np.linalg.eigh(T)[1][:, ::-1]  # eigenvalues in descending order, as Λ
         lifted = (Q * lam) @ Q.T
         distance.append(float(((T - lifted) ** 2).sum() / (lam**2).sum()))
         if np.abs(lifted.diagonal() - a).max() <= tol:

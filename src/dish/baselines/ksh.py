@@ -1,11 +1,11 @@
-"""KSH: supervised hashing with kernels (Liu, Wang, Ji, Jiang, Chang, CVPR 2012).
+"""KSH (Liu, Wang, Ji, Jiang, Chang, "Supervised hashing with kernels", CVPR 2012).
 
-Bits h = sgn(Kw) are added one after another, each to bring HHᵀ nearer to rS:
+Bits h = sgn(Kw) are learned one after another. Each brings HHᵀ closer to rS:
 
     ‖rS − HHᵀ − hhᵀ‖² = const − 2 hᵀQh ,   Q = rS − HHᵀ .
 
-A bit starts from the relaxed problem (no sgn), then climbs φᵀQφ with φ = 2σ(Kw) − 1 in place of h, and keeps the
-better of the two. Q is never built: S = PRᵀ, so that Qφ costs O(n (k + labels)) and all n rows are used.
+The relaxed problem (without sgn) gives a first w. Gradient steps then maximise φᵀQφ with φ = 2σ(Kw) − 1, and the
+better of the two is kept. Q is never built: with S = PRᵀ, Qφ costs O(n (k + labels)), so all n rows can be used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from dish.similarity import Similarity
 
 
 class KSH(KernelHasher):
-    """Kernel hash functions learned greedily from pairs.
+    """Kernel hash functions, learned greedily from the similarity of all pairs.
 
-    ``y``: (n,) classes, (n, l) labels of 0 and 1 (``multilabel`` as in ``DISH``), or a ``Similarity``. ``n_steps``
-    accelerated gradient steps are made per bit (its authors make up to 500). ``whiten`` takes them in coordinates
-    in which KᵀK + ρI is the identity: not the published method, but 20 such steps go further than 500 plain ones.
-    ``ridge`` is ρ as a share of the mean of diag(KᵀK).
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, similar_weight, multilabel, ridge, device, random_state
+        As in ``DISHK``.
+    n_steps : int
+        Accelerated gradient steps per bit. The authors take up to 500.
+    whiten : bool
+        Take these steps in coordinates in which KᵀK + ρI is the identity. This is not in the paper, but 20 such steps
+        reach a better objective than 500 others.
     """
 
     def __init__(
@@ -44,23 +49,16 @@ class KSH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.n_steps = n_steps
-        self.whiten = whiten
-        self.similar_weight = similar_weight
-        self.multilabel = multilabel
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.n_steps = n_bits, n_anchors, gamma, n_steps
+        self.whiten, self.similar_weight, self.multilabel = whiten, similar_weight, multilabel
+        self.ridge, self.device, self.random_state = ridge, device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y."""
+        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or a ``Similarity``."""
         check_integer("n_steps", self.n_steps, low=0)
         check_flag("whiten", self.whiten)
         data = self._fit_data(X, y)
-        data.white  # noqa: B018 (timed apart from the bits)
+        data.white  # noqa: B018 (computed here, so that its time is not counted in the stage below)
         with self._stage("bits"):
             W = learn(data, self.n_bits, self.n_steps, self.whiten)
         self._keep(data, Linear.of(W))
@@ -68,7 +66,7 @@ class KSH(KernelHasher):
 
 
 def learn(data: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
-    """W (m, r), bit by bit."""
+    """W (m, r), one bit after the other."""
     K = data.K
     assert isinstance(K, Tensor)
     relaxed = Relaxation(data, r)
@@ -78,9 +76,9 @@ def learn(data: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     for _ in range(r):
         w = relaxed.weights(relaxed.best()).to(K.dtype)
         F = K @ w
-        w_up, F_up = climb(K, L_inv, residue, w, F, n_steps)
-        if residue.quadratic(signs(F_up)) > residue.quadratic(signs(F)):
-            w, F = w_up, F_up
+        w_new, F_new = descend(K, L_inv, residue, w, F, n_steps)
+        if residue.quadratic(signs(F_new)) > residue.quadratic(signs(F)):
+            w, F = w_new, F_new
         h = signs(F)
         W.append(w)
         residue.subtract(h)
@@ -89,17 +87,17 @@ def learn(data: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
 
 
 class Residue:
-    """Q = rS − HHᵀ (n, n) by its products."""
+    """Q = rS − HHᵀ (n, n), given by its products."""
 
     def __init__(self, S: Similarity, r: int, K: Tensor) -> None:
         self.S, self.r, self.row_group = S, r, S.row_group.long()
-        self.H = K.new_empty(r, len(K))  # bits by row: the first k are in use
+        self.H = K.new_empty(r, len(K))  # one bit per row; the first k are in use
         self.k = 0
 
     def __matmul__(self, z: Tensor) -> Tensor:
         """Q z."""
         sums = torch.zeros(self.S.n_groups, dtype=torch.float64, device=z.device)
-        Sz = self.S.P(self.S.Rt(sums.index_add_(0, self.row_group, z.double())))  # by group
+        Sz = self.S.P(self.S.Rt(sums.index_add_(0, self.row_group, z.double())))  # per group
         H = self.H[: self.k]
         return self.r * Sz.to(z.dtype)[self.row_group] - (H @ z) @ H
 
@@ -108,17 +106,16 @@ class Residue:
         return float(z.double() @ (self @ z).double())
 
     def subtract(self, h: Tensor) -> None:
-        """Take the bit h into H."""
+        """Append the bit h to H."""
         self.H[self.k] = h
         self.k += 1
 
 
-def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
-    """A better w and its F = Kw, by Nesterov's accelerated gradient with backtracking and restart on g = −φᵀQφ.
+def descend(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
+    """Minimise g = −φᵀQφ by Nesterov's accelerated gradient with backtracking and restart; returns w and F = Kw.
 
-    Steps are −D/c with D = L⁻ᵀL⁻¹∇g and LLᵀ = KᵀK + ρI, or D = ∇g without L⁻¹. The curvature c starts low and is
-    doubled until g falls as far as a function of that curvature must. A step that raises g all the same restarts the
-    momentum.
+    Steps are −D/c with D = L⁻ᵀL⁻¹∇g and LLᵀ = KᵀK + ρI, or D = ∇g if L⁻¹ is None. The curvature c starts low and is
+    doubled until g falls by as much as curvature c guarantees. The momentum restarts when g rises.
     """
     curvature = Q.r * len(K) / 1024
     w_before, F_before, g_before, t = w, F, float("inf"), 1.0
@@ -135,7 +132,7 @@ def climb(K: Tensor, L_inv: Tensor | None, Q: Residue, w: Tensor, F: Tensor, n_s
             curvature *= 2
         w_before, F_before = w, F
         w, F = v - D / curvature, F_v - KD / curvature
-        if reached > g_before:  # the momentum has carried w past the minimum
+        if reached > g_before:  # the momentum went past the minimum
             t, w_before, F_before = 1.0, w, F
         g_before = reached
     return w, F
@@ -149,5 +146,5 @@ def smoothed(Q: Residue, F: Tensor) -> tuple[float, Tensor]:
 
 
 def signs(F: Tensor) -> Tensor:
-    """±1; 0 counts as +1."""
+    """Signs ±1, with sgn(0) = 1."""
     return torch.where(F >= 0, 1.0, -1.0).to(F.dtype)

@@ -1,4 +1,4 @@
-"""Logistic regression with the class as the code: what a classifier alone gives a search for rows of one class."""
+"""LogisticClass: the codeword of the predicted class (no paper), to show what a classifier alone gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dish.posterior.regression import WhitenedRows
 
 @dataclass(frozen=True)
 class MostLikely(Posterior):
-    """F = p_c v_c, c the most likely label: the signs are those of its codeword v_c, whatever the others are."""
+    """F = p_c v_c for the most likely label c, so the signs are those of its codeword v_c."""
 
     def __call__(self, K: Array) -> Array:
         """p_c v_c."""
@@ -27,14 +27,14 @@ class MostLikely(Posterior):
 class LogisticClass(LogisticHasher):
     """The codeword of the most likely label, by logistic regression on the features of ``DISH``.
 
-    Rows that are taken for the same class have the same code. The codewords are rows of a Hadamard matrix: with as
-    many bits as it has columns any two differ in half of them, so that a search finds the rows of the query's class
-    first and all others after that, in no order. Of several labels the most likely one alone counts.
+    Rows of the same predicted class have the same code. The codewords are rows of a Hadamard matrix. If all of its
+    columns are used, any two codewords differ in half of the bits. A search then returns the query's class first,
+    and all other rows at one distance. Multi-label rows are coded by their most likely label only.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, kernel, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISH``; ``ridge`` as in ``DISHK``.
 
     Attributes
     ----------

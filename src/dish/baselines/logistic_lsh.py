@@ -1,4 +1,4 @@
-"""Logistic regression and LSH: signs of random projections of the probabilities of the labels."""
+"""LogisticLSH: signs of random projections of label probabilities (no paper)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dish.posterior.selection import MOST_HELD_OUT
 
 
 class LogisticLSH(LogisticHasher):
-    """h(x) = sgn(Gᵀ(p(x) − mean)), G (l, r) standard normal, p by logistic regression on the features of ``DISH``.
+    """h(x) = sgn(Gᵀ(p(x) − mean)) with a standard normal G (l, r) and p by logistic regression.
 
-    The hash function of ``DISH`` with a random projection.
+    It differs from ``DISH`` in that the projection of p is random.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, kernel, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISH``; ``ridge`` as in ``DISHK``.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""LSH: signs of random projections (Charikar, "Similarity estimation techniques from rounding", STOC 2002)."""
+"""LSH (Charikar, "Similarity estimation techniques from rounding algorithms", STOC 2002): random projections."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from dish.hasher import Hasher
 
 
 class LSH(Hasher):
-    """h(x) = sgn(Wᵀ(x − mean)) with W standard normal: learns nothing but the mean, ignores y."""
+    """h(x) = sgn(Wᵀ(x − mean)) with a standard normal W; learns only the mean, ignores y."""
 
     _state = ("W_", "mean_")
 
     def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
+        self.n_bits, self.random_state = n_bits, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the projections for rows X (n, d)."""
+        """Learn the mean of X (n, d), and draw the projections."""
         self._check_n_bits()
         X = self._check_X(X, reset=True)
         random_state = check_random_state(self.random_state)

@@ -1,7 +1,7 @@
-"""MinHash with one bit a hash, for sets.
+"""MinHash with one bit per hash (Li, König, "b-bit minwise hashing", WWW 2010), for sets.
 
-Broder, "On the resemblance and containment of documents", 1997; Broder, Charikar, Frieze and Mitzenmacher,
-"Min-wise independent permutations", STOC 1998; Li and König, "b-bit minwise hashing", WWW 2010 (b = 1).
+The method is that of Broder, "On the resemblance and containment of documents", 1997, and of Broder, Charikar,
+Frieze, Mitzenmacher, "Min-wise independent permutations", STOC 1998.
 """
 
 from __future__ import annotations
@@ -18,38 +18,36 @@ from dish.hasher import Hasher, as_rows
 from dish.numba_lazy import njit, prange
 
 PRIME = 2**31 - 1  # products of two residues fit in uint64
-DEGREE = 3  # polynomials of degree 3 are 4-wise independent: runs of neighbouring members do no harm
+DEGREE = 3  # polynomials of degree 3 are 4-wise independent, which suffices for neighbouring features too
 
 
 class MinHash(Hasher):
     """Bit j is the lowest bit of min π_j(i) over the members i of a row's set; learns nothing, ignores y.
 
-    Feature i is a member where x_i > 0 (X dense or SciPy sparse). π_j is a random polynomial of degree 3 modulo
-    2³¹ − 1. Two sets with Jaccard index J agree on a share of about (1 + J) / 2 of the bits. A row without
-    members has all bits 0: such rows agree with each other, and with any other set on half of the bits.
-    F is +1 or −1: there is no degree of certainty.
+    Feature i is a member if x_i > 0 (X dense or SciPy sparse). π_j is a random polynomial of degree 3 modulo
+    2³¹ − 1. Two sets with Jaccard index J agree in about (1 + J) / 2 of the bits. A row without members has all bits
+    0, so it agrees with any other set in half of the bits. F is ±1: it has no magnitude.
 
     Parameters
     ----------
     n_bits : int
         Code length r.
     random_state : int, RandomState or None
-        Of the polynomials.
+        Seed of the polynomials.
 
     Attributes
     ----------
     coefficients_ : uint64 (4, r)
-        Of the polynomials, the highest power first.
+        Coefficients of the polynomials, the highest power first.
     """
 
     _state = ("coefficients_",)
 
     def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
+        self.n_bits, self.random_state = n_bits, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the hash functions for rows X (n, d)."""
+        """Draw the hash functions for the d features of X (n, d)."""
         r = self._check_n_bits()
         self._check_X(X, reset=True)
         random_state = check_random_state(self.random_state)
@@ -62,7 +60,7 @@ class MinHash(Hasher):
         return tags
 
     def _check_X(self, X: Any, *, reset: bool) -> Any:
-        """Rows as a finite matrix (n, d), dense or CSR."""
+        """X as a finite matrix (n, d), dense or CSR."""
         kinds = [np.float32, np.float64]
         least = int(reset)  # a fit needs a row
         return validate_data(
@@ -72,11 +70,13 @@ class MinHash(Hasher):
     def _decision_values(self, X: Any) -> NDArray[Any]:
         members = sp.csr_array(X > 0)
         occurs = np.zeros(X.shape[1], bool)
-        occurs[members.indices] = True  # hash the features that occur only: d may be huge
+        occurs[members.indices] = True  # hash only the features that occur, because d may be huge
         hashes = permute(np.flatnonzero(occurs), self.coefficients_)
         place = (np.cumsum(occurs) - 1)[members.indices]  # rows of ``hashes``
         lowest = minima(members.indptr, place, hashes)  # (n, r)
-        return np.where(lowest % 2 == 1, np.float32(1), np.float32(-1))  # PRIME + 1, the empty minimum, is even
+        return np.where(
+            lowest % 2 == 1, np.float32(1), np.float32(-1)
+        )  # the minimum of an empty set, PRIME + 1, is even
 
 
 def permute(features: NDArray[Any], coefficients: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -90,7 +90,7 @@ def permute(features: NDArray[Any], coefficients: NDArray[np.uint64]) -> NDArray
 
 @njit(parallel=True, cache=True)
 def minima(indptr: Any, place: Any, hashes: Any) -> Any:
-    """min over the members of every row, (n, r); PRIME + 1 where there are none."""
+    """Minimum of the hashes over the members of each row, (n, r); PRIME + 1 for an empty row."""
     n, r = len(indptr) - 1, hashes.shape[1]
     out = np.full((n, r), PRIME + 1, np.uint32)
     for i in prange(n):

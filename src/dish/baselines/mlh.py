@@ -1,4 +1,4 @@
-"""MLH: minimal loss hashing (Norouzi, Fleet, "Minimal loss hashing for compact binary codes", ICML 2011)."""
+"""MLH (Norouzi, Fleet, "Minimal loss hashing for compact binary codes", ICML 2011)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,38 @@ from dish.machine import threads_for
 
 
 class MLH(KernelHasher):
-    """A hinge on the Hamming distance of pairs, through the upper bound of latent structural SVMs.
+    """Minimises a hinge loss on the Hamming distance of pairs, through the upper bound of latent structural SVMs.
 
-    Similar rows should be within ρ bits of each other, dissimilar ones further apart: with d bits of difference
-    a similar pair costs max(0, d − ρ + 1) and a dissimilar one λ·max(0, ρ − d + 1). The bound on that loss,
+    A pair with Hamming distance d costs max(0, d − ρ + 1) if it is similar and λ·max(0, ρ − d + 1) if not. The bound
 
         max_{g, g'} [loss(g, g') + gᵀf(x) + g'ᵀf(x')] − |f(x)|₁ − |f(x')|₁ ,   g, g' ∈ {−1, 1}^r ,
 
-    falls by steps W += η [x (h − g)ᵀ + x' (h' − g')ᵀ], where h, h' are the codes now and g, g' the maximisers
-    ("loss-adjusted inference", exact by sorting the bits). Rows are centred and scaled to a mean length of one.
+    is lowered by steps W += η [x (h − g)ᵀ + x' (h' − g')ᵀ] with the current codes h, h' and the maximisers g, g'
+    (loss-adjusted inference, exact by sorting the bits). Rows are centred and scaled to a mean length of one.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, device, random_state
-        As in ``DISH``; anchors are used with ``kernel="rbf"`` only.
+        As in ``DISHK``; only ``kernel="rbf"`` uses anchors.
     kernel : "linear" or "rbf"
-        Its authors hash x itself; "rbf" hashes the kernel features.
+        Features that are hashed: x itself as in the paper, or kernel features.
     rho : int or None
-        ρ; None is n_bits / 8 rounded up, the value around which its authors' code searches.
+        ρ; None means n_bits / 8 rounded up, the centre of the search in the authors' code.
     lam : float
         λ, the weight of dissimilar pairs.
     eta, momentum, weight_decay, batch_size : numbers
-        Of the stochastic steps. Both kinds of loss are divided by their largest value, as in its authors' code.
+        Of stochastic gradient descent. Each kind of loss is divided by its largest value, as in the authors' code.
     n_iter : int
-        Passes, each over as many pairs as were sampled, at most 100,000.
+        Epochs, each over as many pairs as were sampled, at most 100,000.
     pairs_per_row : int
-        Pairs sampled for every row, of each kind. Every batch is half similar, half dissimilar pairs.
+        Similar and dissimilar pairs sampled for each row, this many of each. Batches have equal numbers of both.
+
+    Attributes
+    ----------
+    rho_ : int
+        ρ.
+    bound_ : float64 (n_iter,)
+        Mean bound in every epoch.
     """
 
     _state = (*KernelHasher._state, "rho_", "bound_")
@@ -64,40 +70,30 @@ class MLH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.kernel = kernel
-        self.rho = rho
-        self.lam = lam
-        self.eta = eta
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.n_iter = n_iter
-        self.pairs_per_row = pairs_per_row
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.kernel, self.rho = n_bits, n_anchors, gamma, kernel, rho
+        self.lam, self.eta, self.momentum, self.weight_decay = lam, eta, momentum, weight_decay
+        self.batch_size, self.n_iter, self.pairs_per_row = batch_size, n_iter, pairs_per_row
+        self.device, self.random_state = device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         r = self._check_n_bits()
         for name in ("batch_size", "n_iter", "pairs_per_row"):
             check_integer(name, getattr(self, name), low=1)
         for name in ("lam", "eta", "momentum", "weight_decay"):
             check_number(name, getattr(self, name), low=0)
         self.rho_ = -(-r // 8) if self.rho is None else check_integer("rho", self.rho, low=1, high=r)
-        problem = self._fit_data(X, y)
-        assert isinstance(problem.K, Tensor)
-        K, rng = problem.K.double(), problem.rng
+        data = self._fit_data(X, y)
+        assert isinstance(data.K, Tensor)
+        K, rng = data.K.double(), data.rng
         scale = max(float(K.norm(dim=1).mean()), 1e-12)
         ones = K.new_ones(len(K), 1)
-        Z = torch.cat([K / scale, ones], 1)  # (n, d + 1): the last weight is the offset
+        Z = torch.cat([K / scale, ones], 1)  # (n, d + 1): the last weight is the intercept
         with self._stage("pairs"):
-            pairs = sample_pairs(problem.S, self.pairs_per_row, rng)
+            pairs = sample_pairs(data.S, self.pairs_per_row, rng)
         with self._stage("steps"), threads_for(self.batch_size):
             W = self._descend(Z, *pairs, rng)
-        self._keep(problem, Linear.of((W[:-1] / scale).float(), W[-1].cpu().numpy()))
+        self._keep(data, Linear.of((W[:-1] / scale).float(), W[-1].cpu().numpy()))
         return self
 
     def _descend(
@@ -108,7 +104,7 @@ class MLH(KernelHasher):
         similar: NDArray[np.bool_],
         random_state: np.random.RandomState,
     ) -> Tensor:
-        """W (d + 1, r) after all steps; keeps the mean bound of every pass."""
+        """W (d + 1, r) after all steps; sets ``bound_``."""
         d, r = Z.shape[1], self.n_bits
         W = torch.from_numpy(random_state.standard_normal((d, r))).to(Z) * 0.1
         W[-1] = 0
@@ -138,17 +134,17 @@ class MLH(KernelHasher):
 
 
 def losses(r: int, rho: int, lam: float) -> Tensor:
-    """The loss of d = 0 … r bits of difference, (2, r + 1): row 0 for dissimilar pairs, row 1 for similar ones."""
+    """Loss of a pair with Hamming distance d = 0 … r, (2, r + 1): row 0 if dissimilar, row 1 if similar."""
     d = torch.arange(r + 1, dtype=torch.float64)
     near, far = (d - rho + 1).clamp(min=0), (rho - d + 1).clamp(min=0)
     return torch.stack([lam * far / (rho + 1), near / (r - rho + 1)])
 
 
 def loss_adjusted(f: Tensor, f2: Tensor, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The codes g, g' in {−1, 1} that maximise loss[d(g, g')] + gᵀf + g'ᵀf', and the maximum; f, f' (b, r).
+    """The codes g, g' ∈ {−1, 1}^r that maximise loss[d(g, g')] + gᵀf + g'ᵀf', and the maximum; f, f' (b, r).
 
-    A bit is worth |f + f'| if it is equal in g and g', |f − f'| if it differs: for every number of differing
-    bits, those that lose least.
+    A bit adds |f + f'| if it is equal in g and g', and |f − f'| if it differs. For each number of differing bits, the
+    best choice is the bits that lose least.
     """
     change, order = ((f - f2).abs() - (f + f2).abs()).sort(1, descending=True)
     totals = torch.nn.functional.pad(change.cumsum(1), (1, 0)) + loss  # (b, r + 1)

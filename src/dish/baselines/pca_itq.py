@@ -1,5 +1,4 @@
-"""PCA-ITQ: iterative quantization (Gong, Lazebnik, "Iterative quantization: a Procrustean approach to learning binary
-codes", CVPR 2011)."""
+"""PCA-ITQ (Gong, Lazebnik, "Iterative quantization: a Procrustean approach to binary codes", CVPR 2011)."""
 
 from __future__ import annotations
 
@@ -15,31 +14,29 @@ class PCAITQ(PCAHasher):
     """Principal components, rotated to minimise ‖B − VR‖² over signs B and orthogonal R; ignores y.
 
     V (n, p) are the projections on the first p = min(n_bits, rank) principal directions. If n_bits exceeds p,
-    R (p, n_bits) has orthonormal rows instead, that is, V is rotated after zero columns are added to it.
+    R (p, n_bits) has orthonormal rows: V is padded with zero columns and then rotated.
 
     Parameters
     ----------
     n_bits : int
         Code length r.
     n_iter : int
-        Rounds of B-step and R-step.
+        Iterations of B-step and R-step.
     random_state : int, RandomState or None
-        Of the first R.
+        Seed of the initial R.
 
     Attributes
     ----------
     mean_, W_ : float64 (d,), (d, r)
-        F(x) = W_ᵀ(x − mean_), W_ the principal directions times R.
+        F(x) = W_ᵀ(x − mean_); W_ holds the principal directions times R.
     objective_ : float64 (n_iter,)
-        ‖B − VR‖² after every round; it never rises.
+        ‖B − VR‖² after every iteration; it never rises.
     """
 
     _state = (*PCAHasher._state, "objective_")
 
     def __init__(self, n_bits: int = 64, *, n_iter: int = 50, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.n_iter = n_iter
-        self.random_state = random_state
+        self.n_bits, self.n_iter, self.random_state = n_bits, n_iter, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d)."""

@@ -1,11 +1,12 @@
-"""SDH: supervised discrete hashing (Shen, Shen, Liu, Shen, CVPR 2015).
+"""SDH (Shen, Shen, Liu, Shen, "Supervised discrete hashing", CVPR 2015).
 
-Codes B in {−1, 1} (n, r) from which the labels Y (n, l) can be read off linearly, and from the rows the codes:
+Codes B (n, r) of ±1 that predict the labels Y (n, l) linearly, and that the kernel features K predict linearly:
 
     min  ‖Y − B W‖² + λ‖W‖² + ν (‖B − K P − 1cᵀ‖² + ρ‖P‖²)   over W (r, l), P (m, r), c (r,) and B.
 
-W and P are ridge regressions. For B, discrete cyclic coordinate descent: with Q = Y Wᵀ + ν F and M = W Wᵀ, each bit
-of a row in turn takes its best value sgn(q_k − Σ_{j≠k} M_kj b_j), given the row's other bits. Rows do not meet here.
+W and P are ridge regressions. B is updated by discrete cyclic coordinate descent: with Q = Y Wᵀ + ν F and M = W Wᵀ,
+each bit of a row in turn becomes sgn(q_k − Σ_{j≠k} M_kj b_j), its best value given the row's other bits. Rows are
+independent of each other.
 """
 
 from __future__ import annotations
@@ -25,17 +26,27 @@ from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit, prange
 from dish.similarity import Classes, LabelCounts
 
-MAX_PASSES = 10  # over the bits in one B-step, as its authors do; most rows stop changing before
+MAX_SWEEPS = 10  # over the bits in one B-step, as in the authors' code; most rows stop changing earlier
 
 
 class SDH(KernelHasher):
-    """Codes from which a linear map reads the labels; the squared (L2) loss. Defaults are its authors'.
+    """Codes that predict the labels linearly, with the squared (L2) loss. The defaults are the authors'.
 
-    ``y``: (n,) classes, or (n, l) labels of 0 and 1, dense or CSR. ``lam`` and ``nu`` are λ and ν of the objective,
-    ``n_iter`` the rounds of its three steps (fewer if a round changes no bit), ``ridge`` the ρ of the hash function
-    as a share of the mean of diag(KᵀK). Codes start at random.
+    Parameters
+    ----------
+    n_bits, n_anchors, gamma, ridge, device, random_state
+        As in ``DISHK``; ``random_state`` also draws the initial codes.
+    lam, nu : float
+        λ and ν of the objective.
+    n_iter : int
+        Maximum number of iterations of the three steps; an iteration that changes no bit is the last.
 
-    ``codes_`` are the learned B of the training rows, packed; ``objective_`` is the objective after every round.
+    Attributes
+    ----------
+    codes_ : uint8 (n, ceil(n_bits/8))
+        B of the training rows, packed.
+    objective_ : float64 (iterations,)
+        The objective after every iteration; it never rises.
     """
 
     _state = (*KernelHasher._state, "codes_", "objective_")
@@ -53,24 +64,17 @@ class SDH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.lam = lam
-        self.nu = nu
-        self.n_iter = n_iter
-        self.ridge = ridge
-        self.device = device
-        self.random_state = random_state
+        self.n_bits, self.n_anchors, self.gamma, self.lam, self.nu = n_bits, n_anchors, gamma, lam, nu
+        self.n_iter, self.ridge, self.device, self.random_state = n_iter, ridge, device, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         self._check_params()
-        problem = self._fit_data(X, y)
-        labels, K, white = Labels(labelled(problem.S)), problem.K, problem.white
+        data = self._fit_data(X, y)
+        labels, K, white = LabelProducts(labelled(data.S)), data.K, data.white
         assert isinstance(K, Tensor)
-        start = 2 * problem.rng.randint(2, size=(problem.n, self.n_bits)).astype(np.int8) - 1
-        B = torch.from_numpy(start).to(problem.device)
+        start = 2 * data.rng.randint(2, size=(data.n, self.n_bits)).astype(np.int8) - 1
+        B = torch.from_numpy(start).to(data.device)
 
         with self._stage("F-step"):
             P, c = f_step(K, white, B)
@@ -87,7 +91,7 @@ class SDH(KernelHasher):
                 break
         self.objective_ = np.array(objective)
         self.codes_ = codes.pack(B.cpu().numpy())
-        self._keep(problem, Linear.of(P.to(K.dtype), c.cpu().numpy()))
+        self._keep(data, Linear.of(P.to(K.dtype), c.cpu().numpy()))
         return self
 
     def _check_params(self) -> None:
@@ -96,26 +100,26 @@ class SDH(KernelHasher):
         check_integer("n_iter", self.n_iter, low=1)
 
 
-class Labels:
-    """Products with the 0/1 matrix Y (n, l), never built: rows with the same labels share a row of it."""
+class LabelProducts:
+    """Products with the 0/1 matrix Y (n, l), which is never built: rows with the same labels have equal rows."""
 
     def __init__(self, S: Classes | LabelCounts) -> None:
         self.S, self.row_group = S, S.row_group.long()
         self.n_ones = float(((S.diag + 1) / S.w) @ S.group_sizes())  # ‖Y‖²; S_ii = w|Y_i| − 1
 
     def Y(self, Z: Tensor) -> Tensor:
-        """Y Z by distinct set of labels: (l, k) → (g, k). P of the similarity is [wY, 1]."""
+        """Y Z per group of rows: (l, k) → (g, k), with P = [wY, 1] of the similarity."""
         return self.S.P(torch.cat([Z, Z.new_zeros(1, Z.shape[1])])) / self.S.w
 
     def Yt(self, B: Tensor) -> Tensor:
-        """YᵀB: (n, r) → (l, r). R of the similarity is [Y, −1]."""
+        """YᵀB: (n, r) → (l, r), with R = [Y, −1] of the similarity."""
         sums = torch.zeros(self.S.n_groups, B.shape[1], dtype=torch.float64, device=B.device)
         for rows, block in feature_blocks(B):
             sums.index_add_(0, self.row_group[rows], block.double())
         return self.S.Rt(sums)[:-1]
 
 
-def g_step(B: Tensor, labels: Labels, lam: float) -> Tensor:
+def g_step(B: Tensor, labels: LabelProducts, lam: float) -> Tensor:
     """W (r, l) = (BᵀB + λI)⁻¹ BᵀY."""
     A = gram(B)
     A.diagonal().add_(lam)
@@ -123,30 +127,30 @@ def g_step(B: Tensor, labels: Labels, lam: float) -> Tensor:
 
 
 def f_step(K: Tensor, white: Whitening, B: Tensor) -> tuple[Tensor, Tensor]:
-    """P (m, r) = (KᵀK + ρI)⁻¹ KᵀB, and the intercept: the mean of B, since K is centred."""
+    """P (m, r) = (KᵀK + ρI)⁻¹ KᵀB, and the intercept, which is the mean of B because K is centred."""
     KtB = torch.zeros(K.shape[1], B.shape[1], dtype=torch.float64, device=K.device)
     for rows, block in feature_blocks(K):
         KtB += block.T @ B[rows].to(K.dtype)
     return white.solve(KtB), B.double().mean(0)
 
 
-def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: Labels, nu: float) -> int:
-    """Better codes in place of B; how many bits changed."""
+def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: LabelProducts, nu: float) -> int:
+    """Update B in place; returns the number of changed bits."""
     M, YWt = W @ W.T, labels.Y(W.T)  # (r, r), (g, r)
     flips = 0
     for rows, F in F_blocks(K, P.to(K.dtype)):
         Q = YWt[labels.row_group[rows]] + nu * (F.double() + c)
         if B.device.type == "cpu":
-            flips += int(_descend(B[rows].numpy(), Q.numpy(), M.numpy(), MAX_PASSES))
+            flips += int(_descend(B[rows].numpy(), Q.numpy(), M.numpy(), MAX_SWEEPS))
         else:
             flips += descend(B[rows], Q, M)
     return flips
 
 
 def descend(B: Tensor, Q: Tensor, M: Tensor) -> int:
-    """Discrete cyclic coordinate descent on all rows at once, in place: min bᵀMb − 2 qᵀb. The readable form."""
+    """Discrete cyclic coordinate descent on all rows at once, in place: min bᵀMb − 2 qᵀb. The readable version."""
     start = B.clone()
-    for _ in range(MAX_PASSES):
+    for _ in range(MAX_SWEEPS):
         before = B.clone()
         for k in range(B.shape[1]):
             b = B.double()
@@ -158,15 +162,15 @@ def descend(B: Tensor, Q: Tensor, M: Tensor) -> int:
 
 
 @njit(parallel=True, cache=True)
-def _descend(B: Any, Q: Any, M: Any, max_passes: int) -> Any:
-    """The same, row by row: Mb is kept up to date, so that a bit that stays costs one comparison."""
+def _descend(B: Any, Q: Any, M: Any, max_sweeps: int) -> Any:
+    """The same row by row. Mb is updated with each flip, so that a bit that does not flip costs one comparison."""
     n, r = B.shape
     flips = np.zeros(n, np.int64)
     for i in prange(n):
         start, Mb = B[i].copy(), np.zeros(r)
         for k in range(r):
             Mb += B[i, k] * M[k]
-        for _ in range(max_passes):
+        for _ in range(max_sweeps):
             changed = False
             for k in range(r):
                 b = float(B[i, k])
@@ -181,9 +185,9 @@ def _descend(B: Any, Q: Any, M: Any, max_passes: int) -> Any:
 
 
 def value(
-    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: Whitening, labels: Labels, lam: float, nu: float
+    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: Whitening, labels: LabelProducts, lam: float, nu: float
 ) -> float:
-    """The objective, for the P and c that belong to B: their residual is n(r − ‖c‖²) − ‖LᵀP‖², KᵀK + ρI = LLᵀ."""
+    """The objective, for the P and c of ``f_step(B)``: their residual is n(r − ‖c‖²) − ‖LᵀP‖² with LLᵀ = KᵀK + ρI."""
     n, r = B.shape
     to_labels = labels.n_ones - 2 * (labels.Yt(B).T * W).sum() + (W * (gram(B) @ W)).sum() + lam * W.square().sum()
     to_rows = n * (r - c.square().sum()) - (white.L.T @ P).square().sum()
@@ -191,7 +195,7 @@ def value(
 
 
 def gram(B: Tensor) -> Tensor:
-    """BᵀB (r, r) float64 of ±1 codes; exact."""
+    """BᵀB (r, r) float64 of ±1 codes, exact."""
     G = torch.zeros(B.shape[1], B.shape[1], dtype=torch.float64, device=B.device)
     for _, block in feature_blocks(B):
         G += block.float().T @ block.float()

@@ -1,4 +1,4 @@
-"""SH: spectral hashing (Weiss, Torralba and Fergus, "Spectral hashing", NIPS 2008)."""
+"""SH (Weiss, Torralba, Fergus, "Spectral hashing", NIPS 2008)."""
 
 from __future__ import annotations
 
@@ -11,33 +11,28 @@ from dish.baselines._pca import Matrix, PCAHasher, principal, project
 
 
 class SH(PCAHasher):
-    """Bits are signs of the smoothest eigenfunctions of a uniform distribution on a box; ignores y.
+    """Signs of the smoothest eigenfunctions of a uniform distribution on a box; ignores y.
 
     The box is the range [a_j, b_j] of the rows along each of the first min(n_bits, rank) principal directions.
-    On it the eigenfunctions are sin(π/2 + kπ/(b_j − a_j)·(x_j − a_j)), k = 1, 2, …, with eigenvalues that grow
-    with (kπ/(b_j − a_j))²; the n_bits smallest are taken, so a long side gives several bits. With more bits than
-    directions, sides are cut more finely.
+    Its eigenfunctions are sin(π/2 + kπ/(b_j − a_j)·(x_j − a_j)), k = 1, 2, …, with eigenvalues that grow with
+    (kπ/(b_j − a_j))². The n_bits functions with the smallest eigenvalues are used, so a long side gives several bits.
 
     Parameters
     ----------
     n_bits : int
         Code length r.
     random_state : ignored
-        Nothing is random here; it is a parameter because all hashers have it.
+        The method has no randomness; all hashers have this parameter.
 
     Attributes
     ----------
     mean_, W_ : float64 (d,), (d, p)
-        The principal projection x_j of a row.
+        x_j are the entries of W_ᵀ(x − mean_), the principal components.
     low_, omega_, direction_ : float64 (p,), float64 (r,), int64 (r,)
-        The corner a of the box; frequency kπ/(b_j − a_j) and direction j of every bit.
+        The corner a of the box, and the frequency kπ/(b_j − a_j) and direction j of each bit.
     """
 
     _state = (*PCAHasher._state, "low_", "omega_", "direction_")
-
-    def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d)."""
@@ -55,7 +50,7 @@ class SH(PCAHasher):
 
 
 def smallest_modes(side: NDArray[Any], r: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The r smallest frequencies kπ/side_j over directions j and k = 1 … r, and their directions."""
+    """The r smallest frequencies kπ/side_j over j and k = 1 … r, and the direction j of each."""
     k = np.arange(1, r + 1)
     omega: Matrix = np.pi * k[None, :] / side[:, None]  # (p, r)
     order = np.argsort(omega, axis=None, kind="stable")[:r]

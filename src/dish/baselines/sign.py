@@ -1,4 +1,4 @@
-"""Signs of the centred rows themselves: the cheapest binary form of an embedding, as vector databases offer it."""
+"""CentredSign: signs of the centred features, the binary quantisation of vector databases (no paper)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from dish.hasher import Hasher
 
 
 class CentredSign(Hasher):
-    """h(x)_k = sgn(x_j − mean_j), j the feature with the k-th largest variance; ignores y and the seed.
+    """Bit k is sgn(x_j − mean_j) for the feature j with the k-th largest variance; ignores y and ``random_state``.
 
-    With more bits than features they are repeated from the first on, as often as it takes.
+    With more bits than features, the features repeat.
     """
 
     _state = ("mean_", "features_")
 
     def __init__(self, n_bits: int = 64, *, random_state: Any = 0) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
+        self.n_bits, self.random_state = n_bits, random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the means and the order of the features of rows X (n, d)."""
+        """Learn the means of the features of X (n, d), and their order by variance."""
         r = self._check_n_bits()
         X = self._check_X(X, reset=True)
         self.mean_ = X.mean(axis=0, dtype=np.float64)

@@ -1,5 +1,4 @@
-"""TSH: two-step hashing (Lin, Shen, Suter, van den Hengel, "A general two-step approach to learning-based
-hashing", ICCV 2013)."""
+"""TSH (Lin, Shen, Suter, van den Hengel, "A general two-step approach to learning-based hashing", ICCV 2013)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]
 
-# ℓ(d) of codes of t bits that differ in d of them: (similar, dissimilar)
+# Loss of similar and of dissimilar pairs whose codes of t bits differ in d bits.
 LOSSES: dict[str, Callable[[Vector, int], tuple[Vector, Vector]]] = {
     "hinge": lambda d, t: (d**2, np.maximum(t / 2 - d, 0) ** 2),
     "bre": lambda d, t: (d**2, (t - d) ** 2),
@@ -31,36 +30,36 @@ LOSSES: dict[str, Callable[[Vector, int], tuple[Vector, Vector]]] = {
 
 
 class TSH(KernelHasher):
-    """First the codes, from the labels alone; then one classifier per bit that predicts them from the features.
+    """Learns codes from the labels alone, then one classifier per bit that predicts them from the features.
 
-    With all other bits fixed, a loss of a pair takes one value if the two rows agree in this bit and another if
-    they do not: (ℓ₊ + ℓ₋)/2 + z_i z_j (ℓ₊ − ℓ₋)/2. So every bit is a binary quadratic problem min zᵀA z, solved
-    by its leading eigenvector, then by L-BFGS on the box [−1, 1]ⁿ, and rounded; the best rounding is kept.
+    With all other bits fixed, the loss of a pair is ℓ₊ if its rows agree in this bit and ℓ₋ if not, that is
+    (ℓ₊ + ℓ₋)/2 + z_i z_j (ℓ₊ − ℓ₋)/2. So each bit is a binary quadratic problem min zᵀA z. It is relaxed in two ways,
+    by the leading eigenvector and by L-BFGS on the box [−1, 1]ⁿ, and the better rounding is kept.
 
     Parameters
     ----------
     n_bits, n_anchors, gamma, ridge, device, random_state
-        As in ``DISH``.
+        As in ``DISHK``.
     loss : "ksh", "hinge", "bre" or "ee"
-        (t s_ij − h_iᵀh_j)² over all pairs (A is of low rank and never built), or a function of the Hamming
-        distance over sampled pairs.
+        "ksh" is (t s_ij − h_iᵀh_j)² over all pairs (A has low rank and is never built). The others are functions of
+        the Hamming distance over sampled pairs.
     classifier : "ridge" or "svm"
-        Of step two, on the kernel features; "svm" is scikit-learn's ``LinearSVC``.
+        The classifier of step two, on the kernel features; "svm" is scikit-learn's ``LinearSVC``.
     C : float
-        Of the SVM.
+        Parameter of the SVM.
     n_sweeps : int
-        Passes over the bits. In the first, a bit knows those before it; in later ones, all others.
+        Sweeps over the bits. In the first sweep a bit depends on those before it, later on all others.
     pairs_per_row : int
-        Sampled pairs that every row enters, of each kind; not used by "ksh".
+        Similar and dissimilar pairs sampled for each row, this many of each; not used by "ksh".
     multilabel : "share_one", "count" or "jaccard"
-        For (n, l) labels: s_ij of the "ksh" loss, as in ``DISH``.
+        s_ij of the "ksh" loss for (n, l) labels, as in ``DISHK``.
 
     Attributes
     ----------
     codes_ : uint8 (n, ceil(n_bits/8))
-        The codes of step one.
+        The codes of step one, packed.
     objective_ : float64 (n_sweeps,)
-        Their loss after every pass, over all pairs of rows or the sampled ones.
+        Their loss after every sweep.
     """
 
     _state = (*KernelHasher._state, "codes_", "objective_")
@@ -81,45 +80,37 @@ class TSH(KernelHasher):
         device: str = "auto",
         random_state: Any = 0,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.loss = loss
-        self.classifier = classifier
-        self.ridge = ridge
-        self.C = C
-        self.n_sweeps = n_sweeps
-        self.pairs_per_row = pairs_per_row
-        self.multilabel = multilabel
-        self.device = device
+        self.n_bits, self.n_anchors, self.gamma, self.loss = n_bits, n_anchors, gamma, loss
+        self.classifier, self.ridge, self.C, self.n_sweeps = classifier, ridge, C, n_sweeps
+        self.pairs_per_row, self.multilabel, self.device = pairs_per_row, multilabel, device
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from rows X (n, d) and labels y: (n,) classes or (n, l) of 0/1."""
+        """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         check_option("loss", self.loss, ("ksh", *LOSSES))
         check_option("classifier", self.classifier, ("ridge", "svm"))
         check_integer("n_sweeps", self.n_sweeps, low=1)
         check_integer("pairs_per_row", self.pairs_per_row, low=1)
         check_number("C", self.C, low=0, strict=True)
-        problem = self._fit_data(X, y, self.multilabel if self.loss == "ksh" else "count")
-        S, rng = problem.S, problem.rng
+        data = self._fit_data(X, y, self.multilabel if self.loss == "ksh" else "count")
+        S, rng = data.S, data.rng
         with self._stage("codes"):
             if self.loss == "ksh":
-                pairs: Pairs = AllPairs(S.to(torch.device("cpu")))
+                pairs: PairLoss = AllPairs(S.to(torch.device("cpu")))
             else:
                 pairs = SampledPairs(S.n, *sample_pairs(S, self.pairs_per_row, rng), LOSSES[self.loss])
             H, self.objective_ = infer_codes(pairs, self.n_bits, self.n_sweeps, rng)
         self.codes_ = codes.pack(H)
         if self.classifier == "ridge":
-            function = regress(problem, torch.from_numpy(H).to(problem.device))
+            function = regress(data, torch.from_numpy(H).to(data.device))
         else:
-            assert isinstance(problem.K, Tensor)
-            function = self._classify(problem.K, H)
-        self._keep(problem, function)
+            assert isinstance(data.K, Tensor)
+            function = self._classify(data.K, H)
+        self._keep(data, function)
         return self
 
     def _classify(self, K: Tensor, H: Vector) -> Linear:
-        """A linear SVM per bit; a bit that is the same for all rows is a constant."""
+        """Train a linear SVM per bit; a bit that is equal for all rows stays constant."""
         from sklearn.svm import LinearSVC
 
         features, r = K.double().cpu().numpy(), self.n_bits
@@ -132,20 +123,20 @@ class TSH(KernelHasher):
         return Linear.of(W.astype(np.float32), intercept)
 
 
-class Pairs(Protocol):
-    """A loss over pairs, bit by bit."""
+class PairLoss(Protocol):
+    """A loss over pairs of rows, one bit at a time."""
 
     n: int
 
     def product(self, H: Vector) -> Callable[[Vector], Vector]:
-        """z → A z of the bit that joins the others H (n, t − 1): zᵀA z is the loss up to a constant and a factor."""
+        """z → A z for a bit added to H (n, t − 1): zᵀA z is the loss up to a constant and a factor."""
 
     def loss(self, H: Vector) -> float:
-        """The loss of the codes H (n, t)."""
+        """Loss of the codes H (n, t)."""
 
 
 class AllPairs:
-    """Σ_ij (t s_ij − h_iᵀh_j)², which in one bit is −2 zᵀ(tS − H'H'ᵀ)z: S and H' only in products."""
+    """Σ_ij (t s_ij − h_iᵀh_j)². For one bit it is −2 zᵀ(tS − H'H'ᵀ)z plus a constant; S enters in products only."""
 
     def __init__(self, S: Similarity) -> None:
         self.S, self.n, self.row_group = S, S.n, S.row_group.numpy()
@@ -167,7 +158,7 @@ class AllPairs:
 
 
 class SampledPairs:
-    """Σ ℓ(Hamming distance) over sampled pairs: A is sparse."""
+    """Σ ℓ(Hamming distance) over sampled pairs; A is sparse."""
 
     def __init__(
         self,
@@ -180,7 +171,7 @@ class SampledPairs:
         self.n, self.i, self.j, self.similar, self.of_distance = n, i, j, similar, loss
 
     def product(self, H: Vector) -> Callable[[Vector], Vector]:
-        """A_ij = ℓ₊ − ℓ₋ of the pairs, made symmetric."""
+        """z → A z with A_ij = ℓ₊ − ℓ₋ for the sampled pairs, made symmetric."""
         t = H.shape[1] + 1
         d = self._distance(H)
         half = (self._loss(d, t) - self._loss(d + 1, t)) / 2
@@ -203,8 +194,8 @@ class SampledPairs:
         return d
 
 
-def infer_codes(pairs: Pairs, r: int, n_sweeps: int, random_state: np.random.RandomState) -> tuple[Vector, Vector]:
-    """Step one: H (n, r) of ±1, bit by bit, and the loss after every pass. Later passes never raise it."""
+def infer_codes(pairs: PairLoss, r: int, n_sweeps: int, random_state: np.random.RandomState) -> tuple[Vector, Vector]:
+    """Step one: H (n, r) of ±1, and the loss after every sweep. Sweeps after the first never raise it."""
     H = np.empty((pairs.n, r), order="F")
     losses = []
     for sweep in range(n_sweeps):
@@ -219,20 +210,20 @@ def infer_codes(pairs: Pairs, r: int, n_sweeps: int, random_state: np.random.Ran
 def solve_bit(
     product: Callable[[Vector], Vector], n: int, starts: list[Vector], random_state: np.random.RandomState
 ) -> Vector:
-    """min zᵀA z over z ∈ {−1, 1}ⁿ, roughly: the best of ``starts`` and of two rounded relaxations."""
+    """Approximate min zᵀA z over z ∈ {−1, 1}ⁿ: the best of ``starts`` and of two rounded relaxations."""
     v0 = random_state.standard_normal(n)
     A = LinearOperator((n, n), matvec=lambda z: product(z.ravel()), dtype=np.float64)
     try:
         relaxed = eigsh(A, k=1, which="SA", v0=v0, tol=1e-3, maxiter=200)[1][:, 0] if n > 2 else v0
     except ArpackNoConvergence:
-        relaxed = v0  # a start like any other for what follows
+        relaxed = v0  # L-BFGS can start from any point
     relaxed = relaxed / np.abs(relaxed).max()
 
     def value_and_gradient(z: Vector) -> tuple[float, Vector]:
         Az = product(z)
         return float(z @ Az), 2 * Az
 
-    scale = max(float(np.abs(product(relaxed)).max()), 1e-12)  # L-BFGS stops by absolute sizes
+    scale = max(float(np.abs(product(relaxed)).max()), 1e-12)  # the stopping rule of L-BFGS is absolute
     boxed = minimize(
         lambda z: tuple(part / scale for part in value_and_gradient(z)),
         relaxed,
