@@ -11,19 +11,6 @@ from helpers.cli import run
 # Read when torch and numba load. Spinning threads make small fits several times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-LONG = (  # ten seconds or more each, beside a shorter test of the same part: left to make test-all
-    "test_threads_of_torch_do_not_spin_if_dish_loads_it[load]",
-    "test_threads_of_torch_do_not_spin_if_dish_loads_it[DISH, load]",
-    "test_fit_and_transform_work_in_a_forked_process_and_say_how_to_do_better",
-)
-
-
-def pytest_collection_modifyitems(items):
-    """Mark the long ones, by name or by name and parameters."""
-    for item in items:
-        if {item.name, item.name.split("[")[0]} & set(LONG):
-            item.add_marker(pytest.mark.long)
-
 
 @pytest.fixture(params=["compiled", "numpy"])
 def kernels(request, monkeypatch):
