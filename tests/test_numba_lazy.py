@@ -83,7 +83,7 @@ def test_kernel_finds_other_kernels_of_its_module():
 
 
 @pytest.mark.slow  # starts two processes that load torch
-@pytest.mark.parametrize("names", ["DISH", *(pytest.param(n, marks=pytest.mark.long) for n in ("DISH, load", "load"))])
+@pytest.mark.parametrize("names", ["DISH", pytest.param("DISH, load", marks=pytest.mark.long)])
 def test_torch_threads_sleep_if_dish_imports_torch(names):
     code = "import os; policy = lambda: os.environ.get('OMP_WAIT_POLICY'); before = policy(); "
     code += f"from dish import {names}; from dish.lazy import torch; torch.zeros(1); assert policy() == before"
