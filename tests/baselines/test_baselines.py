@@ -1,6 +1,7 @@
 """The registry of rivals, and what several supervised rivals must do alike."""
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -10,9 +11,9 @@ import scipy.sparse as sp
 
 from dish import baselines, codes, metrics, similarity
 from dish.baselines import REGISTRY
-from dish.deep.deep_hasher import DeepHasher
 from helpers.rivals import map_of
 
+WITHOUT_PAPER = {"sign", "whitened_itq", "logistic_class", "logistic_lsh"}
 QUICK = {"mlh": {"n_iter": 4}}
 SUPERVISED = [
     *("cca_itq", "whitened_itq", "bre", "mlh", "ksh", "tsh", "fasth", "sdh", "hc_sdh", "fssh", "lfh", "cosdish"),
@@ -43,11 +44,16 @@ def test_registry_names_are_available_without_torch():
     assert found.stdout.split() == ["True", "True", "False"]
 
 
-@pytest.mark.parametrize("name", [name for name in REGISTRY if not issubclass(REGISTRY[name], DeepHasher)])
-def test_only_n_bits_is_positional(name):
+@pytest.mark.parametrize("name", REGISTRY)
+def test_only_n_bits_and_net_are_positional(name):
     (_, first, *rest) = inspect.signature(REGISTRY[name].__init__).parameters.values()
     assert first.name == "n_bits"
-    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in rest)
+    assert [p.name for p in rest if p.kind is not inspect.Parameter.KEYWORD_ONLY] in ([], ["net"])
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name not in WITHOUT_PAPER])
+def test_module_cites_the_paper(name):
+    assert re.search(r'"[^"]+",\s.*\d{4}', inspect.getmodule(REGISTRY[name]).__doc__, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", SUPERVISED)

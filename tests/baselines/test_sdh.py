@@ -66,7 +66,7 @@ def test_objective_never_rises_and_equals_that_of_explicit_matrices(digits, labe
     assert len(hasher.objective_) >= 2
     assert (np.diff(hasher.objective_) <= 1e-9 * hasher.objective_[0]).all()
 
-    # the last round's W belongs to the codes of the round before it
+    # the last iteration's W belongs to the codes of the iteration before it
     Y = Y if multilabel else np.eye(10)[Y]
     B = codes.unpack(hasher.codes_, 10).astype(float)
     K = hasher.encoder_.features(X.astype(np.float64))

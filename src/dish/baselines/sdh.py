@@ -71,7 +71,7 @@ class SDH(KernelHasher):
         """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         self._check_params()
         data = self._fit_data(X, y)
-        labels, K, white = LabelProducts(labelled(data.S)), data.K, data.white
+        labels, K, white = LabelMatrix(labelled(data.S)), data.K, data.white
         assert isinstance(K, Tensor)
         start = 2 * data.rng.randint(2, size=(data.n, self.n_bits)).astype(np.int8) - 1
         B = torch.from_numpy(start).to(data.device)
@@ -100,7 +100,7 @@ class SDH(KernelHasher):
         check_integer("n_iter", self.n_iter, low=1)
 
 
-class LabelProducts:
+class LabelMatrix:
     """Products with the 0/1 matrix Y (n, l), which is never built: rows with the same labels have equal rows."""
 
     def __init__(self, S: Classes | LabelCounts) -> None:
@@ -119,7 +119,7 @@ class LabelProducts:
         return self.S.Rt(sums)[:-1]
 
 
-def g_step(B: Tensor, labels: LabelProducts, lam: float) -> Tensor:
+def g_step(B: Tensor, labels: LabelMatrix, lam: float) -> Tensor:
     """W (r, l) = (BᵀB + λI)⁻¹ BᵀY."""
     A = gram(B)
     A.diagonal().add_(lam)
@@ -134,7 +134,7 @@ def f_step(K: Tensor, white: Whitening, B: Tensor) -> tuple[Tensor, Tensor]:
     return white.solve(KtB), B.double().mean(0)
 
 
-def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: LabelProducts, nu: float) -> int:
+def b_step(B: Tensor, K: Tensor, P: Tensor, c: Tensor, W: Tensor, labels: LabelMatrix, nu: float) -> int:
     """Update B in place; returns the number of changed bits."""
     M, YWt = W @ W.T, labels.Y(W.T)  # (r, r), (g, r)
     flips = 0
@@ -185,7 +185,7 @@ def _descend(B: Any, Q: Any, M: Any, max_sweeps: int) -> Any:
 
 
 def value(
-    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: Whitening, labels: LabelProducts, lam: float, nu: float
+    B: Tensor, W: Tensor, P: Tensor, c: Tensor, white: Whitening, labels: LabelMatrix, lam: float, nu: float
 ) -> float:
     """The objective, for the P and c of ``f_step(B)``: their residual is n(r − ‖c‖²) − ‖LᵀP‖² with LLᵀ = KᵀK + ρI."""
     n, r = B.shape

@@ -80,8 +80,8 @@ def weighted_mean_average_precision(
     a, A = np.cumsum(g, 1) - g, np.cumsum(T, 1) - T
     t = np.clip(k - a, 0, g)
     harmonic = harmonic_sum(a, t)
-    slope = T * (rho - 1) / np.maximum(g - 1, 1)
-    sums = (((rho * A + T) * harmonic + slope * (t - (a + 1) * harmonic)) / np.maximum(g, 1)).sum(1)
+    step = T * (rho - 1) / np.maximum(g - 1, 1)
+    sums = (((rho * A + T) * harmonic + step * (t - (a + 1) * harmonic)) / np.maximum(g, 1)).sum(1)
     found = (rho / np.maximum(g, 1) * t).sum(1)
     return float((sums / np.where(found > 0, found, 1)).mean())
 

@@ -87,9 +87,9 @@ def expected_average_precision(h: Histograms, k: int | None = None, denominator:
     a, R = g.cumsum(1) - g, rho.cumsum(1) - rho
     t = g if k is None else xp.minimum((k - a).clip(min=0), g)
     harmonic = harmonic_sum(a, t)
-    slope = (rho - 1) / (g - 1).clip(min=1)
+    step = (rho - 1) / (g - 1).clip(min=1)
     share = rho / g.clip(min=1)
-    precisions = (share * ((R + 1) * harmonic + slope * (t - (a + 1) * harmonic))).sum(1)
+    precisions = (share * ((R + 1) * harmonic + step * (t - (a + 1) * harmonic))).sum(1)
     counted = (share * t).sum(1) if denominator == "found" else rho.sum(1).clip(max=float("inf") if k is None else k)
     return precisions / xp.where(counted > 0, counted, 1.0)
 
