@@ -42,6 +42,7 @@ from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
 from dish.io.checkpoint import Checkpoint, fit_fingerprint
+from dish.kernel.fit_state import probe
 from dish.machine import resolve_device
 
 Fitted = dict[str, Any]  # attribute → value
@@ -175,16 +176,16 @@ class DeepHasher(FittedNetwork):
 
     def _describe_rows(self, X: Any) -> tuple[NDArray[Any], Fitted]:
         """Checked rows, and the fitted attributes that describe them. Does not modify the hasher."""
-        probe = copy.copy(self)  # scikit-learn's checks set attributes
-        rows = probe._check_X(X, reset=True)
+        checker = copy.copy(self)  # scikit-learn's checks set attributes
+        rows = checker._check_X(X, reset=True)
         if rows.ndim == 4:
             shape = (int(rows.shape[1]), int(rows.shape[2]))
             return rows, {"vectors_": False, "n_features_in_": int(np.prod(rows.shape[1:])), "image_shape_": shape}
         named_net = isinstance(self.net, str) and self.net != "mlp"
         self._warn_unused(("net", *IMAGES_ONLY) if named_net else IMAGES_ONLY, "X holds vectors, not images")
-        described: Fitted = {"vectors_": True, "n_features_in_": probe.n_features_in_}
-        if hasattr(probe, "feature_names_in_"):
-            described["feature_names_in_"] = probe.feature_names_in_
+        described: Fitted = {"vectors_": True, "n_features_in_": checker.n_features_in_}
+        if hasattr(checker, "feature_names_in_"):
+            described["feature_names_in_"] = checker.feature_names_in_
         return rows, described
 
     def _warn_unused(self, names: Sequence[str], reason: str) -> None:
@@ -240,8 +241,7 @@ class DeepHasher(FittedNetwork):
         content = {k: v for k, v in self.get_params(deep=False).items() if k not in NOT_IN_FINGERPRINT}
         content |= {"checkpoint": self.checkpoint is not None, "rows": _digest(data.rows)}
         content["seed"] = data.seed if self.random_state is not None else None  # None: take that of the checkpoint
-        probe = torch.cos(torch.arange(len(data.S.Rt(data.S.diag)), dtype=torch.float64))
-        content["S"] = data.S.P(probe).numpy()[data.S.row_group.numpy()]
+        content["S"] = probe(data.S)[data.S.row_group.cpu().numpy()]
         content["labels"] = None if data.labels is None else _digest(data.labels)
         fingerprint = fit_fingerprint(type(self).__name__, content, data.ranks)
         if self.checkpoint is None:

@@ -52,6 +52,7 @@ class Head(nn.Module):
     """The outputs of the network are F."""
 
     kind: ClassVar[str] = "outputs"
+    VALUES: ClassVar[tuple[str, ...]] = ()  # attributes that are not tensors
 
     def forward(self, *views: Tensor) -> Tensor:
         """F (n, r) of outputs; the scores of several views of the same rows are averaged."""
@@ -67,7 +68,7 @@ class Head(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """JSON values from which, with the tensors, ``restore`` makes the head again."""
-        return {"kind": self.kind}
+        return {"kind": self.kind, **{name: getattr(self, name) for name in self.VALUES}}
 
     def _register(self, **tensors: Tensor) -> None:
         for name, value in tensors.items():
@@ -108,15 +109,11 @@ class PosteriorHead(Head):
 class ErrorDiffusionHead(PosteriorHead):
     """Outputs f (n, R) → F (n, r): bit after bit, each corrected by the rounding errors of those before it."""
 
-    kind = "error_diffusion"
+    kind, VALUES = "error_diffusion", ("diffused",)
 
     def __init__(self, C: Tensor, V: Tensor, beta: Tensor, diffused: float = DIFFUSED) -> None:
         super().__init__(C, V, torch.zeros(V.shape[1]), beta)
         self.diffused = diffused
-
-    def config(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**super().config(), "diffused": self.diffused}
 
     def bits(self, scores: Tensor) -> Tensor:
         """F with the signs of the corrected values: pV, or nearly zero where the correction changed the sign.
@@ -143,7 +140,7 @@ class ErrorDiffusionHead(PosteriorHead):
 class MultilabelHead(Head):
     """Logits f (n, l) of the labels → F (n, r)."""
 
-    kind = "multilabel"
+    kind, VALUES = "multilabel", ("power",)
     V: Tensor  # (l, r)
     offset: Tensor  # (r,)
     beta: Tensor  # (l,)
@@ -153,10 +150,6 @@ class MultilabelHead(Head):
         super().__init__()
         self._register(V=V, offset=offset, beta=beta, b=b)
         self.power = power
-
-    def config(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**super().config(), "power": self.power}
 
     def probabilities(self, f: Tensor) -> Tensor:
         """p (n, l)."""
@@ -176,7 +169,7 @@ class MultilabelHead(Head):
 class FrozenHead(Head):
     """Features Φ (n, D) of a network that is not trained → F (n, r), by a fitted ``DISH`` on Φ/‖Φ‖."""
 
-    kind = "frozen"
+    kind, VALUES = "frozen", ("kernel", "gamma", "link", "power")
     FEATURES, FUNCTION = ("anchors", "centre", "mean"), ("B", "b", "V", "offset")
 
     def __init__(self, kernel: str, gamma: float, link: str, power: int, **arrays: Tensor) -> None:
@@ -194,11 +187,6 @@ class FrozenHead(Head):
         arrays |= {name: getattr(function, name) for name in cls.FUNCTION}
         tensors = {name: torch.as_tensor(array).to(device) for name, array in arrays.items()}
         return cls(features.kernel, features.gamma, function.link, function.power, **tensors)
-
-    def config(self) -> dict[str, Any]:
-        """JSON values."""
-        values = {name: getattr(self, name) for name in ("kernel", "gamma", "link", "power")}
-        return {**super().config(), **values}
 
     @property
     def features(self) -> FeatureMap:

@@ -68,10 +68,16 @@ def fingerprint(
     """A fingerprint of all that decides the codes; ``rng`` is the generator before anything was drawn from it."""
     first, n = ranks.offset_and_total(len(rows))
     known = {name: _stable(name, value, rows, rng) for name, value in params.items() if name not in LEFT_OUT}
-    probe = torch.cos(torch.arange(len(S.Rt(S.diag)), dtype=torch.float64, device=S.diag.device))
     labels = checksum(S.row_group.cpu().numpy(), first, ranks)
     shapes = {"n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
-    return fit_fingerprint(method, known | shapes | {"labels": labels, "S": S.P(probe).cpu().numpy()}, ranks)
+    return fit_fingerprint(method, known | shapes | {"labels": labels, "S": probe(S)}, ranks)
+
+
+def probe(S: Similarity) -> NDArray[np.float64]:
+    """P_g z (g,) for a fixed z: different for similarities that differ between groups of rows."""
+    z = torch.cos(torch.arange(len(S.Rt(S.diag)), dtype=torch.float64, device=S.diag.device))
+    values: NDArray[np.float64] = S.P(z).cpu().numpy()
+    return values
 
 
 def _stable(name: str, value: Any, rows: RowSource, rng: np.random.RandomState) -> Any:
