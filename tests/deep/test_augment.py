@@ -1,4 +1,4 @@
-"""Augmented images are as sharp as those that are encoded."""
+"""Augmentation: what it leaves unchanged, and the sharpness of its images."""
 
 import numpy as np
 import pytest
@@ -19,18 +19,18 @@ def images():
 
 
 def unchanged(n):
-    """Draws that turn, shift and zoom nothing: the middle of every range."""
+    """Draws from the middle of every range, which do not rotate, shift or zoom."""
     return lambda: torch.full((n,), 0.5)
 
 
-def test_an_image_that_nothing_happens_to_stays_as_it_is(images, monkeypatch):
+def test_images_are_unchanged_in_the_middle_of_every_range(images, monkeypatch):
     monkeypatch.setattr(module, "HOLE", 0.0)
     same = augment(images, unchanged(6))
     np.testing.assert_allclose(same, images, atol=0.1)
-    np.testing.assert_allclose(augment(images, unchanged(6), 8), images, atol=0.1)  # prepare makes them smaller
+    np.testing.assert_allclose(augment(images, unchanged(6), 8), images, atol=0.1)  # prepare shrinks them
 
 
-def test_small_images_are_enlarged_as_the_encoder_enlarges_them(images, monkeypatch):
+def test_small_images_are_enlarged_like_encoded_images(images, monkeypatch):
     monkeypatch.setattr(module, "HOLE", 0.0)
     model = HashingNet(nn.Flatten(), 1, 1, 40, nets.NETS["6conv"].normal)
     large = augment(images, unchanged(6), 40)
@@ -38,8 +38,8 @@ def test_small_images_are_enlarged_as_the_encoder_enlarges_them(images, monkeypa
     np.testing.assert_allclose(model.prepare(large), model.prepare(images), atol=1e-2)
 
 
-def test_moved_images_stay_sharp(images):
-    """Half a pixel to the side: the mean of two neighbours would lose most of what is between them."""
+def test_shifted_images_stay_sharp(images):
+    """A shift by half a pixel: the mean of two neighbours would lose most of their difference."""
     noise = torch.rand(6, 16, 16, 3, generator=torch.Generator().manual_seed(0)) * 100 + 77
     draws = [torch.full((6,), value) for value in (0.5, 0.5, 0.5, 0.5 + 0.5 / 16 / (2 * module.SHIFT), 0.5)]
 
@@ -55,5 +55,5 @@ def test_moved_images_stay_sharp(images):
     assert spread(move(module.SAMPLING)) > 0.65 * spread(noise.permute(0, 3, 1, 2))
 
 
-def test_images_that_are_no_squares_keep_their_shape(images):
+def test_images_that_are_not_square_keep_their_shape(images):
     assert augment(images[:, :10], lambda: torch.rand(6), 40).shape == (6, 10, 16, 3)

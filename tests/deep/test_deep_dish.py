@@ -20,7 +20,7 @@ from helpers.deep import Tiny, label_sets, patches, score, tiny
 
 @pytest.mark.parametrize("multilabel", [False, True])
 def test_it_learns(multilabel):
-    (X, y), (Xq, yq) = patches(300, 0), patches(100, 1)
+    (X, y), (Xq, yq) = patches(200, 0), patches(100, 1)
     if multilabel:
         y, yq = label_sets(y), label_sets(yq)
     hasher = tiny().fit(X, y)
@@ -119,8 +119,7 @@ def test_it_resumes_with_the_state_of_the_optimiser(tmp_path):
     np.testing.assert_array_equal(resumed.decision_function(X), whole.decision_function(X))
 
 
-@pytest.mark.parametrize("last", [0, 1, 2])
-@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize(("last", "multilabel"), [(0, False), (1, False), (2, False), (1, True)])
 def test_it_resumes_in_and_between_the_cycles(last, multilabel, digits, tmp_path):
     """After round 1 the head is known, and the second cycle has an optimiser of its own."""
     X, y = digits[0][:600], digits[1][:600]

@@ -285,7 +285,7 @@ from dish.deep import DISHD
 from helpers.deep import Tiny, patches, score, smooth, tiny
 rank, world = int(sys.argv[1]), {world}
 dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=world)
-X, y = patches(400, 0)
+X, y = patches(200, 0)
 def message(hasher, X, y):
     try:
         hasher.fit(X, y)
@@ -340,7 +340,7 @@ def test_two_processes_learn_the_same_network(tmp_path):
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
 def test_several_processes_take_the_steps_of_one(world, tmp_path):
     """Without batch norm and dropout; 32 rows over three processes are shares of 11, 11 and 10."""
-    X, y = patches(400, 0)
+    X, y = patches(200, 0)
     alone = smooth(DISHD).fit(X, y)
     body = """
 h = smooth(DISHD).fit(X, y)
@@ -377,7 +377,7 @@ def test_an_error_in_one_process_is_reported_by_all(tmp_path):
         assert "at least 4" in str(one["crowd"])
         for case in ("parts", "params"):
             assert "the processes of this fit have different parameters or data" in str(one[case])
-        assert "399" in str(one["bad"])
+        assert "199" in str(one["bad"])
         assert "training diverged" in str(one["diverged"])
         assert one["rounds"].tolist() == []  # the second fit found everything in the checkpoint
     for case in ("seeded", "unseeded"):

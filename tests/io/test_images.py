@@ -451,3 +451,49 @@ def test_labels_of_skipped_images_are_dropped_from_sparse_labels(tmp_path):
     with pytest.warns(UserWarning, match="1 of 4 images cannot be read"):
         _, y = with_labels(tmp_path, sp.csr_array(np.eye(4)), 16)
     np.testing.assert_array_equal(y.toarray(), np.eye(4)[1:])
+
+
+# --- blocks ---
+
+
+class Squares:
+    """A Dataset of images, the last of another size if ``odd``."""
+
+    def __init__(self, n, odd=False):
+        self.n, self.odd = n, odd
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        side = 10 if self.odd and i == self.n - 1 else 8
+        return np.full((side, side, 3), i, np.uint8), "label"
+
+
+@pytest.mark.parametrize("kind", ["dataset", "array", "folder", "files"])
+def test_blocks_have_all_images_in_order(kind, tmp_path):
+    given = Squares(10)
+    if kind == "array":
+        given = np.stack([given[i][0] for i in range(10)])
+    elif kind != "dataset":
+        paths = [save(tmp_path / f"{i}.png", "RGB", (i, i, i), (8, 8)) for i in range(10)]
+        given = tmp_path if kind == "folder" else paths
+    found = list(images.blocks(given, 8, 4 * 8 * 8 * 3))
+    assert [len(block) for block in found] == [4, 4, 2]
+    np.testing.assert_array_equal(np.concatenate(found)[:, 0, 0, 0], np.arange(10))
+
+
+def test_blocks_of_images_that_differ_in_size_are_refused():
+    with pytest.raises(ValueError, match="images differ in size"):
+        list(images.blocks(Squares(3, odd=True), 8, 10**6))
+    with pytest.raises(ValueError, match="the Dataset has 0 samples"):
+        list(images.blocks(Squares(0), 8, 10**6))
+
+
+def test_sources_of_images(tmp_path):
+    for source in (tmp_path, str(tmp_path), [tmp_path], Squares(2)):
+        assert images.is_image_source(source)
+    for other in (np.zeros((2, 8, 8, 3)), [np.zeros((8, 8, 3))], [], torch.zeros(2, 3), None):
+        assert not images.is_image_source(other)
+    with pytest.raises(ValueError, match="pass its Dataset"):
+        images.is_image_source(torch.utils.data.DataLoader(Squares(2)))
