@@ -134,7 +134,7 @@ NAMES = ("multi-label 60,000 rows", *ONE_LABEL)
 def tables(content: dict[str, Any]) -> str:
     """Seconds of all fits with their limits, and the stages of DISH."""
     fits = content["fits"]
-    lines = ["| fit, s | defaults | as the paper has it | bar |", "|---|---:|---:|---:|"]
+    lines = ["| fit, s | `DISH` | `DISHK` | limit |", "|---|---:|---:|---:|"]
     for name in NAMES:
         bar = content["bars"][f"{name.split(', ')[-1]}_s" if name != NAMES[0] else f"{name}_s"]
         found = [fits[name][method]["s"] if name in fits else None for method in METHODS]
@@ -142,7 +142,7 @@ def tables(content: dict[str, Any]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} | {bar:g} |")
     shown = [name for name in NAMES if name in fits]
     stages = {stage: None for name in shown for stage in fits[name]["default"]["stages_s"]}
-    lines += ["", f"| stage, s, defaults | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+    lines += ["", f"| stage of `DISH`, s | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
     for stage in stages:
         found = [fits[name]["default"]["stages_s"].get(stage) for name in shown]
         lines.append(f"| {stage} | {' | '.join('–' if s is None else f'{s:.3f}' for s in found)} |")
