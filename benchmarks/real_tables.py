@@ -52,27 +52,29 @@ FIRST = (*FLOATS, "dish", "dish_k", "dish_k_2", "dish_k_auto")
 DRAWN = 3  # rivals with a labelled line, per protocol
 INTRO = """# Real data
 
-`DISH` has the highest MAP of all codes in most tables on this page. The exceptions are Corel16k if the database rows were
-not used for training, where DISH-K is better, and unseen classes, where the cosine of the float vectors is better than
-all codes.
+`DISH` has the highest MAP of all codes in most tables on this page. The exceptions are Corel16k if the database
+rows were not used for training, where DISH-K is better, and unseen classes, where the cosine of the float vectors
+is better than all codes.
 
 The data are features of real images, videos and texts. There are four protocols:
 
 - **trained on**: the training rows are the database. This usual protocol rewards overfitting.
 - **disjoint**: one half of the rows is for training, the other half is the database.
 - **few rows**: the same with 3,000 training rows.
-- **unseen classes**: a quarter of the classes is kept out of training; queries and database are rows of these classes.
+- **unseen classes**: a quarter of the classes is kept out of training; queries and database are rows of these
+  classes.
 
-The tables show MAP, and in brackets the precision within radius 2: mean ± standard deviation over trials. The best codes
-of a column are bold. The first two lines rank by real numbers: by the cosine of the rows, and by the product of the class
-probabilities that `DISH` learned, which its codes approximate. Methods are described in [baselines.md](baselines.md).
+The tables show MAP, and in brackets the precision within radius 2: mean ± standard deviation over trials. The best
+codes of a column are bold. The first two lines rank by real numbers: by the cosine of the rows, and by the product
+of the class probabilities that `DISH` learned, which its codes approximate. Methods are described in
+[baselines.md](baselines.md).
 
-`benchmarks/real_tables.py` writes this page from `benchmarks/results/real/`, which `benchmarks/real.py` makes. Every run
-records its commit.
+`benchmarks/real_tables.py` writes this page from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
+Every run records its commit.
 
 Measured before `DISHK` chose `similar_weight` by the number of classes; will be regenerated. The row "DISH-K (the
-paper's)" has w = 2 for all data sets. The row "DISH-K, w = auto" is what `DISHK()` does now. Later trials of `DISH`, and
-all runs on CIFAR-10, predate the current model selection.
+paper's)" has w = 2 for all data sets. The row "DISH-K, w = auto" is what `DISHK()` does now. Later trials of
+`DISH`, and all runs on CIFAR-10, predate the current model selection.
 """
 
 

@@ -157,7 +157,7 @@ def test_parameter_tables_match_the_signatures(name):
     section = re.search(rf"^## {name}$(.*?)^## ", text, re.S | re.M)[1]
     listed = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section, re.M))
     parameters = inspect.signature(getattr(dish, name)).parameters.values()
-    assert list(listed.items()) == [(p.name, repr(p.default).replace("'", '"')) for p in parameters]
+    assert listed == {p.name: repr(p.default).replace("'", '"') for p in parameters}
 
 
 def test_methods_page_names_existing_files_and_objects():
@@ -183,7 +183,7 @@ def test_contributing_names_every_module_and_the_layers():
     starts = re.findall(r"^  ((?:\w+(?:\.py|/) *)+)", tree, re.M)
     assert sorted(name for start in starts for name in start.split()) == sorted(entries)
 
-    layers = [set(re.findall(r"`(\w+)`", line)) for line in re.findall(r"^\d\. (.*)$", text, re.M)]
+    layers = [set(re.findall(r"`(\w+)`", line)) for line in re.findall(r"^\d\. (.*(?:\n   .*)*)", text, re.M)]
     tests = ast.parse((ROOT / "tests/test_layers.py").read_text())
     rows = next(node.value for node in tests.body if isinstance(node, ast.Assign) and node.targets[0].id == "LAYERS")
     assert layers == [set(row.split()) for row in ast.literal_eval(rows)]
