@@ -123,7 +123,7 @@ def read_npy(path: Path) -> tuple[Part, NDArray[Any] | None]:
     """Rows and roles of a features file with a labels file. Ids that begin with val/ are Tiny ImageNet's."""
     X, y = read_features(path)
     if y is None:
-        raise ValueError(f"{path} has no labels: {path.stem}_labels.npy must lie beside it")
+        raise ValueError(f"{path} has no labels: {path.stem}_labels.npy must be next to it")
     names, every = path.with_suffix(".ids.npy"), Part(np.array(X, np.float32), np.asarray(y))
     val = np.char.startswith(np.load(names), "val/images/") if names.exists() else np.zeros(len(X), bool)
     return every, of_val(val) if val.any() else None

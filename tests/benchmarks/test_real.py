@@ -100,7 +100,7 @@ def test_tiny_imagenet_is_split_by_the_names_of_its_files(real, tmp_path):
     assert (len(rows.X), len(queries.X)) == (5, 2000)
     assert rows.y.tolist() == ["n1", "n2", "n1", "n2", "n1"]
     (tmp_path / "X_labels.npy").unlink()
-    with pytest.raises(ValueError, match=r"X_labels\.npy must lie beside it"):
+    with pytest.raises(ValueError, match=r"X_labels\.npy must be next to it"):
         real.read(tmp_path / "X.npy")
 
 

@@ -38,7 +38,7 @@ def test_examples_in_the_help_can_be_parsed(words):
     for line in examples:
         for text in line.removeprefix("Example:").split(";"):
             given = shlex.split(text.replace("…", "some-dsn"))
-            given = given[given.index("dish") :]  # after torchrun … -m, where there are several processes
+            given = given[given.index("dish") :]  # after torchrun … -m
             assert given[: len(words) + 1] == ["dish", *words]
             with contextlib.suppress(typer.Exit):  # of --help
                 COMMANDS[words].make_context("dish", given[len(words) + 1 :])

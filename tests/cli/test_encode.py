@@ -118,9 +118,9 @@ def test_id_vector_and_label_in_one_parquet_file(cli, folder, blobs):
     assert cli("encode", folder / "m.dish", folder / "t.parquet", "-o", folder / "c.npy", *named)[0] == 0
     assert np.load(folder / "c.ids.npy").tolist() == keys
     assert np.load(folder / "c.labels.npy")[0] == "t0"
-    beside = ("--ids", folder / "c.ids.npy", "--labels", folder / "c.labels.npy")
+    separate = ("--ids", folder / "c.ids.npy", "--labels", folder / "c.labels.npy")
     within = ("--ids", folder / "t.parquet", "--labels", folder / "t.parquet", *named[2:])
-    for options in (beside, within):
+    for options in (separate, within):
         assert cli("index", folder / "c.npy", "-o", folder / "ix.dish", *options)[0] == 0
         ix = dish.HammingIndex.load(folder / "ix.dish")
         assert ix.labels_of(["doc0", "doc119"]).tolist() == ["t0", "t2"]

@@ -131,11 +131,11 @@ def test_rejects_codes_of_another_model(cli, folder):
 def test_store_gets_the_model_of_the_codes(cli, folder, monkeypatch):
     from dish.stores import postgres
 
-    told = []
+    models = []
 
     class Store:
         def __init__(self, *_, model=None, **__):
-            told.append(model)
+            models.append(model)
             raise ValueError("enough")
 
     monkeypatch.setattr(postgres, "PostgresStore", Store)
@@ -144,4 +144,4 @@ def test_store_gets_the_model_of_the_codes(cli, folder, monkeypatch):
     server = ("--dsn", "postgresql://nowhere", "--table", "t")
     cli("store", "push", folder / "c.npy", *server)
     cli("store", "search", "--codes", folder / "c.npy", *server)
-    assert told == [dish.load(folder / "m.dish").fingerprint_] * 2
+    assert models == [dish.load(folder / "m.dish").fingerprint_] * 2

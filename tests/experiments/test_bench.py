@@ -40,9 +40,9 @@ def test_execute_scores_the_codes_of_the_method(digits_set):
 def test_finished_runs_are_skipped_and_failures_are_recorded(data, tmp_path, monkeypatch):
     good = Run("digits", "lsh", 8)
     bad = Run("digits", "lsh", 8, params=(("n_bits_typo", 3),))
-    said = []
-    results = bench.run_all([bad, good], tmp_path, data=data, report=said.append)
-    assert not any("reused" in line for line in said)
+    lines = []
+    results = bench.run_all([bad, good], tmp_path, data=data, report=lines.append)
+    assert not any("reused" in line for line in lines)
     assert "n_bits_typo" in results[bad]["failed"]
     assert results[good]["map"] > 0.1
     assert {"cpu", "versions", "commit"} <= set(results[good]["environment"])
@@ -53,8 +53,8 @@ def test_finished_runs_are_skipped_and_failures_are_recorded(data, tmp_path, mon
         raise AssertionError("a finished run was run again")
 
     monkeypatch.setattr(bench, "execute", never)
-    assert bench.run_all([good], tmp_path, data=data, report=said.append) == {good: results[good]}
-    assert said[-1] == "1 finished runs reused (--force to run again)"
+    assert bench.run_all([good], tmp_path, data=data, report=lines.append) == {good: results[good]}
+    assert lines[-1] == "1 finished runs reused (--force to run again)"
     retried = bench.run_all([bad, good], tmp_path, data=data)
     assert "a finished run was run again" in retried[bad]["failed"]  # not finished: failed runs are tried again
     assert retried[good] == results[good]
@@ -116,10 +116,10 @@ def test_results_are_filed_by_content_not_by_file_name(tmp_path):
     own = [bench.run_all([run], tmp_path / run.data.replace("/", "_"))[run]["map"] for run in runs]
     assert [shared[run]["map"] for run in runs] == own
     assert own[0] > own[1] + 0.2
-    said = []
+    lines = []
     copy = write_features(tmp_path / "c", 3.0)  # the same content elsewhere is the same data
-    assert bench.run_all([Run(copy, "lsh", 16)], tmp_path / "runs", report=said.append)
-    assert said == ["1 finished runs reused (--force to run again)"]
+    assert bench.run_all([Run(copy, "lsh", 16)], tmp_path / "runs", report=lines.append)
+    assert lines == ["1 finished runs reused (--force to run again)"]
     np.save(tmp_path / "c" / "features_labels.npy", np.random.default_rng(1).integers(0, 3, 600))
     assert OpenDatasets().key(copy) != OpenDatasets().key(paths[0])
     assert set(bench.finished(runs, tmp_path / "runs")) == set(runs)

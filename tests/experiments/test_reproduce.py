@@ -14,8 +14,8 @@ from dish.experiments.reproduce import plan, reproduce
 
 @pytest.mark.slow
 def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
-    said = []
-    page = reproduce("all", tmp_path / "runs", tmp_path / "out", trials=2, progress=said.append, show=said.append)
+    lines = []
+    page = reproduce("all", tmp_path / "runs", tmp_path / "out", trials=2, progress=lines.append, show=lines.append)
     text = (tmp_path / "out" / "table1.md").read_text()
     runs = [small.run(small.lines[0], 8, t) for t in range(2)]
     found = [json.loads(run.path(tmp_path / "runs").read_text())["map"] for run in runs]
@@ -30,14 +30,14 @@ def test_reproduce_writes_tables_figures_and_a_page(small, tmp_path):
     assert "http://" not in content.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )
-    assert any("digits/dish" in line for line in said)
+    assert any("digits/dish" in line for line in lines)
 
 
 @pytest.mark.slow
 def test_figures_use_finished_runs_and_report_missing_ones(small, tmp_path):
-    said = []
-    reproduce("figures", tmp_path / "runs", tmp_path / "out", trials=1, progress=said.append, show=said.append)
-    assert any("table1 has no finished runs" in line for line in said)
+    lines = []
+    reproduce("figures", tmp_path / "runs", tmp_path / "out", trials=1, progress=lines.append, show=lines.append)
+    assert any("table1 has no finished runs" in line for line in lines)
     assert not (tmp_path / "out" / "table1_curves.png").exists()
     assert (tmp_path / "out" / "sensitivity.png").exists()
 
@@ -50,9 +50,9 @@ def test_unknown_table_names_the_known_ones(tmp_path):
 def test_without_a_gpu_deep_tables_show_finished_runs(small, tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "TABLES", {"table1": dataclasses.replace(small, deep=True)})
     monkeypatch.setattr(reproducing.torch.cuda, "is_available", lambda: False)
-    said = []
-    reproduce("table1", tmp_path / "runs", tmp_path / "out", trials=1, progress=said.append, show=said.append)
-    assert any("no GPU here" in line for line in said)
+    lines = []
+    reproduce("table1", tmp_path / "runs", tmp_path / "out", trials=1, progress=lines.append, show=lines.append)
+    assert any("no GPU here" in line for line in lines)
     assert not (tmp_path / "runs").exists()
 
 

@@ -67,10 +67,10 @@ def encode(
     columns = columns_of(x_column, y_column, id_column, header)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
-            X, beside = _rows_and_columns(hasher, rows, columns)
+            X, extra = _rows_and_columns(hasher, rows, columns)
         n, width = encode_file(hasher, X, output, ranks)
         if ranks.first:
-            for suffix, array in beside.items():
+            for suffix, array in extra.items():
                 save_npy(output.with_suffix(suffix), array)
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
@@ -85,12 +85,12 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[An
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher.image_side)
         return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
-    beside = {}
+    extra = {}
     for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
         if name is not None:
             column = columns.only(name)
-            beside[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
-    return X, beside
+            extra[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
+    return X, extra
 
 
 @example(

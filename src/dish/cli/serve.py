@@ -13,8 +13,8 @@ from dish.errors import InputError
 
 
 @example(
-    "dish serve --model m.dish --index ix.dish --images photos --writable; "
-    "dish serve --model m.dish --index ix.dish --workers 4"
+    "dish serve --model m.dish --index ix.dish --images photos --writable",
+    "dish serve --model m.dish --index ix.dish --workers 4",
 )
 def serve(
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
@@ -50,8 +50,8 @@ def serve(
     check_token(token)
     if workers > 1 and writable:
         raise InputError(
-            f"--workers {workers} and --writable do not go together: several workers share one index, which none of "
-            "them may change; leave out one of the two"
+            f"--workers {workers} and --writable exclude each other: workers share one index, which none of them may "
+            "change; leave out one of the two"
         )
     from dish.web.limits import Limits
     from dish.web.logs import start_log
@@ -71,7 +71,7 @@ def serve(
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
 
 
-@example("dish demo --output demo; dish demo --serve")
+@example("dish demo --output demo", "dish demo --serve")
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the page and the model.")] = Path("demo"),
     serve: Annotated[

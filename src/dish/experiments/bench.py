@@ -1,6 +1,6 @@
 """Runs of methods on data sets, one JSON file per run.
 
-A ``Run`` says what is trained on what, and its file is named after it. Finished runs are skipped; a failed run is
+A ``Run`` defines what is trained on what, and its file is named after it. Finished runs are skipped; a failed run is
 recorded and tried again next time. ``tables``, ``figures`` and ``report`` show the results of these files.
 """
 
@@ -348,7 +348,7 @@ def execute(run: Run, data: Any) -> dict[str, Any]:
 
 
 def _scores(q: NDArray[np.uint8], yq: Any, base: NDArray[np.uint8], yb: Any, run: Run) -> dict[str, Any]:
-    """All scores of the codes as JSON values; of a few queries, also each one's average precision."""
+    """All scores of the codes as JSON values; for few queries, also the average precision of each."""
     counts = metrics.histograms(q, yq, base, yb, run.bits)
     scores = metrics.report(counts, run.cut, PRECISION_AT).to_dict()
     for name in ("precision_at", "recall_at"):

@@ -68,15 +68,15 @@ def finding(table: PaperTable, results: Results, trials: int, data: str | None =
     ours = [one for one in found if one[0].label.startswith("DISH")]
     rivals = [one for one in found if one not in ours and one[0].method not in FLOATS]
     floats = [one for one in found if one[0].method in FLOATS]
-    said = []
+    parts = []
     for whose, group in (("DISH", ours), ("the other methods", rivals)):
         if group:
             _, name, score, paper = max(group, key=lambda one: one[2])
             reported = "" if paper is None else f" (the paper: {paper:.3f})"
-            said.append(f"best of {whose} is {name} with a MAP of {score:.3f}{reported}")
-    if not said:
+            parts.append(f"best of {whose} is {name} with a MAP of {score:.3f}{reported}")
+    if not parts:
         return ""
-    text = f"At {r} bits the " + ", and the ".join(said) + "."
+    text = f"At {r} bits the " + ", and the ".join(parts) + "."
     for line, _, score, _ in floats:
         text += f" The {FLOATS[line.method]} gives {score:.3f}."
     return text
@@ -210,7 +210,7 @@ def _latex(text: str) -> str:
 
 def further_scores(table: PaperTable, results: Results, trials: int, data: str | None) -> list[str]:
     """Further scores of DISH-K: with learned codes as the database, and with real-valued queries."""
-    said = []
+    parts = []
     for line in table.lines:
         if line.method != "dish_k":
             continue
@@ -224,8 +224,8 @@ def further_scores(table: PaperTable, results: Results, trials: int, data: str |
             }
             if any(found.values()):
                 numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in found.items() if v)
-                said.append(f"{line.label}, {line.n_train or 'all'} rows, {text}: {numbers}")
-    return said
+                parts.append(f"{line.label}, {line.n_train or 'all'} rows, {text}: {numbers}")
+    return parts
 
 
 def legend(table: PaperTable, trials: int) -> str:
