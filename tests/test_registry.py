@@ -192,6 +192,12 @@ def test_forged_values_are_refused(saved, change, message):
         load(content={**content, "fitted": {**content["fitted"], **change}})
 
 
+def test_another_number_of_bits_is_refused(saved):
+    content, _, load = saved
+    with pytest.raises(ModelFileError, match=r"one row gives outputs of shape \(1, 10\), not \(1, 9\)"):
+        load(content={**content, "init": {**content["init"], "n_bits": 9}})
+
+
 def test_unknown_parameters_are_refused(saved):
     content, _, load = saved
     with pytest.raises(ModelFileError, match="unexpected keyword argument 'depth'"):

@@ -11,6 +11,7 @@ import dish
 from dish import DISH, DISHK, codes, metrics
 from dish.encoder import Posterior
 from dish.errors import InputError
+from dish.io.rows import RowSource
 from dish.kernel.dish_k import alternate
 from dish.kernel.fit_data import FitData
 from dish.posterior import dish as module
@@ -329,7 +330,7 @@ def test_alternate_and_fit_posterior_are_what_fit_does(words):
     hasher, X, y = words
     rng = np.random.RandomState(0)
     data = module.selection.prepare_features(
-        module.StreamingHasher._open_rows(clone(hasher), X, y, "", module.FitData.ranks)[0],
+        RowSource(X, checked=True),
         from_labels(np.array(["dog", "cat", "eel", "ant"])[y], similar_weight="auto"),
         kernel="auto",
         gamma="auto",

@@ -97,6 +97,29 @@ def test_x_is_kept_if_it_helps_or_was_asked_for():
     assert len(DISH(16, n_anchors=300, kernel="rbf+linear").fit(X, y).mean_) == 600
 
 
+def test_features_outside_of_memory_are_computed_again_without_x():
+    X, y = noisy_rows()
+    made = [
+        selection.prepare_features(
+            RowSource(X),
+            from_labels(y),
+            kernel="auto",
+            gamma="auto",
+            anchors="random",
+            n_anchors=300,
+            rng=np.random.RandomState(0),
+            device=torch.device("cpu"),
+            budget=budget,
+        )
+        for budget in (None, 1)
+    ]
+    in_memory, outside = (data.features for data in made)
+    assert in_memory.kernel == outside.kernel == "rbf"
+    assert in_memory.gamma == outside.gamma
+    assert isinstance(made[0].K, torch.Tensor)
+    np.testing.assert_allclose(made[1].K[torch.arange(5)], made[0].K[:5], atol=1e-5)
+
+
 def test_a_row_counts_once_per_label():
     Y = np.zeros((60, 3), np.uint8)
     Y[:30, :2] = Y[30:, 1:] = 1  # two labels per row: forty rows per label
