@@ -18,7 +18,7 @@ WHAT = (*paper.TABLES, "figures", "sensitivity", "all")
 
 
 @dataclass
-class _Job:
+class _Reproduction:
     """What to reproduce, and the tables, figures and runs that belong to it."""
 
     what: str
@@ -45,7 +45,7 @@ class _Job:
 
 def plan(what: str, folder: Path, *, trials: int = 5, data: str | None = None) -> bench.Plan:
     """The runs that ``reproduce`` would do, and their expected time."""
-    job = _Job(what, trials, data)
+    job = _Reproduction(what, trials, data)
     return bench.plan(job.runs(), folder, data=job.opened)
 
 
@@ -63,7 +63,7 @@ def reproduce(
 
     ``progress`` gets status lines; ``show`` gets the finished tables as Markdown.
     """
-    job = _Job(what, trials, data)
+    job = _Reproduction(what, trials, data)
     results = bench.run_all(job.runs(), folder, data=job.opened, report=progress)
     for name in job.tables:
         if _needs_gpu(name):
@@ -82,13 +82,13 @@ def reproduce(
 
 def failures(what: str, folder: Path, *, trials: int = 5, data: str | None = None) -> dict[Path, str]:
     """The files of those runs of ``reproduce`` that failed, with the reason."""
-    job = _Job(what, trials, data)
+    job = _Reproduction(what, trials, data)
     keyed = [job.opened.with_key(run) for run in job.runs()]
     found = bench.finished(keyed, folder, job.opened)
     return {run.path(folder): result["failed"] for run, result in found.items() if "failed" in result}
 
 
-def _write_tables(job: _Job, results: Results, output: Path, show: Callable[[str], None]) -> None:
+def _write_tables(job: _Reproduction, results: Results, output: Path, show: Callable[[str], None]) -> None:
     """Write every table as Markdown, LaTeX and CSV, and show the Markdown."""
     output.mkdir(parents=True, exist_ok=True)
     for name in job.tables:
@@ -101,7 +101,7 @@ def _write_tables(job: _Job, results: Results, output: Path, show: Callable[[str
         show(text)
 
 
-def _write_page(job: _Job, drawn: list[str], results: Results, output: Path) -> Path:
+def _write_page(job: _Reproduction, drawn: list[str], results: Results, output: Path) -> Path:
     """Write all figures, and one page with all tables and figures."""
     parts: list[str] = []
     for name, table in paper.TABLES.items():
@@ -120,7 +120,7 @@ def _write_page(job: _Job, drawn: list[str], results: Results, output: Path) -> 
     return path
 
 
-def _has_curves(name: str, job: _Job, results: Results) -> bool:
+def _has_curves(name: str, job: _Reproduction, results: Results) -> bool:
     """Whether the runs of a table have curves, and matplotlib is there to draw them."""
     table = paper.TABLES[name]
     at = [run for run in job.runs_of(name) if run.bits == table.time_bits]
