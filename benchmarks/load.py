@@ -1,15 +1,15 @@
-"""Requests at saturation against a real server: throughput, latency, errors, memory; before and after in one run.
+"""Throughput, latency, errors and memory of a saturated server; optionally of two versions in one run.
 
-The server is `dish serve` in processes of its own, on this machine, over 1,000,000 codes: those of scikit-learn's
-digits (real) repeated, with every bit turned with probability 0.1, so that the codes are not all the same. This
-process is the client: asyncio on uvloop, kept connections, requests made beforehand; the two share the cores.
-Measured are single queries by JSON (vectors; by k, and mixed with some by radius) and packed codes by the binary
-route, many per request, on one process and on a worker per core; and an ASGI application that does nothing, on the
-same server, which is as fast as JSON over HTTP gets here. /health is asked meanwhile.
+The server is `dish serve` in its own processes, on this machine, with 1,000,000 codes: those of scikit-learn's digits
+(real), repeated, with every bit flipped with probability 0.1. This process is the client (asyncio on uvloop, kept-alive
+connections, prepared requests); client and server share the cores. Measured are single queries in JSON (vectors, by k
+and mixed with some by radius) and packed codes by the binary route, many per request, with one process and with one
+worker per core. An ASGI application that does nothing, on the same HTTP server, gives the upper limit. /health is
+requested meanwhile.
 
     python benchmarks/load.py                       # benchmarks/results/load.json, and the table of docs/serve.md
-    python benchmarks/load.py --against ../old/src  # and, before it, the JSON load on other sources
-    python benchmarks/load.py --table               # the table alone, from the results there are
+    python benchmarks/load.py --against ../old/src  # also measures the JSON load on other sources, first
+    python benchmarks/load.py --table               # only the table, from existing results
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sklearn.datasets import load_digits
 
 N, BITS, K, RADIUS, SEED = 1_000_000, 64, 10, 2, 0
 CONNECTIONS, CONCURRENCY = 64, 64
-CODES = 500  # per request of the binary route, on BINARY_CONNECTIONS of them
+CODES = 500  # per request of the binary route
 BINARY_CONNECTIONS = 2
 RESULTS = Path(__file__).parent / "results" / "load.json"
 PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
@@ -44,7 +44,7 @@ LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 
 
 def prepare(folder: Path) -> None:
-    """Write the model, the index and the codes to ask with, by whichever version of dish is on the path."""
+    """Write the model, the index and the query codes with the version of dish on the path."""
     from dish import DISH, HammingIndex
 
     X, y = load_digits(return_X_y=True)
@@ -63,7 +63,7 @@ def prepare(folder: Path) -> None:
 
 
 def json_requests(mixed: bool) -> list[bytes]:
-    """Single queries: vectors by k; mixed: every fifth by radius, which mostly has a thousand hits."""
+    """Return single queries by k. Mixed: every fifth by radius, which mostly has 1,000 hits."""
     found = []
     for i, x in enumerate(load_digits().data[:300]):
         extent = {"radius": RADIUS} if mixed and i % 5 == 0 else {"k": K}
@@ -72,7 +72,7 @@ def json_requests(mixed: bool) -> list[bytes]:
 
 
 def binary_requests(folder: Path) -> list[bytes]:
-    """Many packed codes per request."""
+    """Return requests with many packed codes each."""
     codes, rng = np.load(folder / "codes.npy"), np.random.default_rng(SEED)
     kind = "application/octet-stream"
     return [_request(f"/search/codes?k={K}", kind, codes[rng.integers(300, size=CODES)].tobytes()) for _ in range(50)]
@@ -87,15 +87,15 @@ def _request(path: str, kind: str, body: bytes) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One kept connection: the next request as soon as an answer is there."""
+    """One kept-alive connection that sends its next request as soon as a response is complete."""
 
-    def __init__(self, requests: list[bytes], first: int, end: float, seen: Seen) -> None:
+    def __init__(self, requests: list[bytes], first: int, end: float, seen: Observations) -> None:
         self.requests, self.i, self.end, self.seen = requests, first, end, seen
         self.buffer, self.needed = b"", 0
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
+        """Send the first request."""
         self.transport = transport
         self._ask()
 
@@ -105,7 +105,7 @@ class Client(asyncio.Protocol):
         self.transport.write(self.requests[self.i % len(self.requests)])
 
     def data_received(self, data: bytes) -> None:
-        """Count an answer once all of it is there."""
+        """Count a response once it is complete."""
         self.buffer += data
         if not self.needed:
             at = self.buffer.find(b"\r\n\r\n")
@@ -127,15 +127,15 @@ class Client(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A connection that ends too early is an error."""
+        """Count a connection that ends too early as an error."""
         if time.perf_counter() < self.end:
             self.seen.statuses["closed"] += 1
         if not self.done.done():
             self.done.set_result(None)
 
 
-class Seen:
-    """What the clients saw."""
+class Observations:
+    """Statuses and latencies that the clients observed."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -143,9 +143,9 @@ class Seen:
         self.health: list[float] = []
 
 
-async def saturate(port: int, requests: list[bytes], connections: int, seconds: float) -> Seen:
-    """All connections for some seconds."""
-    loop, seen = asyncio.get_running_loop(), Seen()
+async def saturate(port: int, requests: list[bytes], connections: int, seconds: float) -> Observations:
+    """Keep all connections busy for some seconds."""
+    loop, seen = asyncio.get_running_loop(), Observations()
     end = time.perf_counter() + seconds
     clients = []
     for i in range(connections):
@@ -156,7 +156,7 @@ async def saturate(port: int, requests: list[bytes], connections: int, seconds: 
     return seen
 
 
-async def _watch_health(port: int, end: float, seen: Seen) -> None:
+async def _watch_health(port: int, end: float, seen: Observations) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < end:
         start = time.perf_counter()
@@ -173,7 +173,7 @@ async def _watch_health(port: int, end: float, seen: Seen) -> None:
 
 
 class Server:
-    """A process that prints its address, and the processes it starts."""
+    """A server process that prints its address, and its child processes."""
 
     def __init__(self, call: list[Any], log: Path, env: dict[str, str] | None = None) -> None:
         self.log = open(log, "wb")  # noqa: SIM115 (closed by stop)
@@ -189,19 +189,19 @@ class Server:
         return [pid, *map(int, children)]
 
     def memory(self) -> int:
-        """Bytes in memory; what processes share is counted once."""
+        """Return the bytes in memory. Shared memory is counted once."""
         texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self._all()]
         return sum(1024 * int(re.findall(r"(?m)^Pss: +(\d+)", text)[0]) for text in texts)
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, so far."""
+        """Return the processor time of all processes so far."""
         fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._all()]
         return sum(int(user) + int(system) for *_, user, system in (f[:13] for f in fields)) / os.sysconf(
             "SC_CLK_TCK"
         )
 
     def stop(self) -> int:
-        """The exit code."""
+        """Stop the server and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(30)
         self.log.close()
@@ -209,7 +209,7 @@ class Server:
 
 
 def serve(folder: Path, sources: Path | None = None, workers: int = 1) -> Server:
-    """`dish serve` of this version, or of the sources at a path."""
+    """Start `dish serve` of this version, or of the sources at a path."""
     env = {**os.environ, **({} if sources is None else {"PYTHONPATH": str(sources)})}
     if not folder.exists():
         folder.mkdir()
@@ -220,7 +220,7 @@ def serve(folder: Path, sources: Path | None = None, workers: int = 1) -> Server
 
 
 def serve_nothing() -> None:
-    """The same HTTP server with an application that reads a body and sends an answer as long as a search's."""
+    """Serve an application that reads a body and sends a response as long as that of a search."""
     import socket
 
     import uvicorn
@@ -238,12 +238,12 @@ def serve_nothing() -> None:
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Return latency quantiles in milliseconds."""
     return {f"p{q}": round(1000 * float(np.percentile(seconds, q)), 2) for q in (50, 90, 99, 100)}
 
 
 def measure(server: Server, requests: list[bytes], connections: int, seconds: float, queries: int) -> dict[str, Any]:
-    """Warm up, then load; what was seen."""
+    """Warm up, then saturate the server and return the results."""
     uvloop.run(saturate(server.port, requests, connections, min(3.0, seconds / 2)))  # warm up
     before, cpu, own = server.memory(), server.cpu_seconds(), time.process_time()
     seen = uvloop.run(saturate(server.port, requests, connections, seconds))
@@ -266,7 +266,7 @@ def measure(server: Server, requests: list[bytes], connections: int, seconds: fl
 
 
 def measure_json(server: Server, seconds: float, suffix: str) -> dict[str, Any]:
-    """Single queries by k, and mixed with some by radius."""
+    """Measure single queries by k, and mixed with some by radius."""
     return {
         f"{name}{suffix}": measure(server, json_requests(mixed), CONNECTIONS, seconds, 1)
         for name, mixed in (("json_k", False), ("json_mixed", True))
@@ -274,7 +274,7 @@ def measure_json(server: Server, seconds: float, suffix: str) -> dict[str, Any]:
 
 
 def measure_all(folder: Path, against: Path | None, seconds: float) -> dict[str, Any]:
-    """Every load on every server, one after another."""
+    """Measure every load on every server, one after another."""
     results: dict[str, Any] = {}
     if against is not None:
         server = serve(folder / "before", against)
@@ -305,7 +305,7 @@ ROWS = {
 
 
 def table(content: dict[str, Any]) -> str:
-    """Markdown of the results."""
+    """Return the results as a Markdown table."""
     workers, environment = content["workers"], content["environment"]
     runs = [content[name] for name in content if isinstance(content[name], dict) and "failed" in content[name]]
     lines = [
@@ -333,7 +333,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def write_table(content: dict[str, Any]) -> None:
-    """Into the page, between the marks."""
+    """Write the table into the page, between the marks."""
     from dish.io.atomic import write_atomically
 
     text = PAGE.read_text()
@@ -342,18 +342,18 @@ def write_table(content: dict[str, Any]) -> None:
 
 
 def commit_of(sources: Path) -> str:
-    """The commit of a checkout."""
+    """Return the commit of a checkout."""
     call = ["git", "-C", str(sources), "rev-parse", "--short=12", "HEAD"]
     return subprocess.run(call, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=12.0, help="seconds of each load")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--against", type=Path, help="sources of another version, measured first by JSON")
-    parser.add_argument("--table", action="store_true", help="write the table of the results there are")
+    parser.add_argument("--against", type=Path, help="sources of another version, measured first")
+    parser.add_argument("--table", action="store_true", help="only write the table, from existing results")
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--nothing", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -368,11 +368,11 @@ def main() -> None:
 
 
 def run(against: Path | None, seconds: float, output: Path) -> None:
-    """Measure all, write the results and the table."""
+    """Measure everything; write the results and the table."""
     from dish import machine
     from dish.experiments.bench import write_json
 
-    what = f"{N:,} codes of {BITS} bits (digits, bits turned with probability 0.1)"
+    what = f"{N:,} codes of {BITS} bits (digits, bits flipped with probability 0.1)"
     how = f"json_k and binary: k={K}; json_mixed: 4 in 5 by k={K}, else radius {RADIUS}"
     content = {"what": f"{what}; {how}", "workers": WORKERS, "load_average_before": os.getloadavg()}
     with tempfile.TemporaryDirectory() as temporary:

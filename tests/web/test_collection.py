@@ -16,6 +16,10 @@ from dish.web.journal import Journal, count_pending, journal_path
 from helpers.web import make_client, writable
 
 
+def search(collection, code, k):
+    return collection.search_many(code, [SearchRange(k)], k, collection.index.snapshot())[0]
+
+
 def test_items_are_added_replaced_and_kept(learned, tmp_path):
     hasher, X, _, _ = learned
     with closing(writable(learned, tmp_path)) as found:
@@ -93,7 +97,7 @@ def test_writes_and_searches_go_on_while_the_index_is_written(learned, tmp_path,
     found.upsert([1], hasher.transform(X[:1]), None)
     assert started.wait(20)
     assert found.upsert([2], hasher.transform(X[1:2]), ["late"]) == 602  # does not wait
-    assert found.search(hasher.transform(X[:1]), SearchRange(k=1), 1).found == 1
+    assert search(found, hasher.transform(X[:1]), 1).found == 1
     go.set()
     found._compacting.join(20)
     found.journal.close()  # like a crash
@@ -161,7 +165,7 @@ def test_concurrent_searches_and_writes(learned, tmp_path):
     def look():
         for _ in range(60):
             try:
-                hits = found.search(code, SearchRange(k=20), 100)
+                hits = search(found, code, 20)
                 assert len(hits.ids) == 20
                 assert hits.distances == sorted(hits.distances)
             except Exception as error:
@@ -203,7 +207,7 @@ def test_response_is_consistent_during_writes(learned, tmp_path):
         mine = np.random.default_rng(seed)
         while not stop.is_set():
             query = mine.integers(0, 256, (1, 4), dtype=np.uint8)
-            hits = found.search(query, SearchRange(k=50), 50)
+            hits = search(found, query, 50)
             for id, d, label, code in zip(hits.ids, hits.distances, hits.labels, hits.codes, strict=True):
                 own = np.unpackbits(np.frombuffer(bytes.fromhex(code), np.uint8) ^ query[0]).sum()
                 if own != d or written.get((id, code), "old") != label:

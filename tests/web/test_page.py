@@ -396,7 +396,7 @@ def test_ids_are_suggested_and_duplicates_found(browser, album):
             "a rather long name of a photo 07.png",
             "copy of 7.png",
         ]
-        assert "1 picture is there more than once" in page.inner_text("#status")
+        assert "1 picture has duplicates: 1 file could be deleted" in page.inner_text("#status")
 
 
 def test_error_offers_another_search(browser, album):

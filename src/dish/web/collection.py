@@ -172,14 +172,10 @@ class Collection:
 
     # --- search ---
 
-    def search(self, code: Codes, search_range: SearchRange, max_hits: int) -> Hits:
-        """Return the hits of one query, at most ``max_hits``."""
-        return self.search_many(code, [search_range], max_hits, self.index.snapshot())[0]
-
     def search_many(
         self, codes: Codes, ranges: Sequence[SearchRange], max_hits: int, snapshot: Snapshot
     ) -> list[Hits]:
-        """Return the hits of several queries. Ids, distances, labels and codes come from the same snapshot."""
+        """Return the hits of several queries, at most ``max_hits`` each, from one snapshot."""
         found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
         by_range: dict[SearchRange, list[int]] = defaultdict(list)
         for i, one in enumerate(ranges):

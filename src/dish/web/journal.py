@@ -170,6 +170,8 @@ def _explain(error: sqlite3.Error, path: Path) -> JournalError:
 
 def sync_folder(path: Path) -> None:
     """Make the directory entry of a new or renamed file durable."""
+    if os.name == "nt":  # Windows cannot open a folder, and writes its entries with the file
+        return
     folder = os.open(path.absolute().parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -116,8 +116,6 @@ PREPARATIONS: dict[str, Preparation | None] = {
 class Pictures(Protocol):
     """Pictures by the key of an item."""
 
-    def __contains__(self, key: object) -> bool: ...
-
     def read(self, key: str) -> PictureFile | None:
         """Return content and media type, or None."""
         ...
@@ -128,9 +126,6 @@ class ArrayPictures:
 
     def __init__(self, find: Callable[[str], Pixels | None]) -> None:
         self.find = find
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self.find(key) is not None
 
     def read(self, key: str) -> PictureFile | None:
         """Return the array as PNG."""
@@ -178,9 +173,6 @@ class FolderPictures:
         self.table[key.as_posix()] = target
         self.table.setdefault(key.with_suffix("").as_posix(), target)
         return key.as_posix()
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.table
 
     def read(self, key: str) -> PictureFile | None:
         """Return the file, or None if it is gone or has become a link since the table was made."""

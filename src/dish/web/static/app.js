@@ -1,90 +1,90 @@
-// The page: pick something, search, and keep the address such that it can be shared and gone back to.
+// The page: choose a query, search, and keep the query in the address, so that it can be shared and Back works.
 import { show, showGroups } from "./hits.js";
 import { setUpLarge } from "./large.js";
-import { $, ask, fail, fileAddress, make, picture, shrunk, state, words } from "./page.js";
+import { $, fileAddress, labelText, make, picture, request, showError, shrink, state } from "./page.js";
 
-// --- searching ---
+// --- search ---
 
-const SLOW = "Looking at the picture … The first upload takes some seconds: it loads the network.";
+const SLOW = "Encoding the picture … The first upload takes a few seconds, because it loads the network.";
 const mode = () => document.querySelector("input[name=mode]:checked").value;
-const extent = () => ({ [mode()]: Number($("amount").value) });
+const range = () => ({ [mode()]: Number($("amount").value) });
 
-async function question() {
-  const { asked } = state;
-  if (asked.file) {
+async function requestOptions() {
+  const { query } = state;
+  if (query.file) {
     const form = new FormData();
-    form.append("image", await shrunk(asked.file), "picture");
-    for (const [name, value] of Object.entries(extent())) form.append(name, String(value));
+    form.append("image", await shrink(query.file), "picture");
+    for (const [name, value] of Object.entries(range())) form.append(name, String(value));
     return { method: "POST", body: form };
   }
-  const what = asked.id === undefined ? { code: asked.code } : { id: asked.id };
-  const body = JSON.stringify({ ...what, ...extent() });
+  const start = query.id === undefined ? { code: query.code } : { id: query.id };
+  const body = JSON.stringify({ ...start, ...range() });
   return { method: "POST", body, headers: { "Content-Type": "application/json" } };
 }
 
 async function search({ remember = true } = {}) {
-  if (!state.asked) return;
+  if (!state.query) return;
   const turn = ++state.turn;
   $("hits").classList.add("stale");
   const start = performance.now();
-  const slow = setTimeout(() => { if (state.asked.file && turn === state.turn) $("status").textContent = SLOW; }, 700);
+  const slow = setTimeout(() => { if (state.query.file && turn === state.turn) $("status").textContent = SLOW; }, 700);
   try {
-    const answer = await (await ask("/search", await question())).json();
+    const result = await (await request("/search", await requestOptions())).json();
     if (turn !== state.turn) return;
     $("error").hidden = true;
-    show(answer, performance.now() - start, searchById);
-    note(answer.code, remember);
-  } catch (problem) {
-    if (turn === state.turn) fail(problem);
+    show(result, performance.now() - start, searchById);
+    updateAddress(result.code, remember);
+  } catch (error) {
+    if (turn === state.turn) showError(error);
   } finally {
     clearTimeout(slow);
     if (turn === state.turn) $("hits").classList.remove("stale");
   }
 }
 
-// --- the address: ?id=… or ?code=… of an upload, and how far ---
+// --- the address: ?id=… or ?code=… of an upload, and k or radius ---
 
-const uploads = new Map(); // code → what was uploaded, so that Back shows its picture again
+const uploads = new Map(); // code → uploaded query, so that Back shows its picture again
 
-function note(code, remember) {
-  const { asked } = state;
-  const where = new URLSearchParams(asked.id === undefined ? { code } : { id: asked.id });
-  for (const [name, value] of Object.entries(extent())) where.set(name, value);
-  if (asked.file) uploads.set(code, asked);
-  const address = `${location.pathname}?${where}`;
+function updateAddress(code, remember) {
+  const { query } = state;
+  const parameters = new URLSearchParams(query.id === undefined ? { code } : { id: query.id });
+  for (const [name, value] of Object.entries(range())) parameters.set(name, value);
+  if (query.file) uploads.set(code, query);
+  const address = `${location.pathname}?${parameters}`;
   if (address === location.pathname + location.search) return;
   if (remember) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
 }
 
 function followAddress() {
-  const where = new URLSearchParams(location.search);
+  const parameters = new URLSearchParams(location.search);
   for (const name of ["k", "radius"]) {
-    const value = Number(where.get(name));
-    if (where.has(name) && Number.isInteger(value) && value >= 0) {
+    const value = Number(parameters.get(name));
+    if (parameters.has(name) && Number.isInteger(value) && value >= 0) {
       state.amount[name] = value;
       document.querySelector(`input[name=mode][value=${name}]`).checked = true;
     }
   }
   setMode();
-  const [id, code] = [where.get("id"), where.get("code")];
+  const [id, code] = [parameters.get("id"), parameters.get("code")];
   if (id !== null) searchById(idFrom(id), null, { remember: false });
   else if (code !== null) searchByCode(code);
   return id !== null || code !== null;
 }
 
-// --- ways to ask ---
+// --- queries ---
 
 function searchById(id, label = null, how = {}) {
   const shown = state.info.pictures ? () => picture(id, `item ${id}`) : null;
-  state.asked = { id, label, name: `Item ${id}${label === null ? "" : ` · ${words(label)}`}`, picture: shown };
+  state.query = { id, label, name: `Item ${id}${label === null ? "" : ` · ${labelText(label)}`}`, picture: shown };
   press(null);
   return search(how);
 }
 
 function searchByCode(code) {
   const { file, ...known } = uploads.get(code) || { name: "A shared code", label: null, picture: null };
-  state.asked = { ...known, code };
+  state.query = { ...known, code };
   press(null);
   return search({ remember: false });
 }
@@ -92,7 +92,7 @@ function searchByCode(code) {
 function searchByFile(file, label = null, name = file.name || "pasted picture", how = {}) {
   if (file.type && !file.type.startsWith("image/")) {
     state.turn++;
-    fail(new Error(`${name} is not a picture.`));
+    showError(new Error(`${name} is not a picture.`));
     return undefined;
   }
   const shown = () => {
@@ -105,7 +105,7 @@ function searchByFile(file, label = null, name = file.name || "pasted picture", 
     image.src = URL.createObjectURL(file);
     return image;
   };
-  state.asked = { file, label, name, picture: shown };
+  state.query = { file, label, name, picture: shown };
   press(null);
   return search(how);
 }
@@ -115,10 +115,10 @@ async function searchBySample(sample, button, how = {}) {
     await searchById(sample.id, sample.label, how);
   } else {
     try {
-      const file = await (await ask(fileAddress(sample.picture))).blob();
-      await searchByFile(file, sample.label, `Sample · ${words(sample.label)}`, how);
-    } catch (problem) {
-      fail(problem);
+      const file = await (await request(fileAddress(sample.picture))).blob();
+      await searchByFile(file, sample.label, `Sample · ${labelText(sample.label)}`, how);
+    } catch (error) {
+      showError(error);
     }
   }
   press(button);
@@ -129,7 +129,7 @@ function press(button) {
 }
 
 function sampleButton(sample) {
-  const label = words(sample.label);
+  const label = labelText(sample.label);
   const button = make("button", { type: "button", "aria-pressed": "false" });
   const key = sample.picture ?? sample.id;
   const name = sample.picture === null ? `item ${sample.id}` : "sample";
@@ -141,30 +141,30 @@ function sampleButton(sample) {
 }
 
 async function showSamples() {
-  const samples = await (await ask("/samples?n=15")).json();
+  const samples = await (await request("/samples?n=15")).json();
   $("samples").classList.toggle("words", !state.info.pictures);
   $("samples").replaceChildren(...samples.map((sample) => make("li", {}, sampleButton(sample))));
   return samples;
 }
 
-// --- into the collection and out of it ---
+// --- adding and removing ---
 
 async function addToCollection() {
-  const { asked } = state;
+  const { query } = state;
   const form = new FormData();
-  const name = (asked.file.name || "photo").slice(-180);
-  const whole = asked.file.size <= state.info.max_body - 10_000;
-  form.append("image", whole ? asked.file : await shrunk(asked.file), name);
+  const name = (query.file.name || "photo").slice(-180);
+  const fits = query.file.size <= state.info.max_body - 10_000;
+  form.append("image", fits ? query.file : await shrink(query.file), name);
   if (state.info.ids === "integer") form.append("id", String(Date.now()));
   $("add").disabled = true;
   try {
-    const said = await (await ask("/items", { method: "POST", body: form })).json();
-    state.info.size = said.size;
+    const added = await (await request("/items", { method: "POST", body: form })).json();
+    state.info.size = added.size;
     describe();
-    await searchById(said.id);
-    $("status").prepend(`Added as ${said.id}. `);
-  } catch (problem) {
-    fail(problem);
+    await searchById(added.id);
+    $("status").prepend(`Added as ${added.id}. `);
+  } catch (error) {
+    showError(error);
   } finally {
     $("add").disabled = false;
   }
@@ -172,8 +172,8 @@ async function addToCollection() {
 
 async function afterRemoval(id) {
   describe();
-  if (state.asked.id === id) {
-    state.asked = { code: state.answer.code, name: `Removed: ${id}`, label: null, picture: state.asked.picture };
+  if (state.query.id === id) {
+    state.query = { code: state.result.code, name: `Removed: ${id}`, label: null, picture: state.query.picture };
   }
   await search({ remember: false });
   $("status").prepend(`Removed ${id}. `);
@@ -184,7 +184,7 @@ async function share() {
     await navigator.clipboard.writeText(location.href);
     $("share").textContent = "Copied";
   } catch {
-    $("share").textContent = "Copy it from the address bar";
+    $("share").textContent = "Copy the link from the address bar";
   }
 }
 
@@ -196,16 +196,16 @@ function setMode() {
   slider.min = which === "k" ? 1 : 0;
   slider.max = which === "k" ? Math.min(60, state.info.max_k) : Math.min(Math.max(32, state.info.n_bits / 4), state.info.n_bits);
   slider.value = state.amount[which];
-  $("amount-label").textContent = which === "k" ? "Number of neighbours" : "Hamming distance at most";
+  $("amount-label").textContent = which === "k" ? "Number of neighbours" : "Largest Hamming distance";
   $("amount-shown").textContent = slider.value;
 }
 
-let waiting = 0;
-function slid() {
+let sliderTimer = 0;
+function sliderMoved() {
   state.amount[mode()] = Number($("amount").value);
   $("amount-shown").textContent = $("amount").value;
-  clearTimeout(waiting);
-  waiting = setTimeout(() => search({ remember: false }), 90);
+  clearTimeout(sliderTimer);
+  sliderTimer = setTimeout(() => search({ remember: false }), 90);
 }
 
 function showBits(wanted) {
@@ -213,13 +213,13 @@ function showBits(wanted) {
   document.body.classList.toggle("with-bits", wanted);
 }
 
-let suggesting = 0;
+let suggestTimer = 0;
 function suggest() {
   const text = $("id").value.trim();
-  clearTimeout(suggesting);
+  clearTimeout(suggestTimer);
   if (!text) return;
-  suggesting = setTimeout(async () => {
-    const ids = await (await ask(`/ids?n=8&like=${encodeURIComponent(text.slice(0, 100))}`)).json();
+  suggestTimer = setTimeout(async () => {
+    const ids = await (await request(`/ids?n=8&like=${encodeURIComponent(text.slice(0, 100))}`)).json();
     $("names").replaceChildren(...ids.map((id) => make("option", { value: id })));
   }, 120);
 }
@@ -237,7 +237,7 @@ function describe() {
 }
 
 async function start() {
-  state.info = await (await ask("/info")).json();
+  state.info = await (await request("/info")).json();
   const { info } = state;
   describe();
   $("drop").hidden = info.takes === "vector";
@@ -250,15 +250,15 @@ async function start() {
   const samples = await showSamples();
   if (followAddress()) return;
   if (samples.length) await searchBySample(samples[0], $("samples").querySelector("button"), { remember: false });
-  else $("status").textContent = info.writable ? "Nothing is here yet: choose a picture and add it." : "Nothing is here yet.";
+  else $("status").textContent = info.writable ? "The collection is empty: choose a picture and add it." : "The collection is empty.";
 }
 
-const begin = () => start().catch(fail);
+const begin = () => start().catch(showError);
 
-$("options").open = !matchMedia("(max-width: 46rem)").matches; // folded on a phone: the results come first
+$("options").open = !matchMedia("(max-width: 46rem)").matches; // closed on a phone, where the results come first
 setUpLarge(searchById, afterRemoval);
-$("more").addEventListener("click", () => showSamples().catch(fail));
-$("amount").addEventListener("input", slid);
+$("more").addEventListener("click", () => showSamples().catch(showError));
+$("amount").addEventListener("input", sliderMoved);
 $("with-bits").addEventListener("change", () => {
   showBits($("with-bits").checked);
   localStorage.setItem("dish-bits", $("with-bits").checked ? "yes" : "no");
@@ -287,11 +287,11 @@ $("add").addEventListener("click", addToCollection);
 $("share").addEventListener("click", share);
 $("copies").addEventListener("click", async () => {
   state.turn++;
-  $("status").textContent = "Comparing …";
+  $("status").textContent = "Looking for duplicates …";
   try {
-    showGroups(await (await ask("/duplicates")).json());
-  } catch (problem) {
-    fail(problem);
+    showGroups(await (await request("/duplicates")).json());
+  } catch (error) {
+    showError(error);
   }
 });
 $("file").addEventListener("change", () => {
@@ -300,7 +300,7 @@ $("file").addEventListener("change", () => {
 });
 for (const name of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(name, (event) => {
-    event.preventDefault(); // a picture dropped beside the box must not replace the page
+    event.preventDefault(); // a picture dropped next to the box must not replace the page
     $("drop").classList.toggle("over", name === "dragover");
     const files = event.dataTransfer?.files;
     if (name === "drop" && files?.length && !$("drop").hidden) searchByFile(files[0]);

@@ -1,11 +1,11 @@
-// Codes as strips of bits.
+// Drawings of codes.
 export function bitsOf(hex, n) {
   const bits = [];
   for (let i = 0; i < n; i++) bits.push((parseInt(hex.substr(2 * (i >> 3), 2), 16) >> (7 - (i & 7))) & 1);
   return bits;
 }
 
-// One path for each kind of bit: a strip of many bits stays three elements.
+// One path per kind of bit, so that a strip of many bits has only three elements.
 export function strip(bits, differs, perRow, label) {
   const height = perRow > 32 ? 1.5 : perRow > 16 ? 1.9 : 1;
   const pitch = height + 0.4;

@@ -1,4 +1,4 @@
-// The routes of openapi.json, as text.
+// Lists the routes of openapi.json.
 "use strict";
 
 const make = (tag, ...children) => {
@@ -27,7 +27,7 @@ function route(method, path, about, all) {
   return article;
 }
 
-fetch("/openapi.json").then((answer) => answer.json()).then(({ paths, components }) => {
+fetch("/openapi.json").then((response) => response.json()).then(({ paths, components }) => {
   const articles = Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, about]) => route(method, path, about, components.schemas)));
   document.getElementById("routes").replaceChildren(...articles);

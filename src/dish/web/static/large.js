@@ -1,9 +1,9 @@
-// One hit, large: its name, what it is near to, the file itself; previous and next; out of the collection.
-import { $, ask, fail, fileAddress, itemAddress, nearness, picture, state, words } from "./page.js";
+// The large view of one hit: its name and distance, previous and next, opening its file, removing it.
+import { $, closeness, fileAddress, itemAddress, labelText, picture, request, showError, state } from "./page.js";
 
-let at = 0;
-let opener = null;
-let removing = false;
+let current = 0; // position among the hits
+let opener = null; // gets the focus back
+let confirming = false; // a second click removes the item
 
 export function openLarge(i, from) {
   opener = from;
@@ -12,68 +12,68 @@ export function openLarge(i, from) {
 }
 
 function draw(i) {
-  const { answer } = state;
-  at = i;
-  const id = answer.ids[i];
-  const label = words(answer.labels[i]);
+  const { result } = state;
+  current = i;
+  const id = result.ids[i];
+  const label = labelText(result.labels[i]);
   $("large-name").textContent = String(id);
   $("large-picture").replaceChildren(picture(id, `item ${id}`, 1600));
-  const near = state.asked.id === id ? "the query itself" : `${nearness(answer.distances[i])} (${answer.distances[i]} of ${answer.n_bits} bits differ)`;
-  $("large-facts").textContent = `${label ? `${label} · ` : ""}${near}`;
+  const close = state.query.id === id ? "the query itself" : `${closeness(result.distances[i])} (${result.distances[i]} of ${result.n_bits} bits differ)`;
+  $("large-facts").textContent = `${label ? `${label} · ` : ""}${close}`;
   $("large-before").disabled = i === 0;
-  $("large-after").disabled = i === answer.ids.length - 1;
+  $("large-after").disabled = i === result.ids.length - 1;
   $("large-open").href = fileAddress(id);
   $("large-remove").hidden = !state.info.writable;
-  ready();
+  resetRemove();
 }
 
-function ready() {
-  removing = false;
+function resetRemove() {
+  confirming = false;
   $("large-remove").textContent = "Remove";
 }
 
 const close = () => { $("large").close(); opener?.focus(); };
 
 async function remove(done) {
-  if (!removing) {
-    removing = true;
-    $("large-remove").textContent = "Really remove? The file stays";
+  if (!confirming) {
+    confirming = true;
+    $("large-remove").textContent = "Remove from the collection? The file stays";
     return;
   }
-  const id = state.answer.ids[at];
+  const id = state.result.ids[current];
   try {
-    const said = await (await ask(itemAddress(id), { method: "DELETE" })).json();
-    state.info.size = said.size;
+    const response = await (await request(itemAddress(id), { method: "DELETE" })).json();
+    state.info.size = response.size;
     close();
     done(id);
-  } catch (problem) {
+  } catch (error) {
     close();
-    fail(problem);
+    showError(error);
   }
 }
 
-// With a token a link cannot ask by itself: the file is fetched and opened from memory.
+// A link cannot send the token, so with a token the file is fetched and opened from memory.
 async function openFile(event) {
   if (!state.token) return;
   event.preventDefault();
-  const blob = await (await ask($("large-open").getAttribute("href"))).blob();
+  const blob = await (await request($("large-open").getAttribute("href"))).blob();
   open(URL.createObjectURL(blob));
 }
 
 export function setUpLarge(searchById, removed) {
   $("large-close").addEventListener("click", close);
-  $("large-before").addEventListener("click", () => draw(at - 1));
-  $("large-after").addEventListener("click", () => draw(at + 1));
+  $("large-before").addEventListener("click", () => draw(current - 1));
+  $("large-after").addEventListener("click", () => draw(current + 1));
   $("large-similar").addEventListener("click", () => {
-    const { ids, labels } = state.answer;
+    const { ids, labels } = state.result;
     $("large").close();
-    searchById(ids[at], labels[at]);
+    searchById(ids[current], labels[current]);
   });
   $("large-remove").addEventListener("click", () => remove(removed));
-  $("large-open").addEventListener("click", (event) => openFile(event).catch(fail));
-  $("large").addEventListener("click", (event) => { if (event.target === $("large")) close(); }); // beside it
+  $("large-open").addEventListener("click", (event) => openFile(event).catch(showError));
+  $("large").addEventListener("click", (event) => { if (event.target === $("large")) close(); }); // outside the box
   $("large").addEventListener("keydown", (event) => {
-    if (event.key === "ArrowLeft" && !$("large-before").disabled) draw(at - 1);
-    if (event.key === "ArrowRight" && !$("large-after").disabled) draw(at + 1);
+    if (event.key === "ArrowLeft" && !$("large-before").disabled) draw(current - 1);
+    if (event.key === "ArrowRight" && !$("large-after").disabled) draw(current + 1);
   });
 }

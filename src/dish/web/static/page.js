@@ -1,4 +1,4 @@
-// Small things that all parts of the page use: elements, the state, the server.
+// Shared by all parts of the page: elements, state, requests to the server.
 export const $ = (id) => document.getElementById(id);
 
 export const make = (tag, attributes = {}, ...children) => {
@@ -10,28 +10,28 @@ export const make = (tag, attributes = {}, ...children) => {
 
 export const state = {
   info: null,
-  asked: null, // what was searched with last: {id}, {file} or {code}, with label, name and picture
-  answer: null, // the hits shown now
+  query: null, // the latest query: {id}, {file} or {code}, with label, name and picture
+  result: null, // the response that is shown
   amount: { k: 24, radius: 2 },
-  turn: 0, // only the answer to the latest question is shown
+  turn: 0, // number of the latest search; responses to earlier ones are ignored
   token: sessionStorage.getItem("dish-token"),
 };
 
-export async function ask(path, options = {}) {
+export async function request(path, options = {}) {
   const headers = { ...options.headers };
   if (state.token) headers.Authorization = `Bearer ${state.token}`;
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers });
+    response = await fetch(path, { ...options, headers });
   } catch {
-    throw new Error("The server cannot be reached.");
+    throw new Error("Cannot reach the server.");
   }
-  if (answer.status === 401) $("unlock").hidden = false;
-  if (!answer.ok) {
-    const said = await answer.json().catch(() => ({}));
-    throw new Error(said.error || `The server answered ${answer.status}.`);
+  if (response.status === 401) $("unlock").hidden = false;
+  if (!response.ok) {
+    const body = await response.json().catch(() => ({}));
+    throw new Error(body.error || `The server returned status ${response.status}.`);
   }
-  return answer;
+  return response;
 }
 
 const inPath = (key) => String(key).split("/").map(encodeURIComponent).join("/");
@@ -39,7 +39,7 @@ export const fileAddress = (key) => `/images/${inPath(key)}`;
 export const itemAddress = (id) => `/items/${inPath(id)}`;
 const thumbnailAddress = (key, side) => `/thumbnails/${inPath(key)}${side ? `?side=${side}` : ""}`;
 
-// With a token an <img> cannot ask by itself: the picture is fetched and shown from memory.
+// An <img> cannot send the token, so with a token the picture is fetched and shown from memory.
 export function picture(key, alt, side = 0) {
   const image = make("img", { alt, loading: side ? "eager" : "lazy", decoding: "async" });
   image.addEventListener("load", () => {
@@ -49,7 +49,7 @@ export function picture(key, alt, side = 0) {
   image.addEventListener("error", () => { image.classList.add("missing"); image.alt = "no picture"; }, { once: true });
   const address = thumbnailAddress(key, side);
   if (state.token) {
-    ask(address).then((answer) => answer.blob())
+    request(address).then((response) => response.blob())
       .then((blob) => { image.src = URL.createObjectURL(blob); })
       .catch(() => image.classList.add("missing"));
   } else {
@@ -58,39 +58,39 @@ export function picture(key, alt, side = 0) {
   return image;
 }
 
-// A phone's photo has ten million pixels more than the model looks at: send a small copy, turned the right way up.
-const LARGEST = 1024;
-export async function shrunk(file) {
+// A phone's photo has far more pixels than the model uses: send a smaller copy, rotated upright.
+const MAX_SIDE = 1024;
+export async function shrink(file) {
   if (!file.type.startsWith("image/") || file.size < 300_000) return file;
   let bitmap;
   try {
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image" });
   } catch {
-    return file; // a kind that this browser cannot read; perhaps the server can
+    return file; // a format that this browser cannot read, but perhaps the server can
   }
-  const scale = Math.min(1, LARGEST / Math.max(bitmap.width, bitmap.height));
+  const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
   const canvas = make("canvas", { width: Math.round(bitmap.width * scale), height: Math.round(bitmap.height * scale) });
-  const paper = canvas.getContext("2d");
-  paper.imageSmoothingQuality = "high";
-  paper.fillStyle = "white"; // transparent parts, as the server has it
-  paper.fillRect(0, 0, canvas.width, canvas.height);
-  paper.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "white"; // for transparent parts, as on the server
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   bitmap.close();
   const small = await new Promise((done) => { canvas.toBlob(done, "image/jpeg", 0.92); });
   return small && small.size < file.size ? small : file;
 }
 
-export const words = (label) => (Array.isArray(label) ? label.join(", ") : label === null ? "" : String(label));
+export const labelText = (label) => (Array.isArray(label) ? label.join(", ") : label === null ? "" : String(label));
 
-// How near, for people who do not count bits: beside the distances of items drawn at random.
-export function nearness(distance) {
+// The distance in words, compared with the distances of random pairs of items.
+export function closeness(distance) {
   if (distance === 0) return "same code";
   const { close_distance: close } = state.info;
   return distance <= 0.7 * close ? "very close" : distance <= close ? "close" : "far";
 }
 
-export function fail(problem) {
-  $("error-text").textContent = problem.message;
+export function showError(error) {
+  $("error-text").textContent = error.message;
   $("error").hidden = false;
   $("query").hidden = true;
   $("hits").replaceChildren();

@@ -1,4 +1,4 @@
-// Dark or light: the reader's choice if there is one, else the system's. Runs before the page is drawn.
+// The dark or light theme: the user's choice, or else the system's. Runs before the page is drawn.
 "use strict";
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -17,7 +17,7 @@
     apply(dark());
     document.getElementById("theme").addEventListener("click", () => {
       const next = document.documentElement.dataset.theme !== "dark";
-      try { localStorage.setItem("dish-theme", next ? "dark" : "light"); } catch { /* private window: only for now */ }
+      try { localStorage.setItem("dish-theme", next ? "dark" : "light"); } catch { /* private window: not remembered */ }
       apply(next);
     });
   });
