@@ -1,11 +1,11 @@
 """Throughput, latency, errors and memory of a saturated server; optionally of two versions in one run.
 
 The server is `dish serve` in its own processes, on this machine, with 1,000,000 codes: those of scikit-learn's digits
-(real), repeated, with every bit flipped with probability 0.1. This process is the client (asyncio on uvloop, kept-alive
-connections, prepared requests); client and server share the cores. Measured are single queries in JSON (vectors, by k
-and mixed with some by radius) and packed codes by the binary route, many per request, with one process and with one
-worker per core. An ASGI application that does nothing, on the same HTTP server, gives the upper limit. /health is
-requested meanwhile.
+(real), repeated, with every bit flipped with probability 0.1. This process is the client: asyncio on uvloop,
+kept-alive connections, prepared requests. Client and server share the cores. Measured are single queries in JSON
+(vectors, by k and mixed with some by radius) and packed codes by the binary route, many per request, with one process
+and with one worker per core. An ASGI application that does nothing, on the same HTTP server, gives the upper limit.
+/health is requested meanwhile.
 
     python benchmarks/load.py                       # benchmarks/results/load.json, and the table of docs/serve.md
     python benchmarks/load.py --against ../old/src  # also measures the JSON load on other sources, first
