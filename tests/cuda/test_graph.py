@@ -13,32 +13,32 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def log(monkeypatch):
-    """What a fake CUDA was asked to do, in order."""
-    said = []
+    """The calls of a fake CUDA, in order."""
+    events = []
 
     class FakeGraph:
         def register_generator_state(self, generator):
-            said.append(("generator", generator))
+            events.append(("generator", generator))
 
         def capture_begin(self, capture_error_mode):
-            said.append(f"begin {capture_error_mode}")
+            events.append(f"begin {capture_error_mode}")
 
         def capture_end(self):
-            said.append("end")
+            events.append("end")
 
         def replay(self):
-            said.append("replay")
+            events.append("replay")
 
     @contextmanager
     def graph(graph):
         assert isinstance(graph, FakeGraph)
-        said.append("free and begin")
+        events.append("free and begin")
         yield
-        said.append("end")
+        events.append("end")
 
     @contextmanager
     def stream(_):
-        said.append("side stream")
+        events.append("side stream")
         yield
 
     def make_stream():
@@ -53,7 +53,7 @@ def log(monkeypatch):
         "stream": stream,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    return said
+    return events
 
 
 def test_work_on_a_cpu_runs_on_every_call():

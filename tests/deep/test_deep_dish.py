@@ -219,9 +219,9 @@ def test_a_loaded_hasher_knows_its_weights(tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_warns_about_training_parameters_of_a_frozen_network(tmp_path):
     X, y = patches(40, 0)
-    with pytest.warns(UserWarning, match="n_iter, checkpoint: no effect, because freeze=True") as said:
+    with pytest.warns(UserWarning, match="n_iter, checkpoint: no effect, because freeze=True") as warned:
         DeepDISH(8, Tiny(), freeze=True, n_iter=7, checkpoint=tmp_path / "c", device="cpu").fit(X, y)
-    assert said[0].filename == __file__
+    assert warned[0].filename == __file__
     assert not (tmp_path / "c").exists()
 
 

@@ -171,9 +171,9 @@ def test_unreadable_files_are_skipped_with_a_warning(data, fitted, tmp_path):
 
 @pytest.mark.parametrize("params", [{"net": "vgg16"}, {"mirror": False}, {"augment": False}, {"image_size": 64}])
 def test_warns_about_image_parameters_for_vectors(params, blobs):
-    with pytest.warns(UserWarning, match=f"{next(iter(params))}: no effect, because X holds vectors") as said:
+    with pytest.warns(UserWarning, match=f"{next(iter(params))}: no effect, because X holds vectors") as warned:
         DISHD(8, n_iter=0, epochs=1, device="cpu", **params).fit(*blobs)
-    assert said[0].filename == __file__
+    assert warned[0].filename == __file__
 
 
 def test_names_of_columns_are_kept(blobs):

@@ -100,7 +100,7 @@ def test_a_similarity_made_of_labels_is_learned_like_the_labels(data):
 
 
 def test_a_low_rank_similarity_without_classes(data):
-    """S = 2 E Eᵀ − 1, with E one-hot: the classes are known to nobody but S, and there is no softmax loss."""
+    """S = 2 E Eᵀ − 1, with E one-hot: only S knows the classes, so there is no softmax loss."""
     X, y, Xq, yq = data
     E = np.eye(4)[y]
     P, R = np.hstack([2 * E, -np.ones((len(y), 1))]), np.hstack([E, np.ones((len(y), 1))])

@@ -17,8 +17,7 @@ this effect without random numbers. Each bit passes its rounding error on to the
 
     h_j = sgn( (pV)_j − c Σ_l p_l e_l V_lj ) ,   e_l = Σ_{i<j} (h_i − (pV)_i) V_li ,
 
-with V (l, r) of ±1, one codeword per class. So the distance of a code to the codewords of likely classes is what p
-says.
+with V (l, r) of ±1, one codeword per class. So the distances of a code to the codewords of likely classes follow p.
 """
 
 from __future__ import annotations
