@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from dish.cli.options import (
     Header,
@@ -20,9 +19,9 @@ from dish.cli.options import (
     YColumn,
     check_writable,
     columns_of,
-    console,
     example,
     load_model,
+    show_table,
 )
 from dish.errors import InputError
 
@@ -155,8 +154,7 @@ def evaluate(
     if json:
         print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
     else:
-        _show_report(report)
-        _show_rankings(lines)
+        _show_scores(report, lines)
 
 
 def _other_rankings(
@@ -185,31 +183,29 @@ def _other_rankings(
     return compare(hasher, pairs[0], pairs[1], labels)
 
 
-def _show_rankings(lines: list[Any]) -> None:
+def _show_scores(report: Any, lines: list[Any]) -> None:
+    """Print the scores of the model, and those of all rankings for every group of queries."""
+    title = f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits"
+    show_table(title, ("score", "value"), ((name, f"{value:.4f}") for name, value in report.lines().items()))
     for queries in dict.fromkeys(line.queries for line in lines):
         part = [line for line in lines if line.queries == queries]
         which = "all queries" if queries == "all" else f"queries of {queries} classes"
-        table = Table(title=f"{which}: {part[0].n_queries:,}", box=box.SIMPLE_HEAD)
-        table.caption = "P: precision, R: recall, ≤2: within radius 2"
         at = list(part[0].precision_at)
         names = [f"P@{k}" for k in at[:2]] + [f"R@{k}" for k in at[1:]]
-        for name in ("ranking by", "bytes", "MAP", *names, "P ≤2", "R ≤2"):
-            table.add_column(name, justify="left" if name == "ranking by" else "right")
+        rows = []
         for line in part:
             found = [*list(line.precision_at.values())[:2], *list(line.recall_at.values())[1:]]
             scores = (line.map, *found, line.precision_within_2, line.recall_within_2)
-            cells = ["–" if value is None else f"{value:.3f}" for value in scores]
-            table.add_row(line.ranking, f"{line.bytes:,}", *cells)
-        console.print(table)
-
-
-def _show_report(report: Any) -> None:
-    table = Table(title=f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits")
-    table.add_column("score")
-    table.add_column("value", justify="right")
-    for name, value in report.lines().items():
-        table.add_row(name, f"{value:.4f}")
-    console.print(table)
+            rows.append(
+                [line.ranking, f"{line.bytes:,}", *("–" if value is None else f"{value:.3f}" for value in scores)]
+            )
+        show_table(
+            f"{which}: {part[0].n_queries:,}",
+            ("ranking by", "bytes", "MAP", *names, "P ≤2", "R ≤2"),
+            rows,
+            box=box.SIMPLE_HEAD,
+            caption="P: precision, R: recall, ≤2: within radius 2",
+        )
 
 
 @example("dish info model.dish")
@@ -218,14 +214,9 @@ def info(model: ModelPath) -> None:
     from dish.io import modelfile
 
     kind, content, arrays = modelfile.read(model)
-    table = Table(title=f"{escape(str(model))}: {kind}")
-    table.add_column("name")
-    table.add_column("value")
-    for name, value in {**content.get("init", {}), **content.get("fitted", {})}.items():
-        table.add_row(name, escape(str(value)))
-    for name, shape in _shapes(arrays):
-        table.add_row(name, shape)
-    console.print(table)
+    values = {**content.get("init", {}), **content.get("fitted", {})}
+    rows = [*((name, escape(str(value))) for name, value in values.items()), *_shapes(arrays)]
+    show_table(f"{escape(str(model))}: {kind}", ("name", "value"), rows)
 
 
 def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from dish.cli.options import RESULTS, Header, IdColumn, XColumn, YColumn, columns_of, console, example
+from dish.cli.options import RESULTS, Header, IdColumn, XColumn, YColumn, columns_of, example, show_table
 from dish.errors import InputError
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of runs and the expected time.")]
@@ -95,10 +94,10 @@ def _show_results(
     from dish.experiments import significance, tables
 
     runs, both = list(found), floats | found
-    _show_table(title, *tables.bench_grid(list(both), both))
+    show_table(title, *tables.bench_grid(list(both), both))
     names, tested = significance.grid(runs, found)
     if tested:
-        _show_table(significance.LEGEND, names, tested)
+        show_table(significance.LEGEND, names, tested)
     failed = {run.path(results): result["failed"] for run, result in both.items() if "failed" in result}
     for path, why in failed.items():
         print(f"failed: {path}: {why}")
@@ -107,15 +106,6 @@ def _show_results(
         print(f"written: {table}")
     if failed:
         raise typer.Exit(1)
-
-
-def _show_table(title: str, names: list[str], rows: list[list[str]]) -> None:
-    shown = Table(title=title)
-    for name in names:
-        shown.add_column(name, justify="left" if name == "method" else "right")
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
 
 
 @example("dish reproduce table1 --trials 5 --output report")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from dish.errors import InputError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
-console = Console()
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
@@ -84,6 +84,16 @@ def columns_of(
     from dish.io.readers import ColumnNames
 
     return ColumnNames(tuple(x or ()), y, ids, header)
+
+
+def show_table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[str]], **style: Any) -> None:
+    """Print a table whose first column is left-aligned, and all others right-aligned."""
+    table = Table(title=title, **style)
+    for i, name in enumerate(names):
+        table.add_column(name, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
 def load_model(path: Path) -> Hasher:

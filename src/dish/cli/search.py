@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dish.index.hamming import HammingIndex
+    from dish.io.readers import ColumnNames
 
 Dsn = Annotated[
     str, typer.Option(envvar="DISH_DSN", help="Connection string of the server: postgresql://user@host/database.")
@@ -65,15 +66,17 @@ def index(
     check_writable(output, codes, ids, labels, remove)
     if codes is None and (remove is None or add or ids or labels):
         raise InputError("CODES are missing: give a file of packed codes (only --remove works without)")
-    read = _Reader(y_column, id_column, header)
+    columns = columns_of(y=y_column, ids=id_column, header=header)
     ix = _open_index(output) if add or remove else None
     gone = 0
     if ix is not None and remove is not None:
+        from dish.io import readers
+
         before = len(ix)
-        ix.remove(read.ids(remove))
+        ix.remove(readers.read_ids(remove, columns))
         gone = before - len(ix)
     if codes is not None:
-        ix = _put(ix, codes, read.coded(codes, ids, labels), bits)
+        ix = _put(ix, codes, _read(codes, ids, labels, columns), bits)
     assert ix is not None
     ix.save(output)
     print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits" + (f", {gone:,} removed" if remove else ""))
@@ -147,7 +150,8 @@ def push(
     from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
-    B, given, y = _Reader(y_column, id_column, header).coded(codes, ids, labels)
+    columns = columns_of(y=y_column, ids=id_column, header=header)
+    B, given, y = _read(codes, ids, labels, columns)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
     note = note_of(codes)
     n_bits = note.n_bits(B.shape[1]) if bits is None else bits
@@ -179,24 +183,12 @@ def search_store(
         _show_hits(store, Q, k, radius, json)
 
 
-class _Reader:
-    """Reads codes, ids and labels from files, and columns of tables."""
+def _read(codes: Path, ids: Path | None, labels: Path | None, columns: ColumnNames) -> tuple[NDArray[Any], Any, Any]:
+    """Codes, ids (or None) and labels (or None)."""
+    from dish.io import readers
 
-    def __init__(self, y: str | None, ids: str | None, header: bool | None) -> None:
-        self.y, self.id, self.header = y, ids, header
-
-    def coded(self, codes: Path, ids: Path | None, labels: Path | None) -> tuple[NDArray[Any], Any, Any]:
-        """Codes, ids (or None) and labels (or None)."""
-        from dish.io.readers import read_labels
-
-        y = None if labels is None else read_labels(labels, columns_of(y=self.y, header=self.header))
-        return _read_codes(codes), None if ids is None else self.ids(ids), y
-
-    def ids(self, path: Path) -> Any:
-        """The ids in a file."""
-        from dish.io.readers import read_ids
-
-        return read_ids(path, columns_of(ids=self.id, header=self.header))
+    y = None if labels is None else readers.read_labels(labels, columns.only_labels())
+    return _read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
 
 
 def _read_codes(path: Path) -> NDArray[Any]:

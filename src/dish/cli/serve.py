@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from dish.cli.options import Host, Port, Token, check_token, console, example
+from dish.cli.options import Host, Port, Token, check_token, example, show_table
 from dish.errors import InputError
 
 
@@ -91,13 +90,14 @@ def demo(
 
     output.mkdir(parents=True, exist_ok=True)
     result = demonstration.run()
-    table = Table(title="Handwritten digits of scikit-learn: 300 queries, 1,497 database rows")
-    for name in ("ranking by", "bytes per row", "MAP", "precision within radius 2"):
-        table.add_column(name, justify="left" if name == "ranking by" else "right")
-    for row in result.rows:
-        precision = "–" if row.precision is None else f"{row.precision:.3f}"
-        table.add_row(row.method, str(row.bytes), f"{row.map:.3f}", precision)
-    console.print(table)
+    show_table(
+        "Handwritten digits of scikit-learn: 300 queries, 1,497 database rows",
+        ("ranking by", "bytes per row", "MAP", "precision within radius 2"),
+        (
+            (r.method, str(r.bytes), f"{r.map:.3f}", "–" if r.precision is None else f"{r.precision:.3f}")
+            for r in result.rows
+        ),
+    )
     for i, label in enumerate(result.query_labels[:5]):
         found = " ".join(str(result.labels[j]) for j in result.neighbours[i])
         print(f"query {label}: the nearest 64-bit codes are of {found}")

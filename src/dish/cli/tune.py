@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.table import Table
 
 from dish.cli.fit import rows_and_labels
 from dish.cli.method_options import option_name
@@ -22,8 +21,8 @@ from dish.cli.options import (
     YColumn,
     check_writable,
     columns_of,
-    console,
     example,
+    show_table,
 )
 
 
@@ -49,7 +48,7 @@ def tune(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Try code lengths, anchors and weights on held-out rows within a time limit, and recommend parameters."""
+    """Try code lengths, anchors and kernels on held-out rows within a time limit, and recommend parameters."""
     if picture is not None:
         check_writable(picture, rows, labels)
     from dish.evaluation.tune import recommend
@@ -64,13 +63,12 @@ def tune(
     if json:
         print(js.dumps(found.to_dict()))
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("parameter", "value", "bytes", "MAP", "precision@10", "fit, s"):
-        table.add_column(name, justify="left" if name == "parameter" else "right")
-    for t in found.trials:
-        scores = f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}"
-        table.add_row(t.parameter, str(t.value), str(t.bytes), *scores)
-    console.print(table)
+    names = ("parameter", "value", "bytes", "MAP", "precision@10", "fit, s")
+    cells = (
+        (t.parameter, str(t.value), str(t.bytes), f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}")
+        for t in found.trials
+    )
+    show_table(None, names, cells, box=box.SIMPLE_HEAD)
     for note in found.notes:
         print(note)
     words = " ".join(f"{option_name(name)} {value}" for name, value in found.params.items())
