@@ -34,6 +34,7 @@ QUICK = {  # fewer iterations: the contract says nothing about quality
     "isoh": {"n_iter": 20},
 }
 IGNORES_SEED = {"sh", "sign"}
+SLOW_CHECKS = ("logistic_class", "logistic_lsh")  # over two seconds for all checks of one hasher
 N_BITS = 12  # not a multiple of 8
 
 
@@ -73,11 +74,22 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@parametrize_with_checks([make(name, n_bits=2, n_anchors=5) for name in HASHERS])
+def smallest(names):
+    """Hashers for the checks of scikit-learn."""
+    return [make(name, n_bits=2, n_anchors=5) for name in names]
+
+
+@parametrize_with_checks(smallest(name for name in HASHERS if name not in SLOW_CHECKS))
 def test_passes_all_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="n_anchors=5 is more")  # some checks have very few rows
         check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(smallest(SLOW_CHECKS))
+def test_passes_all_checks_of_scikit_learn_slowly(estimator, check):
+    test_passes_all_checks_of_scikit_learn(estimator, check)
 
 
 def test_codes_are_the_packed_signs_of_F(name):
@@ -227,5 +239,5 @@ def test_rejects_missing_labels_of_pandas():
     X, y, _ = rows()
     labels = pd.Series([f"digit {v}" for v in y], dtype="string")
     labels[7] = pd.NA
-    with pytest.raises(ValueError, match=r"no label .* in row 7"):
+    with pytest.raises(ValueError, match=r"no label .*row 7"):
         DISH(8, n_anchors=20).fit(X, labels)
