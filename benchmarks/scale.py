@@ -306,14 +306,14 @@ def one_rank(n: int, path: str) -> None:
         X, y = np.array(whole[mine]), SyntheticImageNet(n).labels()[mine]
         DISHK(n_bits=16, n_anchors=50, n_iter=1).fit(X[:4096], y[:4096])  # compile
         steps.clear()
-        made = parallel.Group.__init__
-        groups = []
+        made = parallel.Ranks.__init__
+        groups: list[parallel.Ranks] = []
 
         def kept(self: Any, *args: Any) -> None:
             made(self, *args)
             groups.append(self)
 
-        parallel.Group.__init__ = kept  # type: ignore[method-assign]
+        parallel.Ranks.__init__ = kept  # type: ignore[method-assign]
         ranks.barrier()
         start = time.perf_counter()
         hasher = DISHK(**PARAMS, n_anchors=M).fit(X, y)

@@ -10,10 +10,12 @@ Y = (RNG.random((12, 4)) < 0.4).astype(float)
 
 
 def share_one(Y, w=2.0):
+    """w − 1 for rows with a common label, else −1."""
     return w * ((Y @ Y.T) > 0) - 1
 
 
 def every_kind():
+    """(name, similarity, its dense matrix)."""
     y = RNG.integers(0, 3, 12)
     onehot = np.eye(3)[y]
     P, R = RNG.standard_normal((12, 3)), RNG.standard_normal((12, 3))

@@ -11,7 +11,7 @@ from dish.baselines.sdh import f_step
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
-from dish.posterior.regression import n_labels
+from dish.similarity import n_labels
 
 
 class HCSDH(KernelHasher):
