@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -134,8 +133,6 @@ def serve(
 def run(collection: Collection, limits: Limits, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Call ``announce``, serve on a socket until told to stop, then close the collection."""
     signal.signal(signal.SIGTERM, exit_process)  # uvicorn shuts down first and then raises the signal again
-    gc.collect()
-    gc.freeze()  # otherwise a full collection scans all imported modules and stops every request for up to a second
     try:
         announce()
         uvicorn.Server(server_config(collection, limits)).run(sockets=[listener])
