@@ -34,7 +34,6 @@ HELP = {
     "init": "Initial codes. DISH-K: spectral or random.",
     "similar_weight": "w in S = w YYᵀ - 1: auto, or a number above 1.",
     "multilabel": "Similarity of multi-label rows: count, share_one or jaccard.",
-    "geometry": "Bits that keep the geometry of the rows: auto, or a number.",
     "memory_budget": "Memory limit on the CPU, per process, such as 2GB (default: half of the free memory). Larger "
     "data go to a scratch file in $TMPDIR.",
     "device": "auto, cpu or cuda.",

@@ -78,7 +78,7 @@ class GroupedCodes:
 
     @classmethod
     def of(cls, B: NDArray[Any], n_bits: int) -> GroupedCodes:
-        """Group the rows unless so many codes are distinct that the groups would need more memory than the codes."""
+        """Group the rows, unless there are too many distinct codes for groups to save memory."""
         n, m = len(B), max(1, min(4, n_bits // 64))
         width = B.itemsize * B.shape[1]
         share = (width - 4) / (width + 4 + 4.5 * m) if width > 4 else 0.2  # 4 bytes per row, the others per group
