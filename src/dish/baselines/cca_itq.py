@@ -1,4 +1,7 @@
-"""CCA-ITQ (Gong, Lazebnik, Gordo, Perronnin, "Iterative quantization", PAMI 2013): canonical directions, rotated."""
+"""CCA-ITQ (Gong, Lazebnik, Gordo, Perronnin, PAMI 2013): canonical directions of features and labels, rotated.
+
+"Iterative quantization: a Procrustean approach to learning binary codes for large-scale image retrieval".
+"""
 
 from __future__ import annotations
 

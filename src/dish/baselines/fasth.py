@@ -1,4 +1,6 @@
-"""FastH (Lin, Shen, Shi, van den Hengel, Suter, "Fast supervised hashing with decision trees", CVPR 2014).
+"""FastH (Lin, Shen, Shi, van den Hengel, Suter, CVPR 2014).
+
+"Fast supervised hashing with decision trees for high-dimensional data".
 
 Each bit is learned in two steps. Step one infers the bit z ∈ {−1, 1}ⁿ that fits the pairs best, given the bits H
 (n, k) before it. With the KSH loss ‖rS − HHᵀ‖² and S = wYYᵀ − 1 this is

@@ -1,4 +1,7 @@
-"""PCA-ITQ (Gong, Lazebnik, "Iterative quantization: a Procrustean approach to binary codes", CVPR 2011)."""
+"""PCA-ITQ (Gong, Lazebnik, CVPR 2011): principal components, rotated so that their signs lose little.
+
+"Iterative quantization: a Procrustean approach to learning binary codes".
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PCA-RR (Jégou, Douze, Schmid, Pérez, "Aggregating local descriptors into a compact representation", CVPR 2010).
+"""PCA-RR (Jégou, Douze, Schmid, Pérez, CVPR 2010): principal components with a random rotation.
 
-Principal components with a random rotation. ITQ starts from it (Gong, Lazebnik, CVPR 2011).
+"Aggregating local descriptors into a compact image representation". ITQ starts from it (Gong, Lazebnik, CVPR 2011).
 """
 
 from __future__ import annotations
