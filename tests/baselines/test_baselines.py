@@ -63,12 +63,15 @@ def test_ranks_separable_groups_correctly(name, groups):
     assert map_of(make(name, n_bits=24).fit(*groups[:2]), *groups) > 0.95
 
 
+MULTILABEL_MAP = {"logistic_class": 0.8, "ksh": 0.97, "sdh": 0.97, "fasth": 0.97}  # at least; 0.9 for all others
+
+
 @pytest.mark.parametrize("name", SUPERVISED)
 def test_learns_from_multilabel_rows_dense_or_sparse(name, label_sets):
     X, Y = label_sets
     dense, sparse = (make(name, n_bits=16).fit(X, Z).transform(X) for Z in (Y, sp.csr_array(Y)))
     np.testing.assert_array_equal(dense, sparse)
-    assert metrics.mean_average_precision(dense, Y, dense, Y) > (0.8 if name == "logistic_class" else 0.9)
+    assert metrics.mean_average_precision(dense, Y, dense, Y) > MULTILABEL_MAP.get(name, 0.9)
 
 
 @pytest.mark.parametrize("name", ["ksh", "sdh"])
