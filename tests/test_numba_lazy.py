@@ -82,8 +82,8 @@ def test_kernel_finds_other_kernels_of_its_module():
     assert not [name for name, one in names.items() if isinstance(one, numba_lazy.LazyObject)]
 
 
-@pytest.mark.slow  # starts two processes that load torch
-@pytest.mark.parametrize("names", ["DISH", pytest.param("DISH, load", marks=pytest.mark.long)])
+@pytest.mark.long  # starts processes that load torch
+@pytest.mark.parametrize("names", ["DISH", "DISH, load"])
 def test_torch_threads_sleep_if_dish_imports_torch(names):
     code = "import os; policy = lambda: os.environ.get('OMP_WAIT_POLICY'); before = policy(); "
     code += f"from dish import {names}; from dish.lazy import torch; torch.zeros(1); assert policy() == before"

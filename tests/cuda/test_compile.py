@@ -67,7 +67,7 @@ def test_sweep_is_a_cooperative_launch_of_all_its_sources(started):
 
 def test_failed_launch_raises(started):
     started.status = 720
-    with pytest.raises(RuntimeError, match=r"did not start the kernel of steps\.cu: error 720"):
+    with pytest.raises(RuntimeError, match=r"did not start the kernel steps\.cu: CUDA driver error 720"):
         compile.launch(cuda_regression.KERNEL, GPU, 1, 32)
 
 

@@ -1,10 +1,12 @@
 """A small service to test: a collection of digits, pictures to upload, and a server in a thread."""
 
+import asyncio
 import io
 import struct
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,6 +22,12 @@ from dish.web.limits import Limits
 from dish.web.server import server_config
 
 JSON = {"content-type": "application/json"}
+
+
+def run_async(coroutine):
+    """Run a coroutine in its own thread: once a browser is open, Playwright's event loop runs in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def make_index(learned):

@@ -11,6 +11,7 @@ from dish.io.feature_cache import FeatureCache
 from dish.photos import PhotoOptions
 from dish.photos.library import open_library
 from dish.photos.state import read_state
+from dish.web.collection import SearchRange
 from dish.web.photos import open_photos
 from helpers.photos import draw
 
@@ -203,4 +204,5 @@ def test_fine_tuning_reports_its_duration_and_serves_images(tmp_path, home, feat
     found, quick = open_photos(tmp_path / "p", PhotoOptions(), home, writable=False, say=lines.append)
     assert (quick.takes, found.takes_images, found.hasher._loaded) == ("image", True, None)
     code = found.encode_picture((tmp_path / "p" / "cats" / "0.png").read_bytes(), 10_000)
-    assert found.search(code, k=1, radius=None, limit=1).distances == [0]
+    (hits,) = found.search_many(code, [SearchRange(k=1)], 1, found.index.snapshot())
+    assert hits.distances == [0]

@@ -29,11 +29,13 @@ def test_neither_torch_nor_scikit_learn_is_loaded(photo_folder, home):
 import sys
 from pathlib import Path
 from dish.photos import PhotoOptions
+from dish.web.collection import SearchRange
 from dish.web.photos import open_photos
 folder, home = Path({str(photo_folder)!r}), Path({str(home)!r})
 found, library = open_photos(folder, PhotoOptions(), home, writable=True, say=print)
 code = found.code_of("IMG_003.png")
-print(found.search(code, k=1, radius=None, limit=5).ids, found.kind, found.n_features, library.takes)
+hits = found.search_many(code, [SearchRange(k=1)], 5, found.index.snapshot())[0]
+print(hits.ids, found.kind, found.n_features, library.takes)
 found.close()
 print(sorted({{"torch", "sklearn", "scipy.stats", "pandas"}} & set(sys.modules)))
 """

@@ -8,11 +8,6 @@ from helpers.page import BROWSER, FLAGS
 from helpers.web import make_client, make_index, serving
 
 
-def pytest_collection_modifyitems(items):
-    """Run the tests with a browser last: Playwright keeps an event loop running, in which asyncio.run fails."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
-
-
 @pytest.fixture(scope="session")
 def learned(digits):
     """A hasher, its rows, their labels and their ids in the index."""

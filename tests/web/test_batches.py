@@ -8,6 +8,7 @@ import pytest
 
 from dish.web import batches
 from dish.web.batches import BatchQueue
+from helpers.web import run_async
 
 
 def test_waiting_queries_form_one_batch():
@@ -28,7 +29,7 @@ def test_waiting_queries_form_one_batch():
         go.set()
         return await asyncio.gather(first, *rest)
 
-    assert asyncio.run(run_all()) == [10 * i for i in range(21)]
+    assert run_async(run_all()) == [10 * i for i in range(21)]
     assert sizes == [1, 20]
 
 
@@ -40,7 +41,7 @@ def test_only_the_faulty_query_fails():
         work = BatchQueue(run, max_workers=2)
         return await asyncio.gather(*(work.submit(i) for i in (1, 0, 2)), return_exceptions=True)
 
-    one, zero, two = asyncio.run(run_all())
+    one, zero, two = run_async(run_all())
     assert (one, two) == (1.0, 0.5)
     assert isinstance(zero, ZeroDivisionError)
 
@@ -65,7 +66,7 @@ def test_long_batch_does_not_block_the_next():
         assert await long == "long"
         return waited
 
-    assert asyncio.run(run_all()) < 10 * batches.EXTRA_WORKER_DELAY + 3
+    assert run_async(run_all()) < 10 * batches.EXTRA_WORKER_DELAY + 3
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -85,7 +86,7 @@ def test_no_query_is_forgotten(workers):
         work = BatchQueue(run, workers)
         await asyncio.wait_for(asyncio.gather(*(one(work, i) for i in range(20))), 60)
 
-    asyncio.run(run_all())
+    run_async(run_all())
 
 
 def test_event_loops_have_separate_queues():

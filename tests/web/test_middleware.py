@@ -11,7 +11,7 @@ from dish.web.app import create_app
 from dish.web.collection import Collection
 from dish.web.limits import LOOPBACK, Limits
 from dish.web.sockets import host_names
-from helpers.web import JSON, BlockedHasher, make_client, make_index
+from helpers.web import JSON, BlockedHasher, make_client, make_index, run_async
 
 
 def test_body_size_is_limited(learned):
@@ -157,7 +157,7 @@ def test_client_that_does_not_read_is_dropped(learned):
     scope |= {"headers": [(b"content-type", b"application/json")], "client": ("c", 1), "http_version": "1.1"}
     start = time.perf_counter()
     for _ in range(3):  # the slot is released each time
-        asyncio.run(app(scope | {"scheme": "http"}, receive, send))
+        run_async(app(scope | {"scheme": "http"}, receive, send))
     assert time.perf_counter() - start < 20
 
 
@@ -173,7 +173,7 @@ def test_slow_body_gets_408(learned):
 
     scope = {"type": "http", "method": "POST", "path": "/search", "raw_path": b"/search", "query_string": b""}
     scope |= {"headers": [(b"content-length", b"10")], "client": ("c", 1), "http_version": "1.1", "scheme": "http"}
-    asyncio.run(app(scope, receive, send))
+    run_async(app(scope, receive, send))
     assert sent[0]["status"] == 408
 
 
