@@ -120,5 +120,5 @@ def labels_of(S: Similarity) -> Tensor | None:
     if isinstance(S, Classes):
         return S.row_group.long()
     if isinstance(S, LabelCounts | LabelSets):
-        return torch.from_numpy(S.sets.toarray()).float()[S.row_group.long()]
+        return torch.from_numpy(S.sets.toarray()).float()[S.row_group.cpu().long()]
     return None

@@ -38,7 +38,7 @@ MAX_GRADIENT = 1.0  # norm to which the gradient of a pretrained body is clipped
 ROWS_TO_COMPARE = 64  # enough to see whether all codes are the same
 GRAPHS = True  # whether steps are recorded as CUDA graphs where that is possible
 GRAPH_WARM_UP = 3  # steps before one is recorded: libraries choose their kernels then
-BATCH_NORMS = nn.modules.batchnorm._BatchNorm  # the base class of all kinds of batch norm
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
