@@ -7,9 +7,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
+# Three workers on two cores: many tests wait for servers and other processes.
 # Python compiles modules when they are first imported, which is quicker than to compile all of them now.
 PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
 
 .PHONY: demo site test test-all test-fast test-pythons test-floors coverage torture lint dist clean

@@ -12,7 +12,7 @@ SPEC.loader.exec_module(runner)
 WRITE = "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('{\"n\": 3}')\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_failing_scripts_are_detected(tmp_path):
     scripts = {"good": WRITE, "bad": WRITE + "sys.exit(1)", "silent": "", "hangs": "import time; time.sleep(600)"}
     for name, text in scripts.items():

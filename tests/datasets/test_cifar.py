@@ -334,7 +334,7 @@ def test_a_damaged_cache_is_replaced(tiny, tmp_path, official, damage):
     assert file.read_bytes() == good
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tampered_cache_is_rejected_by_the_published_checksums(tmp_path, monkeypatch):
     """Blank arrays of the right shape: first the images are rejected, then the labels."""
     shapes = dict(zip(FILES, [(60_000, 32, 32, 3), (60_000,)], strict=True))

