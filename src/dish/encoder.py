@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dish.cuda.tf32 import add_product, split, worth_splitting
 from dish.errors import InputError, UnsupportedError
+from dish.io.rows import as_tensor
 from dish.lazy import Tensor, torch
 
 Array = Any  # a NumPy array or a torch tensor
@@ -325,7 +326,7 @@ class Encoder:
         out = np.empty((len(X), width), np.float32)
         for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
             if isinstance(anchors, Tensor):
-                out[rows] = apply(torch.tensor(X[rows]).to(anchors)).cpu().numpy()
+                out[rows] = apply(as_tensor(X[rows]).to(anchors)).cpu().numpy()
             else:
                 out[rows] = apply(X[rows].astype(anchors.dtype, copy=False))
         return out

@@ -49,7 +49,7 @@ class PackedColumns:
         self._counted[:] = self.cols[k]
         differ = np.zeros(self.r, np.int64)
         differing(self.cols, k, differ)
-        return torch.from_numpy(self._counts.copy()), torch.from_numpy(self.n - 2.0 * differ)
+        return torch.from_numpy(self._counts), torch.from_numpy(self.n - 2.0 * differ)
 
     def _count(self, k: int, row_group: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """The same from all rows."""
