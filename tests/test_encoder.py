@@ -173,7 +173,9 @@ def test_encoding_does_not_change_its_input(kernel):
     made, X = make_encoder(kernel, "linear"), make_rows(seed=2)
     before, tensor = X.copy(), torch.from_numpy(X.copy())
     made(X)
+    made.decision_values(X)
     made.to(CPU)(tensor)
+    made.to(CPU).decision_values(X)  # its tensors share the memory of X
     np.testing.assert_array_equal(X, before)
     np.testing.assert_array_equal(tensor, before)
 
