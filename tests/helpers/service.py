@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +23,28 @@ from dish import DISH, HammingIndex
 
 X = load_digits().data
 START = """
-import sys, dish.web.collection as collection
-collection.JOURNAL_LIMIT = int(sys.argv.pop(1))
+import sys, dish.web.index_writer as index_writer
+index_writer.JOURNAL_LIMIT = int(sys.argv.pop(1))
 from dish.cli import main
 main()
+"""
+
+
+WATCH = """
+import http.client, json, select, sys, time
+seen = []
+print("watching", flush=True)
+while not select.select([sys.stdin], [], [], 0.005)[0]:
+    start = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+    try:
+        connection.request("GET", "/health")
+        answered = connection.getresponse().status == 200
+    except OSError:
+        answered = False
+    connection.close()
+    seen.append(time.perf_counter() - start if answered else 60.0)
+print(json.dumps(seen))
 """
 
 
@@ -107,6 +126,24 @@ class Server:
             return len(os.listdir(f"/proc/{self.process.pid}/fd"))
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+    def reset_peak(self) -> int:
+        """Let VmHWM, the largest memory, start again from the present memory; return that in kB."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        return self.status("VmRSS")
+
+    @contextmanager
+    def watched(self) -> Iterator[list[float]]:
+        """Ask for /health in another process during the block; the list then has the seconds of each answer."""
+        seconds: list[float] = []
+        call = [sys.executable, "-c", WATCH, str(self.port)]
+        with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
+            assert watch.stdout is not None
+            watch.stdout.readline()  # it has begun
+            try:
+                yield seconds
+            finally:
+                seconds += json.loads(watch.communicate()[0])
 
 
 def prepare(folder: Path) -> None:

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from dish.index.hamming import HammingIndex
 from dish.web.app import create_app
 from dish.web.collection import Collection
-from dish.web.journal import Journal, journal_path
+from dish.web.index_writer import IndexWriter
 from dish.web.limits import Limits
 from dish.web.server import server_config
 
@@ -43,12 +43,13 @@ def make_client(learned, limits=None, **options):
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
-def writable(learned, folder):
+def writable(learned, folder, **options):
     """A writable collection whose index is in a folder."""
     path = folder / "ix.dish"
     if not path.exists():
         make_index(learned).save(path)
-    return Collection(learned[0], HammingIndex.load(path), journal=Journal(journal_path(path)), path=path)
+    writer = IndexWriter(path)
+    return Collection(learned[0], writer.index, writer=writer, **options)
 
 
 class BlockedHasher:

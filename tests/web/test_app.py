@@ -1,6 +1,7 @@
 """Search, encoding, the page and the API schema through the app."""
 
 import io
+import json
 import re
 
 import hypothesis
@@ -13,9 +14,8 @@ from dish import DISH, codes
 from dish.index.hamming import HammingIndex
 from dish.web.app import STATIC, create_app
 from dish.web.collection import Collection
-from dish.web.journal import Journal
 from dish.web.limits import Limits
-from helpers.web import JSON, ink, make_client, make_index, png, upload
+from helpers.web import JSON, ink, make_client, png, upload, writable
 
 BINARY = {"content-type": "application/octet-stream"}
 
@@ -122,6 +122,52 @@ def test_missing_label_is_null(learned, tmp_path, missing):
         assert {s["id"]: s["label"] for s in samples} == expected
 
 
+def ids_in(found):
+    """The ids (n, k) of a response of /search/codes."""
+    if "names" not in found:
+        return found["ids"].tolist()
+    names = json.loads(found["names"].tobytes())
+    return [[names[place] for place in row] for row in found["ids"].tolist()]
+
+
+@pytest.mark.parametrize("id", ["zed\0", "\0", "a\n", "é\u2028", "x" * 500])
+def test_search_codes_returns_ids_unchanged(learned, id):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X[:2]), ids=[id, "other"])
+    client = TestClient(create_app(Collection(hasher, index)))
+    answer = client.post("/search/codes?k=2", content=hasher.transform(X[:1]).tobytes(), headers=BINARY)
+    assert ids_in(np.load(io.BytesIO(answer.content))) == [[id, "other"]]
+    assert client.get("/ids", params={"like": id[:100]}).json() == [id]
+
+
+def test_one_long_id_does_not_blow_up_the_response(learned):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X), ids=["x" * 500, *map(str, range(1, len(X)))])
+    client = TestClient(create_app(Collection(hasher, index)))
+    queries = np.repeat(hasher.transform(X[:1]), 200, axis=0).tobytes()
+    answer = client.post("/search/codes?k=600", content=queries, headers=BINARY)
+    assert answer.status_code == 200
+    assert len(answer.content) < 13 * 200 * 600  # 12 bytes per hit, and the names once
+
+
+@pytest.mark.parametrize(("path", "status"), [("/search/codes?k=600", 413), ("/search", 413), ("/encode", 413)])
+def test_answers_are_measured_before_they_are_built(learned, path, status, monkeypatch):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X), ids=[f"{i}" * 30 for i in range(len(X))], labels=["label" * 50] * len(X))
+    client = TestClient(create_app(Collection(hasher, index), Limits(max_answer=5000)))
+    monkeypatch.setattr("dish.web.app.to_json", None)  # must not be called
+    if path.startswith("/search/codes"):
+        answer = client.post(path, content=hasher.transform(X[:1]).tobytes(), headers=BINARY)
+    else:
+        body = {"code": "00000000", "k": 600} if path == "/search" else {"vectors": X.tolist()}
+        answer = client.post(path, json=body)
+    assert answer.status_code == status
+    assert "5,000 bytes are allowed" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_search_codes_returns_arrays(learned, named):
     hasher, X, _, ids = learned
@@ -134,7 +180,7 @@ def test_search_codes_returns_arrays(learned, named):
     found = np.load(io.BytesIO(answer.content))
     D, own = index.search(queries, k=4)
     np.testing.assert_array_equal(found["distances"], D)
-    assert found["ids"].tolist() == own.tolist()
+    assert ids_in(found) == own.tolist()
     answer = client.post("/search/codes", content=queries[:1].tobytes(), headers=BINARY)
     assert np.load(io.BytesIO(answer.content))["ids"].shape == (1, 10)
 
@@ -202,11 +248,9 @@ def test_page_refers_to_no_other_site(client):
 @pytest.fixture(scope="module")
 def api_schema(learned, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")
-    make_index(learned).save(folder / "ix.dish")
-    options = {"takes": "digits8", "journal": Journal(folder / "j"), "path": folder / "ix.dish"}
-    return schemathesis.openapi.from_asgi(
-        "/openapi.json", create_app(Collection(learned[0], make_index(learned), **options))
-    )
+    found = writable(learned, folder, takes="digits8")
+    yield schemathesis.openapi.from_asgi("/openapi.json", create_app(found))
+    found.close()
 
 
 VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE

@@ -9,10 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from dish.index.hamming import HammingIndex
-from dish.web import collection as collections
+from dish.index.index_file import IndexFile
+from dish.web import index_writer
 from dish.web.app import create_app
-from dish.web.collection import Collection, SearchRange
-from dish.web.journal import Journal, count_pending, journal_path
+from dish.web.collection import SearchRange
+from dish.web.journal import count_pending
 from helpers.web import make_client, writable
 
 
@@ -29,8 +30,8 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
         code = hasher.transform(X[6:7]).tobytes().hex()
         assert client.post("/search", json={"id": 1000}).json()["code"] == code
         assert "dish_journal_bytes" in client.get("/metrics").text
-        assert found.journal.size > 0
-    assert count_pending(journal_path(tmp_path / "ix.dish")) == 0  # a graceful stop writes the index
+        assert found.writer.journal.size > 0
+    assert count_pending(tmp_path / "ix.dish") == 0  # a graceful stop writes the index
     late = client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()})
     assert late.status_code == 503
     assert "none was saved" in late.json()["error"]
@@ -58,7 +59,7 @@ def test_rejects_bad_items_without_writing(learned, tmp_path, body, status):
         answer = client.post("/items", json=body)
         assert answer.status_code == status, answer.text
         assert client.get("/info").json()["size"] == 600
-    assert count_pending(journal_path(tmp_path / "ix.dish")) == 0
+    assert count_pending(tmp_path / "ix.dish") == 0
 
 
 def test_read_only_server_rejects_items(client):
@@ -68,39 +69,39 @@ def test_read_only_server_rejects_items(client):
 
 
 def test_large_journal_is_written_to_the_index(learned, tmp_path, monkeypatch):
-    monkeypatch.setattr(collections, "JOURNAL_LIMIT", 300)
+    monkeypatch.setattr(index_writer, "JOURNAL_LIMIT", 300)
     found = writable(learned, tmp_path)
     for i in range(20):
         found.upsert([i], learned[0].transform(learned[1][i : i + 1]), None)
-        if found._compacting is not None:
-            found._compacting.join(20)
-    assert found.journal.size <= 300
+        if found.writer._compacting is not None:
+            found.writer._compacting.join(20)
+    assert found.writer.journal.size <= 300
     assert len(HammingIndex.load(tmp_path / "ix.dish")) > 610
-    found.journal.close()
+    found.writer.release()
     again = writable(learned, tmp_path)
     assert len(again) == 620
-    again.journal.close()
+    again.writer.release()
 
 
 def test_writes_and_searches_go_on_while_the_index_is_written(learned, tmp_path, monkeypatch):
     hasher, X, _, _ = learned
-    monkeypatch.setattr(collections, "JOURNAL_LIMIT", 1)
+    monkeypatch.setattr(index_writer, "JOURNAL_LIMIT", 1)
     found = writable(learned, tmp_path)
-    started, go, save = threading.Event(), threading.Event(), HammingIndex.save
+    started, go, write = threading.Event(), threading.Event(), IndexFile.write
 
-    def slow_save(index, path):
-        save(index, path)
+    def slow_write(file, *state):
+        write(file, *state)
         started.set()
         assert go.wait(20)
 
-    monkeypatch.setattr(HammingIndex, "save", slow_save)
+    monkeypatch.setattr(IndexFile, "write", slow_write)
     found.upsert([1], hasher.transform(X[:1]), None)
     assert started.wait(20)
     assert found.upsert([2], hasher.transform(X[1:2]), ["late"]) == 602  # does not wait
     assert search(found, hasher.transform(X[:1]), 1).found == 1
     go.set()
-    found._compacting.join(20)
-    found.journal.close()  # like a crash
+    found.writer._compacting.join(20)
+    found.writer.release()  # like a crash
     monkeypatch.undo()
     assert 2 not in HammingIndex.load(tmp_path / "ix.dish")
     with closing(writable(learned, tmp_path)) as again:
@@ -117,7 +118,7 @@ def test_record_that_the_index_rejects_is_withdrawn(learned, tmp_path, monkeypat
         with pytest.raises(ZeroDivisionError):
             found.upsert([2], hasher.transform(X[:1]), None)
     found.upsert([3], hasher.transform(X[:1]), None)
-    found.journal.close()  # like a crash
+    found.writer.release()  # like a crash
     with closing(writable(learned, tmp_path)) as again:
         assert [id in again.index for id in (1, 2, 3)] == [True, False, True]
 
@@ -127,16 +128,16 @@ def test_full_disk_gives_503_and_loses_nothing(learned, tmp_path):
     found = writable(learned, tmp_path)
     client = TestClient(create_app(found))
     assert client.post("/items", json={"ids": [1], "vectors": X[:1].tolist()}).status_code == 200
-    (pages,) = found.journal._base.execute("PRAGMA page_count").fetchone()
-    found.journal._base.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
+    (pages,) = found.writer.journal._connection.execute("PRAGMA page_count").fetchone()
+    found.writer.journal._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
     refused = client.post("/items", json={"ids": list(range(2, 602)), "vectors": X.tolist()})
     assert refused.status_code == 503
     assert "none was saved" in refused.json()["error"]
     assert client.get("/info").json()["size"] == 601
     assert client.post("/search", json={"id": 1}).status_code == 200
-    found.journal._base.execute("PRAGMA max_page_count = 1000000")
+    found.writer.journal._connection.execute("PRAGMA max_page_count = 1000000")
     assert client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()}).status_code == 200
-    found.journal.close()  # like a crash
+    found.writer.release()  # like a crash
     with closing(writable(learned, tmp_path)) as again:
         assert len(again) == 602
 
@@ -146,7 +147,7 @@ def test_last_write_of_an_item_wins(learned, tmp_path):
     found = writable(learned, tmp_path)
     for ids, labels in (([1, 2], ["a", "b"]), ([2, 3], None), ([1], ["c"]), ([4, 5], [7, "x"])):
         found.upsert(ids, hasher.transform(X[: len(ids)]), labels)
-    found.journal.close()  # like a crash
+    found.writer.release()  # like a crash
     again = writable(learned, tmp_path)
     assert list(again.index.labels_of([1, 2, 3])) == ["c", None, None]
     assert again.index.labels_of([4]).tolist() == [7]  # still a number
@@ -188,12 +189,12 @@ def test_concurrent_searches_and_writes(learned, tmp_path):
 
 def test_response_is_consistent_during_writes(learned, tmp_path):
     """The distance and the label of a hit belong to its code, although items are replaced all the time."""
-    hasher = learned[0]
     rng = np.random.default_rng(0)
     index = HammingIndex(32)
     index.add(rng.integers(0, 256, (300, 4), dtype=np.uint8), ids=np.arange(300), labels=["old"] * 300)
-    found = Collection(hasher, index, journal=Journal(tmp_path / "j"), path=tmp_path / "ix.dish")
-    found.journal.append = lambda record: 1  # fast: the race is in the index, not on disk
+    index.save(tmp_path / "ix.dish")
+    found = writable(learned, tmp_path)
+    found.writer.journal.append = lambda record: 1  # fast: the race is in the index, not on disk
     written, problems, stop = {}, [], threading.Event()
 
     def write():
@@ -225,7 +226,7 @@ def test_response_is_consistent_during_writes(learned, tmp_path):
         sys.setswitchinterval(before)
     assert stop.is_set()
     assert problems == []
-    found.journal.close()
+    found.writer.release()
 
 
 def test_close_distance_covers_five_percent_of_pairs(learned):

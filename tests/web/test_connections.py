@@ -2,9 +2,12 @@
 
 import http.client
 import json
+import os
+import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from dish.index.hamming import HammingIndex
 from dish.web.collection import Collection
 from dish.web.limits import Limits
+from dish.web.pictures import FolderPictures
 from helpers.service import close, connect, is_open
 from helpers.web import JSON, BlockedHasher, make_index, serving
 
@@ -151,3 +155,114 @@ def test_many_sample_requests_do_not_block_a_search(learned):
         assert answer == 200
         assert meanwhile < alone + 0.8
         assert statuses.count(200) + statuses.count(503) == 100
+
+
+def test_headers_in_one_burst_get_431(collection):
+    with serving(collection) as address:
+        (large,) = connect(
+            address[1], 1, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 70_000 + b"\r\n\r\n"
+        )
+        large.settimeout(5)
+        assert large.recv(1000).startswith(b"HTTP/1.1 431 ")
+        large.close()
+        fits = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 60_000 + b"\r\n\r\n"
+        (large,) = connect(address[1], 1, fits)
+        large.settimeout(5)
+        assert large.recv(1000).startswith(b"HTTP/1.1 200 ")
+        large.close()
+
+
+def silent_readers(port, n, request):
+    """Clients that send a request and read nothing; their system buffers little."""
+    clients = []
+    for _ in range(n):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(request)
+        clients.append(client)
+    return clients
+
+
+def received(client):
+    """Number of bytes until the server ends the connection."""
+    client.settimeout(0.2)
+    n = 0
+    with suppress(OSError):
+        while piece := client.recv(1 << 20):
+            n += len(piece)
+    client.close()
+    return n
+
+
+def is_picture(file):
+    """Whether an open file of this process is the picture."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{file}").endswith("large.jpg")
+    return False
+
+
+def memory():
+    """Resident memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("kind", ["file", "answer in memory"])
+def test_clients_that_do_not_read_are_cut_off(learned, tmp_path, kind):
+    (tmp_path / "large.jpg").write_bytes(b"\xff\xd8\xff" + bytes(20 << 20))
+    collection = Collection(learned[0], make_index(learned), pictures=FolderPictures(tmp_path))
+    request = b"GET /images/large HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    if kind != "file":  # 12 MB of distances and ids
+        request = (
+            b"POST /search/codes?k=600 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
+        )
+        request += b"content-length: 6400\r\n\r\n" + bytes(6400)
+    with serving(collection, Limits(send_seconds=1, concurrency=20)) as address:
+        silent_readers(address[1], 1, request)[0].close()  # what the first one needs is not counted
+        before = memory()
+        clients = silent_readers(address[1], 8, request)
+        time.sleep(0.7)
+        assert ask(address, "/search", body=json.dumps({"id": 1000}))[0] == 200
+        assert memory() - before < 140 << 20  # 64 MiB of answers, and those that are being built
+        deadline = time.monotonic() + 20
+        while b"dish_in_flight 1.0" not in ask(address, "/metrics")[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.2)  # for the end of an answer, which the middleware has handed over
+        assert not [file for file in os.listdir("/proc/self/fd") if is_picture(file)]
+        assert max(map(received, clients)) < 6 << 20
+
+
+def test_slow_readers_take_no_slot(learned, tmp_path):
+    (tmp_path / "large.jpg").write_bytes(b"\xff\xd8\xff" + bytes(20 << 20))
+    collection = Collection(learned[0], make_index(learned), pictures=FolderPictures(tmp_path))
+    with serving(collection, Limits(concurrency=2)) as address:
+        clients = silent_readers(address[1], 4, b"GET /images/large HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        time.sleep(0.3)
+        assert ask(address, "/search", body=json.dumps({"id": 1000}))[0] == 200
+        close(clients)
+
+
+def test_slow_reader_within_the_rate_gets_everything(learned, tmp_path):
+    content = b"\xff\xd8\xff" + bytes(6 << 20)
+    (tmp_path / "large.jpg").write_bytes(content)
+    collection = Collection(learned[0], make_index(learned), pictures=FolderPictures(tmp_path))
+    with serving(collection, Limits(send_seconds=1)) as address:
+        request = b"GET /images/large HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        (client,) = connect(address[1], 1, request)
+        received = bytearray()
+        while piece := client.recv(200_000):
+            received += piece
+            time.sleep(len(piece) / 4e6)  # 4 MB/s; the least is 1 MB/s
+        client.close()
+        assert received.endswith(content)
+
+
+def test_forwarded_address_is_ignored(collection, caplog):
+    caplog.set_level("INFO", "dish.web")
+    with serving(collection, Limits(token="secret")) as address:
+        connection = http.client.HTTPConnection(*address, timeout=5)
+        connection.request("GET", "/info", headers={"x-forwarded-for": "10.9.9.9", "x-forwarded-proto": "https"})
+        assert connection.getresponse().status == 401
+        connection.close()
+    assert [record.fields["client"] for record in caplog.records if record.message == "request"] == ["127.0.0.1"]

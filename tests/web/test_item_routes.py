@@ -1,16 +1,22 @@
 """Adding and removing items and pictures, ids, and requests from other web sites."""
 
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from dish.index.hamming import HammingIndex
 from dish.web import pictures
 from dish.web.app import create_app
 from dish.web.collection import Collection
-from dish.web.journal import Journal, count_pending, journal_path
+from dish.web.index_writer import IndexWriter
+from dish.web.journal import count_pending
 from helpers.web import ink, png, upload, writable
 
 BASE = "http://127.0.0.1:8000"
@@ -28,13 +34,13 @@ def photos(learned, tmp_path):
     index = HammingIndex(32)
     index.add(hasher.transform(X[:6]), ids=[f"{'odd' if i % 2 else 'even'}/{i}.png" for i in range(6)])
     index.save(tmp_path / "ix.dish")
+    writer = IndexWriter(tmp_path / "ix.dish")
     found = Collection(
         hasher,
-        HammingIndex.load(tmp_path / "ix.dish"),
+        writer.index,
         takes="digits8",
         pictures=pictures.FolderPictures(folder),
-        journal=Journal(journal_path(tmp_path / "ix.dish")),
-        path=tmp_path / "ix.dish",
+        writer=writer,
         title="album",
     )
     with closing(found):
@@ -52,7 +58,7 @@ def test_added_picture_is_stored_and_found(photos, learned):
     assert upload(client, data, "/items", name="mine.png").json()["id"] == "mine-2.png"  # nothing is replaced
     assert upload(client, data, "/items/image", id="a name", label="odd").json()["id"] == "odd/a name.png"
     assert found.index.labels_of(["odd/a name.png"]).tolist() == ["odd"]
-    assert found.journal.size > 0
+    assert found.writer.journal.size > 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_failed_upload_leaves_no_file(photos, learned, monkeypatch):
     before = sorted(folder.rglob("*"))
     assert upload(client, b"no picture", "/items").status_code == 422
     assert client.post("/items", data={"id": "x"}, files={"other": ("a", b"")}).status_code == 422
-    monkeypatch.setattr(found.journal, "append", lambda record: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(found.writer.journal, "append", lambda record: (_ for _ in ()).throw(OSError("full")))
     assert upload(client, png(ink(learned[1][3])), "/items").status_code == 503
     assert sorted(folder.rglob("*")) == before
     assert client.get("/info").json()["size"] == 6
@@ -105,7 +111,7 @@ def test_removal_is_durable(learned, tmp_path):
         client.delete("/items/5")
         client.post("/items", json={"ids": [5], "vectors": learned[1][:1].tolist()})
         shutil.copytree(tmp_path, tmp_path / "crash", ignore=shutil.ignore_patterns("crash"))
-    assert count_pending(journal_path(tmp_path / "ix.dish")) == 0
+    assert count_pending(tmp_path / "ix.dish") == 0
     index = HammingIndex.load(tmp_path / "ix.dish")
     assert (1003 in index, 1004 in index, 5 in index, len(index)) == (False, False, True, 599)
     with closing(writable(learned, tmp_path / "crash")) as replayed:  # from the journal alone
@@ -132,3 +138,109 @@ def test_thumbnail_route(photos):
     assert client.get("/thumbnails/odd/1.png?side=5").status_code == 422
     assert client.get("/thumbnails/nothing").status_code == 404
     assert client.get("/duplicates").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "id", ["a", "a\n", "b\nc", "..", ".", "a/b", "a%2Fb", "/lead", "a//b", "é", "n\0", "007", "+", "&id=a", ""]
+)
+@pytest.mark.parametrize("form", ["/items/{}", "/items?id={}"])
+def test_removal_hits_exactly_the_id(learned, tmp_path, id, form):
+    hasher, X, _, _ = learned
+    others = [other for other in ("a", "\ufffd", "a\n\n", "7", " ", "b") if other != id]
+    index = HammingIndex(32)
+    index.add(hasher.transform(X[: len(others) + 1]), ids=[id, *others])
+    index.save(tmp_path / "ix.dish")
+    with closing(writable(learned, tmp_path)) as found:
+        client = TestClient(create_app(found))
+        if (id, form) in ((".", "/items/{}"), ("..", "/items/{}")):  # clients turn these into other paths
+            assert client.delete(form.format(quote(id, safe=""))).status_code in (404, 405, 422)
+            return
+        assert client.delete(form.format("%FF")).status_code == 422  # not UTF-8
+        assert client.delete(form.format(quote(id, safe=""))).status_code == 200
+        assert sorted(found.index.ids) == sorted(others)
+
+
+@pytest.mark.parametrize("id", [2**63 - 1, -(2**63), 10**18, -(10**18), 0, -5])
+def test_integer_ids_are_removed_by_their_digits_only(learned, tmp_path, id):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X[:3]), ids=[id, 3, 4])
+    index.save(tmp_path / "ix.dish")
+    with closing(writable(learned, tmp_path)) as found:
+        client = TestClient(create_app(found))
+        for wrong in ("٣", "0000000004", "4\n", " 4", "+4", "4.0", "4_0", "-04", "", "9" * 19, "9" * 5000):
+            assert client.delete(f"/items/{quote(wrong, safe='')}").status_code == 404, wrong
+            assert client.delete(f"/items?id={quote(wrong, safe='')}").status_code == 404, wrong
+        assert client.delete(f"/items/{id}").status_code == 200
+        assert sorted(found.index.ids.tolist()) == [3, 4]
+
+
+def at_once(n, function):
+    """The results of n calls at the same time."""
+    barrier = threading.Barrier(n)
+
+    def call(i):
+        barrier.wait()
+        return function(i)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(call, range(n)))
+
+
+def test_new_item_is_created_once(learned, tmp_path, monkeypatch):
+    """The check and the write are one step, however the threads take turns."""
+    with closing(writable(learned, tmp_path)) as found:
+        found.takes = "digits8"
+        data = [png(ink(learned[1][i])) for i in range(4)]
+        contains = HammingIndex.__contains__
+
+        def slow(self, id):
+            answer = contains(self, id)
+            time.sleep(0.05)
+            return answer
+
+        monkeypatch.setattr(HammingIndex, "__contains__", slow)
+
+        def add(i):
+            try:
+                return found.add_picture(data[i], "77", "x.png", None, 10**6)
+            except HTTPException as error:
+                return error.status_code
+
+        assert sorted(at_once(4, add)) == [77, 409, 409, 409]
+
+        def remove(_):
+            try:
+                return found.remove(77)
+            except HTTPException as error:
+                return error.status_code
+
+        assert sorted(at_once(3, remove)) == [404, 404, 600]
+
+
+def test_picture_does_not_replace_an_item_of_the_same_name(photos, learned):
+    """Ids without suffix: a.jpg would be the item "a", which belongs to a.png."""
+    _, folder, found = photos
+    index = HammingIndex(32)
+    index.add(learned[0].transform(learned[1][:2]), ids=["a", "b"])
+    found.index = index
+    (folder / "a.png").write_bytes(png(ink(learned[1][0])))
+    assert found.add_picture(png(ink(learned[1][9]), "WEBP"), None, "a.webp", None, 10**6) == "a-2"
+    assert index.get(["a"]).tolist() == learned[0].transform(learned[1][:1]).tolist()
+
+
+def test_uploads_at_once_get_names_of_their_own(photos, learned):
+    client, folder, _ = photos
+    data = png(ink(learned[1][3]))
+    answers = at_once(8, lambda i: upload(client, data, "/items", name="same.png", label="odd").json())
+    assert len({answer["id"] for answer in answers}) == 8
+    assert len(list(folder.rglob("same*"))) == 8
+
+
+@pytest.mark.parametrize("name", ["写" * 80, "𠀀" * 80, "é" * 200, "x" * 300])
+def test_long_names_are_cut(photos, learned, name):
+    client, folder, _ = photos
+    for _ in range(2):  # the second one gets a number
+        answer = upload(client, png(ink(learned[1][3])), "/items", name=f"{name}.png")
+        assert answer.status_code == 200, answer.text
+        assert (folder / answer.json()["id"]).is_file()

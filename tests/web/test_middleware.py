@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 
+import pytest
 from starlette.testclient import TestClient
 
 from dish.web.app import create_app
@@ -189,3 +190,51 @@ def test_internal_error_hides_the_traceback(learned, monkeypatch, caplog):
     assert [record.fields["id"] for record in logged] == [number]
     assert "search_many" in "".join(traceback.format_exception(*logged[0].exc_info))
     assert client.post("/search", json={"id": 1000}).headers["x-request-id"] != number
+
+
+async def request(app, size, read, headers=()):
+    """Send a body of zeros to /search/codes and read the answer with ``read``; return the status."""
+    statuses, left = [], size
+
+    async def receive():
+        nonlocal left
+        part = min(left, 10_000)
+        left -= part
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": bytes(part), "more_body": left > 0}
+
+    async def send(message):
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        await read()
+
+    scope = {"type": "http", "method": "POST", "path": "/search/codes", "raw_path": b"/search/codes"}
+    scope |= {"query_string": b"k=10", "client": ("c", 1), "http_version": "1.1", "scheme": "http"}
+    scope |= {"headers": [(b"content-type", b"application/octet-stream"), *headers]}
+    await app(scope, receive, send)
+    return statuses[0]
+
+
+@pytest.mark.parametrize(("limit", "announced"), [("bodies", False), ("bodies", True), ("answers", False)])
+def test_bytes_of_all_requests_are_limited(learned, limit, announced):
+    """Five bodies of 76 kB, or answers of 2 MB; the limit allows two at a time. Small ones pass."""
+    limits = (
+        Limits(max_body=80_000, bodies=160_000, max_rows=20_000)
+        if limit == "bodies"
+        else Limits(answers=5 << 20, max_answer=1 << 20)
+    )
+    size = 76_000 if limit == "bodies" else 36_000
+    app = create_app(Collection(learned[0], make_index(learned)), limits)
+    headers = [(b"content-length", b"%d" % size)] if announced else []
+
+    async def run():
+        go = asyncio.Event()
+        large = [asyncio.create_task(request(app, size, go.wait, headers)) for _ in range(5)]
+        await asyncio.sleep(1)
+        assert await request(app, 400, lambda: asyncio.sleep(0)) == 200
+        go.set()
+        statuses = await asyncio.gather(*large)
+        assert await request(app, size, lambda: asyncio.sleep(0), headers) == 200
+        return sorted(statuses)
+
+    assert run_async(run()) == [200, 200, 503, 503, 503]

@@ -4,6 +4,7 @@ import io
 import re
 import threading
 from contextlib import closing
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from dish.photos import PhotoOptions
 from dish.web.collection import Collection
 from dish.web.limits import Limits
 from dish.web.photos import open_photos
+from dish.web.pictures import ArrayPictures
 from helpers.page import needs_browser, opened, until, wait_for_hits
 from helpers.photos import Patches, draw
-from helpers.web import ink, png, serving
+from helpers.web import ink, png, serving, writable
 
 pytestmark = needs_browser
 
@@ -427,10 +429,32 @@ def test_results_come_first_on_a_phone(browser, album):
 
 def test_read_only_page_has_no_remove_button(browser, album):
     url, _, found = album
-    journal, found.journal = found.journal, None
+    writer, found.writer = found.writer, None
     try:
         with opened(browser, url) as page:
             page.locator("#hits li button").first.click()
             assert page.locator("#large-remove").is_hidden()
     finally:
-        found.journal = journal
+        found.writer = writer
+
+
+@pytest.mark.parametrize("ids", [["..", ".", "a/b", "?q#h", "a\n"], [2**63 - 1, 2**53 + 1, -(2**63), 2**53 + 2, 7]])
+def test_page_removes_items_whatever_their_id(browser, learned, tmp_path, ids):
+    hasher, X, _, _ = learned
+    index = HammingIndex(32)
+    index.add(hasher.transform(X[:5]), ids=ids)
+    index.save(tmp_path / "ix.dish")
+    with (
+        closing(writable(learned, tmp_path, pictures=ArrayPictures(lambda key: np.zeros((8, 8), np.uint8)))) as found,
+        serving(found) as (host, port),
+    ):
+        for id in ids[:-1]:
+            address = f"http://{host}:{port}/?id={quote(str(id), safe='')}&k=1"
+            with opened(browser, address) as page:
+                page.locator("#hits li button").first.click()
+                assert page.inner_text("#large-name").strip() == str(id).strip()
+                page.click("#large-remove")
+                page.click("#large-remove")  # confirm
+                until(page, "document.getElementById('status').textContent.includes('Removed ')")
+            assert id not in found.index
+        assert found.index.ids.tolist() == ids[-1:]

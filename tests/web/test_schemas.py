@@ -1,6 +1,14 @@
 """Validation of requests: every error is one sentence."""
 
+import json
+from collections import Counter
+
+import hypothesis
+import orjson
 import pytest
+from hypothesis import strategies as st
+
+from dish.web.schemas import count_json
 
 
 @pytest.mark.parametrize(
@@ -36,3 +44,59 @@ def test_rejects_invalid_searches(client, body, status, says):
     assert answer.json().keys() == {"error"}
     assert says in answer.json()["error"]
     assert "Traceback" not in answer.text
+
+
+def count(value):
+    """The counts of a parsed body."""
+    if isinstance(value, dict):
+        parts = [count(one) for one in value.values()]
+        own = Counter(lists=1, fields=len(value), strings=len(value), commas=max(0, len(value) - 1))
+    elif isinstance(value, list):
+        parts, own = [count(one) for one in value], Counter(lists=1, commas=max(0, len(value) - 1))
+    else:
+        parts, own = [], Counter(strings=int(isinstance(value, str)))
+    return sum(parts, own)
+
+
+@hypothesis.settings(deadline=None, database=None, max_examples=60)
+@hypothesis.given(
+    st.recursive(
+        st.none() | st.integers(-9, 9) | st.text(alphabet='"\\\\[]{},:aé'),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='"\\\\[{,:a'), inner),
+    )
+)
+def test_punctuation_counts_what_parsing_counts(value):
+    expected = count(value)
+    for text in (orjson.dumps(value), json.dumps(value, indent=1).encode()):
+        found = count_json(text)
+        assert found["values"] == expected["commas"] + 1
+        assert all(found[name] == expected[name] for name in ("lists", "fields", "strings"))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/encode", {"vectors": [[0.0]] * 400_000}, "lists"),
+        ("/search", {"vector": [0] * 400_000}, "values"),
+        ("/search", {str(i): 0 for i in range(50_000)}, "fields"),
+        ("/search", {"vector": ["ab"] * 100_000}, "strings"),
+        ("/encode", {"vectors": [{}] * 100_000}, "lists"),
+        ("/encode", {"vectors": [[0] * 64] * 10_001}, "10,000 rows"),
+    ],
+)
+def test_too_many_elements_get_413(client, path, body, says):
+    answer = client.post(path, json=body)
+    assert answer.status_code == 413
+    assert says in answer.json()["error"]
+
+
+def test_first_error_ends_the_validation(client):
+    answer = client.post("/encode", json={"vectors": [[0]] * 9000})
+    assert (answer.status_code, answer.json()["error"]) == (422, "a vector must have 64 numbers, got 1")
+
+
+def test_read_only_server_does_not_look_at_items(client):
+    """The body is not even JSON."""
+    for headers in ({"content-type": "application/json"}, {"content-type": "multipart/form-data; boundary=B"}):
+        answer = client.post("/items", content=b"[" * 1000, headers=headers)
+        assert (answer.status_code, "read-only" in answer.json()["error"]) == (403, True)

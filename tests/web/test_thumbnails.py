@@ -20,11 +20,12 @@ def test_thumbnails_keep_their_shape(tmp_path):
     Image.fromarray(noise).save(tmp_path / "grey.tif")
     thumbnails = Thumbnails(FolderPictures(tmp_path))
     for key, size in (("large.png", (320, 240)), ("turned.jpg", (240, 320)), ("grey", (320, 240))):
-        content, kind = thumbnails.read(key, 320)
-        assert (Image.open(io.BytesIO(content)).size, kind) == (size, "image/jpeg")
-        assert len(content) < 120_000
-        assert thumbnails.read(key, 320)[0] is content  # from the cache
-    assert thumbnails.read("small.png", 320) == ((tmp_path / "small.png").read_bytes(), "image/png")
+        small = thumbnails.read(key, 320)
+        assert (Image.open(io.BytesIO(small.read())).size, small.media_type) == (size, "image/jpeg")
+        assert small.size == len(small.read()) < 120_000
+        assert thumbnails.read(key, 320) is small  # from the cache
+    small = thumbnails.read("small.png", 320)
+    assert (small.read(), small.media_type) == ((tmp_path / "small.png").read_bytes(), "image/png")
     assert thumbnails.read("none.png", 320) is None
 
 
@@ -37,4 +38,4 @@ def test_cache_drops_the_oldest(tmp_path, monkeypatch):
     for i in range(4):
         thumbnails.read(f"{i}.png", 320)
     assert 0 < len(thumbnails._cache) < 4
-    assert thumbnails._bytes == sum(len(content) for content, _ in thumbnails._cache.values()) <= 100_000
+    assert thumbnails._bytes == sum(len(one.read()) for one in thumbnails._cache.values()) <= 100_000

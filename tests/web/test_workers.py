@@ -1,6 +1,7 @@
 """`dish serve --workers`: several processes, one address, one read-only index."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from dish.errors import InputError
+from dish.index.hamming import HammingIndex
 from dish.web import workers
 from dish.web.limits import Limits
 from dish.web.prometheus_metrics import METRICS_FOLDER
@@ -106,3 +108,49 @@ def test_rejects_workers_with_writable(files, cli):
     assert code == 2
     assert "--workers 2" in errors
     assert "--writable" in errors
+
+
+@pytest.mark.long
+def test_workers_serve_one_index_whatever_happens_to_its_file(files, learned):
+    """Overwritten in place, replaced by one of another model, deleted: also a new worker serves the first index."""
+    hasher, X, _, _ = learned
+    other = HammingIndex(32, model="b" * 16)
+    other.add(hasher.transform(X[:20]))
+    other.save(files / "other.dish")
+    with Server(files, "--workers", 2) as server:
+        query = {"vector": X[3].tolist(), "k": 5}
+        first = client.post(server.url + "/search", json=query).json()["ids"]
+        shutil.copyfile(files / "other.dish", files / "ix.dish")  # shorter: mapped pages would be gone
+        for change in (lambda: None, lambda: os.replace(files / "other.dish", files / "ix.dish")):
+            change()
+            wait_until(lambda: len(pids_of(server)) == 2)
+            pids = pids_of(server)
+            os.kill(min(pids), signal.SIGKILL)
+            wait_until(lambda pids=pids: len(pids_of(server) - pids) == 1)
+            for _ in range(20):
+                answer = client.post(server.url + "/search", json=query)
+                assert (answer.status_code, answer.json()["ids"]) == (200, first)
+                assert client.get(server.url + "/health").json()["size"] == 600
+        (files / "m.dish").unlink()
+        os.kill(min(pids_of(server)), signal.SIGKILL)
+        wait_until(lambda: len(pids_of(server)) == 2)
+        assert server.stop() == 0
+    assert 'exit_code": -7' not in (files / "log").read_text()  # SIGBUS
+
+
+@pytest.mark.long
+def test_worker_that_cannot_start_does_not_end_the_others(files, learned):
+    (files / "tmp").mkdir()
+    with Server(files, "--workers", 2, env={"TMPDIR": str(files / "tmp")}) as server:
+        copy = next((files / "tmp").glob("dish-workers-*/model.dish"))
+        content = copy.read_bytes()
+        copy.write_bytes(b"this is no model")
+        wait_until(lambda: len(pids_of(server)) == 2)
+        pids = pids_of(server)
+        os.kill(min(pids), signal.SIGKILL)
+        wait_until(lambda: "a worker could not start" in (files / "log").read_text())
+        assert client.get(server.url + "/health").status_code == 200
+        copy.write_bytes(content)
+        wait_until(lambda: len(pids_of(server)) == 2)
+        assert max(pids) in pids_of(server)
+        assert server.stop() == 0

@@ -10,14 +10,15 @@ import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.codes import n_bytes
 from dish.web import batches, schemas
-from dish.web.batches import BatchQueue, StageTimes, search_batch
+from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, SearchRange, to_hex
-from dish.web.item_routes import add_content_routes, add_item_routes, check_rows
+from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
 from dish.web.middleware import LimitsMiddleware
 from dish.web.prometheus_metrics import ServerMetrics
@@ -26,6 +27,8 @@ from dish.web.routing import (
     FORM,
     RequestRoute,
     WorkerThreads,
+    check_answer,
+    check_rows,
     content_type,
     describe_body,
     error_response,
@@ -33,6 +36,7 @@ from dish.web.routing import (
     read_form,
     read_json,
     require_type,
+    reserve,
 )
 from dish.web.schemas import DEFAULT_K, ErrorResponse, ImageForm, RequestModels
 
@@ -40,7 +44,6 @@ STATIC = Path(__file__).parent / "static"
 MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 MEDIA_TYPES |= {".js": "text/javascript; charset=utf-8"}
 BINARY = "application/octet-stream"
-MAX_HITS = 1_000_000  # per request to /search/codes
 ERROR_CODES = (400, 401, 403, 408, 413, 415, 422, 503)
 
 
@@ -75,7 +78,7 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
 
 def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     models = RequestModels.for_collection(collection, limits)
-    searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits.max_k), CORES)
+    searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits), CORES)
     not_found: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 
     @app.post(
@@ -88,7 +91,7 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         """Find the items nearest to a vector, an item or a code (JSON), or to an uploaded picture (form)."""
         if content_type(request) == FORM:
             return await search_image(request)
-        body = await read_json(request, models.search)
+        body = await read_json(request, models.search, threads)
         code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
         query = batches.Query(_range_of(body), vector=body.vector, id=body.id, code=code)
         return json_response(await searches.submit(query))
@@ -98,10 +101,10 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
     )
     async def search_image(request: Request) -> Response:
         """Find the items nearest to an uploaded picture."""
-        form, content = await read_form(request, models.image_search)
+        form, content = await read_form(request, models.image_search, threads)
         times = StageTimes()
         with times.stage("encode"):
-            code = await threads.run(collection.encode_picture, content, limits.max_pixels)
+            code = await threads.decode(collection.encode_picture, content, limits.max_pixels)
         query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
         return json_response(await searches.submit(query))
 
@@ -109,11 +112,11 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
 def _add_encode_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     models = RequestModels.for_collection(collection, limits)
 
-    async def encoded(function: Callable[..., Codes], *args: Any) -> Response:
+    def encoded(function: Callable[..., Codes], *args: Any) -> bytes:
         times = StageTimes()
         with times.stage("encode"):
-            codes = await threads.run(function, *args)
-        return json_response({"codes": to_hex(codes), "n_bits": collection.n_bits, "time_ms": times.ms})
+            codes = function(*args)
+        return to_json({"codes": to_hex(codes), "n_bits": collection.n_bits, "time_ms": times.ms})
 
     @app.post(
         "/encode",
@@ -124,15 +127,15 @@ def _add_encode_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         """Return the codes of vectors (JSON) or of an uploaded picture (form)."""
         if content_type(request) == FORM:
             return await encode_image(request)
-        body = await read_json(request, models.encode)
-        check_rows(len(body.vectors), limits)
-        return await encoded(collection.encode, body.vectors)
+        body = await read_json(request, models.encode, threads)
+        check_answer(len(body.vectors) * (2 * n_bytes(collection.n_bits) + 3), limits)
+        return json_response(await threads.run(encoded, collection.encode, body.vectors))
 
     @app.post("/encode/image", response_model=schemas.EncodeResponse, openapi_extra=describe_body(form=ImageForm))
     async def encode_image(request: Request) -> Response:
         """Return the code of an uploaded picture."""
-        _, content = await read_form(request, ImageForm)
-        return await encoded(collection.encode_picture, content, limits.max_pixels)
+        _, content = await read_form(request, ImageForm, threads)
+        return json_response(await threads.decode(encoded, collection.encode_picture, content, limits.max_pixels))
 
 
 def _range_of(body: schemas.SearchRequest | schemas.ImageSearchForm) -> SearchRange:
@@ -152,7 +155,8 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         file = io.BytesIO()
-        np.savez(file, distances=D, ids=ids.astype(str) if ids.dtype == object else ids)
+        arrays: dict[str, Any] = _named(ids, limits) if ids.dtype == object else {"ids": ids}
+        np.savez(file, distances=D, **arrays)
         return file.getvalue()
 
     @app.post("/search/codes", responses={200: binary}, openapi_extra={"requestBody": binary})
@@ -160,16 +164,34 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
         request: Request,
         k: Annotated[k_type, Query()] = DEFAULT_K,  # type: ignore[valid-type]
     ) -> Response:
-        """Find the k nearest items of many packed codes. The response is an .npz file of distances and ids (n, k)."""
+        """Find the k nearest items of many packed codes.
+
+        The response is an .npz file of distances and ids (n, k). If ids are strings, the ids in it are places in
+        ``names``, a JSON list.
+        """
         require_type(request, BINARY)
         body = await request.body()
         n = len(body) // width
         if not body or len(body) % width:
             raise HTTPException(422, f"the body must consist of codes of {width} bytes, got {len(body):,} bytes")
         check_rows(n, limits)
-        if n * k > MAX_HITS:
-            raise HTTPException(413, f"at most {MAX_HITS:,} hits per request: send fewer codes or a smaller k")
+        if n * k > limits.max_hits:
+            raise HTTPException(413, f"at most {limits.max_hits:,} hits per request: send fewer codes or a smaller k")
+        reserve(request, 2 * 12 * n * k)  # the arrays, and the file made from them
         return Response(await threads.run(search, body, k), media_type=BINARY)
+
+
+def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
+    """Return string ids (n, k) as places in a list of names in JSON.
+
+    An array of strings would give every hit the length of the longest id, and drop zeros at the end of an id.
+    """
+    places: dict[str, int] = {}
+    rows = np.empty(ids.shape, np.int64)
+    for i, row in enumerate(ids):
+        rows[i] = [places.setdefault(id, len(places)) for id in row]
+    check_answer(12 * ids.size + sum(map(json_size, places)), limits)
+    return {"ids": rows, "names": np.frombuffer(to_json(list(places)), np.uint8)}
 
 
 # --- health and metrics ---
@@ -177,8 +199,8 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
 
 def _add_status_routes(app: FastAPI, collection: Collection, metrics: ServerMetrics) -> None:
     metrics.add_gauge("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
-    journal = collection.journal
-    if journal is not None:
+    if collection.writer is not None:
+        journal = collection.writer.journal
         metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))
 
     @app.get("/health")

@@ -16,12 +16,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from dish.codes import n_bytes
 from dish.index.snapshot import Snapshot
 from dish.progress import Stopwatch
-from dish.web.collection import Codes, Collection, Id, SearchRange, to_hex
+from dish.web.collection import Codes, Collection, Hits, Id, SearchRange, to_hex
+from dish.web.limits import Limits, in_words
 
 MAX_BATCH = 256  # queries
 EXTRA_WORKER_DELAY = 0.1  # seconds that queries wait for a running batch before another worker starts on them
@@ -114,7 +116,7 @@ class Query:
     """One search: its start (exactly one of ``vector``, ``id`` and ``code``) and its range."""
 
     range: SearchRange
-    vector: list[float] | None = None
+    vector: NDArray[np.float32] | None = None
     id: Id | None = None
     code: Codes | None = None
     encode_ms: float = 0.0  # already spent on ``code``
@@ -133,20 +135,41 @@ class StageTimes(Stopwatch):
         return {name: round(1000 * seconds, 3) for name, seconds in self.timings_.items()}
 
 
-def search_batch(collection: Collection, max_hits: int, queries: list[Query]) -> list[bytes | Exception]:
+def search_batch(collection: Collection, limits: Limits, queries: list[Query]) -> list[bytes | Exception]:
     """Return the response of each query as JSON, or the error of a query that cannot be answered."""
     snapshot, times = collection.index.snapshot(), StageTimes()
     with times.stage("encode"):
         codes, errors = _encode_queries(collection, queries, snapshot)
     with times.stage("search"):
-        hits = collection.search_many(codes, [query.range for query in queries], max_hits, snapshot)
+        hits = collection.search_many(codes, [query.range for query in queries], limits.max_k, snapshot)
     query_codes, ms = to_hex(codes), times.ms
     responses: list[bytes | Exception] = []
+    room = limits.answers
     for i, query in enumerate(queries):
         time_ms = ms if not query.encode_ms else ms | {"encode": query.encode_ms}
         about = {"code": query_codes[i], "n_bits": collection.n_bits, "time_ms": time_ms}
-        responses.append(errors.get(i) or to_json({**vars(hits[i]), **about}))
+        problem = errors.get(i) or _too_large(hits[i], limits.max_answer, room)
+        responses.append(problem or to_json({**vars(hits[i]), **about}))
+        room -= 0 if problem else len(responses[-1])  # type: ignore[arg-type]
     return responses
+
+
+def _too_large(hits: Hits, most: int, room: int) -> HTTPException | None:
+    """Return the error of a query whose answer is too large, or leaves too little room for those of its batch."""
+    size = sum(map(json_size, (*hits.ids, *hits.labels, *hits.codes)))
+    if size > most:
+        text = f"the answer would have {in_words(size)}, at most {in_words(most)} are allowed: ask for fewer hits"
+        return HTTPException(413, text)
+    if size > room:
+        return HTTPException(503, "busy: too many bytes are in memory; try again", {"retry-after": "1"})
+    return None
+
+
+def json_size(value: Any) -> int:
+    """Return about how many bytes a value takes in JSON, at least as many as it really takes for almost all."""
+    if not isinstance(value, str):
+        return 24
+    return len(value) + 4 if value.isascii() and value.isprintable() else 6 * len(value) + 4
 
 
 def to_json(content: Any) -> bytes:
@@ -165,7 +188,7 @@ def _encode_queries(
     errors: dict[int, Exception] = {}
     vectors = [i for i, query in enumerate(queries) if query.vector is not None]
     if vectors:
-        codes[vectors] = collection.encode([queries[i].vector or [] for i in vectors])
+        codes[vectors] = collection.encode([queries[i].vector for i in vectors])
     for i, query in enumerate(queries):
         if query.code is not None:
             codes[i] = query.code[0]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
-from dish.codes import hamming, n_bytes
-from dish.errors import InputError, JournalError
+from dish.codes import hamming
+from dish.errors import FileReplacedError, InputError, ModelFileError
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
-from dish.web.journal import Journal, sync_folder
+from dish.web.index_writer import IndexWriter
 from dish.web.pictures import MEDIA_TYPES, PREPARATIONS, FolderPictures, Pictures, decode
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ log = logging.getLogger("dish.web")
 
 RADIUS_BATCH = 16  # radius searches per call of the index, if the radius is small
 CLOSE_SAMPLE, CLOSE_SHARE = 200, 0.05  # items whose pairwise distances are measured; share of pairs that are "close"
-JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index file is written again
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,7 @@ class Collection:
         samples: Sequence[Sample] = (),
         title: str = "dish",
         duplicates: Callable[[], list[list[Any]]] | None = None,
-        journal: Journal | None = None,
-        path: str | os.PathLike[str] | None = None,
+        writer: IndexWriter | None = None,
     ) -> None:
         self.kind = getattr(hasher, "kind", type(hasher).__name__)
         self.takes_images = bool(getattr(hasher, "takes_images", False))
@@ -97,36 +93,34 @@ class Collection:
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
-        self.journal, self.path = journal, None if path is None else Path(path)
+        self.writer = writer
         self.read_only_reason = "start it with --writable"
-        self._id_type: str | None = None
         self._close_distance: float | None = None
-        self._write_lock = threading.Lock()  # keeps the journal and the index in step; searches do not need it
-        self._compacting: threading.Thread | None = None
-        if journal is not None:
-            self._apply(journal.records)
-            journal.records.clear()
+        if writer is not None:
+            writer.start(getattr(hasher, "fingerprint_", None))
 
     def __len__(self) -> int:
         return len(self.index)
 
     def id_type(self) -> str:
         """Return "integer" or "string", the type of the ids. An empty index accepts both."""
-        if self._id_type is None and len(self.index):
-            self._id_type = "string" if isinstance(self.index.snapshot().ids[0], str) else "integer"
-        return self._id_type or "integer"
+        return "string" if self.index.snapshot().has_string_ids else "integer"
 
     def parse_id(self, text: str) -> Id:
         """Convert an id from a URL to the type of the ids in the index."""
-        is_number = self.id_type() == "integer" and re.fullmatch(r"-?\d{1,18}", text)
-        return int(text) if is_number else text
+        if self.id_type() == "integer" and len(text) <= 20:
+            with suppress(ValueError):
+                number = int(text)
+                if str(number) == text and -(2**63) <= number < 2**63:  # neither "007" nor other scripts' digits
+                    return number
+        return text
 
     def ids_like(self, text: str, n: int) -> list[Id]:
         """Return at most n ids that contain a text, ignoring case. Those that start with it come first."""
         wanted = text.casefold()
         found = list(islice((id for id in self.index.snapshot().ids if wanted in str(id).casefold()), 8 * n))
         nearest = sorted(found, key=lambda id: not str(id).casefold().startswith(wanted))[:n]
-        return np.array(nearest).tolist()
+        return [id if isinstance(id, str) else int(id) for id in nearest]
 
     def close_distance(self) -> float:
         """Return the distance below which the page calls a hit "close": 5 % of all pairs, estimated on a sample."""
@@ -151,9 +145,9 @@ class Collection:
 
     # --- encoding ---
 
-    def encode(self, vectors: Sequence[Sequence[float]]) -> Codes:
+    def encode(self, vectors: Sequence[Any] | NDArray[np.float32]) -> Codes:
         """Return the codes of vectors (n, d)."""
-        return self.hasher.transform(np.array(vectors, np.float32))
+        return self.hasher.transform(np.asarray(vectors, np.float32))
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
         """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
@@ -185,7 +179,7 @@ class Collection:
         if not any(len(ids) for _, ids, _ in found.values()):
             return [Hits([], [], [], [], 0) for _ in ranges]
         all_ids = np.concatenate([found[i][1] for i in sorted(found)])  # one lookup for all queries
-        labels, hit_codes = snapshot.labels_of(all_ids).tolist(), to_hex(snapshot.get(all_ids))
+        labels, hit_codes = snapshot.label_list(all_ids), to_hex(snapshot.get(all_ids))
         results, start = [], 0
         for i in sorted(found):
             D, ids, n = found[i]
@@ -204,30 +198,27 @@ class Collection:
         if len(snapshot) == 0:
             return []
         ids = snapshot.sample_ids(n, rng)
-        labels = snapshot.labels_of(ids).tolist()
+        labels = snapshot.label_list(ids)
         return [Sample(label, id=id) for id, label in zip(ids.tolist(), labels, strict=True)]
 
     # --- writes ---
 
     def check_writable(self) -> None:
         """Reject the request if the server is read-only."""
-        if self.journal is None:
+        if self.writer is None:
             raise HTTPException(403, f"this server is read-only: {self.read_only_reason}")
 
-    def upsert(self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None) -> int:
+    def upsert(
+        self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None, *, replace: bool = True
+    ) -> int:
         """Add or replace items and return the new size. They are on disk when this returns."""
-        record = {
-            "ids": list(ids),
-            "codes": codes.tobytes().hex(),
-            "labels": None if labels is None else list(labels),
-        }
-        return self._write(record)
+        given = None if labels is None else list(labels)
+        record = {"ids": list(ids), "codes": codes.tobytes().hex(), "labels": given}
+        return self._write(record, known=None if replace else False)
 
     def remove(self, id: Id) -> int:
         """Remove an item and return the new size. The removal is on disk when this returns."""
-        if id not in self.index:
-            raise HTTPException(404, f"the index has no item {id!r}")
-        return self._write({"ids": [id], "codes": "", "labels": None, "removed": True})
+        return self._write({"ids": [id]}, known=True)
 
     def add_picture(self, data: bytes, id: str | None, file_name: str, label: str | None, max_pixels: int) -> Id:
         """Add a picture and return its id.
@@ -240,107 +231,50 @@ class Collection:
             if id is None:
                 raise HTTPException(422, "give the picture an id")
             new_id = self.parse_id(id)
-            if new_id in self.index:
-                raise HTTPException(409, f"item {new_id!r} exists already: remove it first")
-            self.upsert([new_id], code, [label])
+            self.upsert([new_id], code, [label], replace=False)
             return new_id
-        key = self.pictures.add(id or file_name or "photo", data, label)
         snapshot = self.index.snapshot()
         without_suffix = len(snapshot) > 0 and Path(str(snapshot.ids[0])).suffix.lower() not in MEDIA_TYPES
-        name = str(Path(key).with_suffix("").as_posix()) if without_suffix else key
+
+        def name_of(key: str) -> str:
+            return Path(key).with_suffix("").as_posix() if without_suffix else key
+
+        key = self.pictures.add(id or file_name or "photo", data, label, lambda key: name_of(key) in self.index)
         try:
-            self.upsert([name], code, [label])
+            self.upsert([name_of(key)], code, [label], replace=False)
         except BaseException:
             self.pictures.discard(key)
             raise
-        return name
+        return name_of(key)
 
-    def _write(self, record: dict[str, Any]) -> int:
-        """Write a record to the journal, then to the index."""
+    def _write(self, record: dict[str, Any], known: bool | None) -> int:
+        """Write a change to disk and to the index.
+
+        ``known`` says whether its ids must be in the index already, or must not be; None means either.
+        """
         self.check_writable()
-        assert self.journal is not None
-        with self._write_lock:
-            self._check_ids(record["ids"])
-            try:
-                n = self.journal.append(record)
-            except (OSError, JournalError) as error:
-                log.exception("items could not be written")
-                raise HTTPException(503, "the items could not be written to disk; none was saved") from error
-            try:
-                self._apply([record])
-            except BaseException:
-                self.journal.withdraw(n)  # a record that the index rejects must not stop the next start
-                raise
-            size = len(self.index)
-            if self.journal.size > JOURNAL_LIMIT and not (self._compacting and self._compacting.is_alive()):
-                self._compacting = threading.Thread(target=self._compact_in_background, name="compact")
-                self._compacting.start()
-        return size
+        assert self.writer is not None
+        try:
+            return self.writer.change(record, lambda: self._check_known(record["ids"], known))
+        except InputError as error:
+            raise HTTPException(422, str(error)) from None
+        except (OSError, ModelFileError) as error:
+            log.exception("items could not be written")
+            reason = f": {error}" if isinstance(error, FileReplacedError) else ""
+            raise HTTPException(503, f"the items could not be written to disk; none was saved{reason}") from error
+
+    def _check_known(self, ids: Sequence[Id], known: bool | None) -> None:
+        """Check that all ids are in the index, or that none is. The caller holds the write lock."""
+        for id in ids if known is not None else ():
+            if known and id not in self.index:
+                raise HTTPException(404, f"the index has no item {id!r}")
+            if not known and id in self.index:
+                raise HTTPException(409, f"item {id!r} exists already: remove it first")
 
     def close(self) -> None:
-        """Write the records of the journal to the index file."""
-        if self.journal is not None:
-            if self._compacting is not None:
-                self._compacting.join()
-            with self._write_lock:
-                try:
-                    if self.journal.size:
-                        self._compact(self.journal.last)
-                finally:
-                    self.journal.close()
-
-    def _compact_in_background(self) -> None:
-        """Write the index file while searches and writes go on. Records that arrive meanwhile stay in the journal."""
-        assert self.journal is not None
-        try:
-            with self._write_lock:
-                last = self.journal.last
-            self._compact(last)
-        except Exception:  # the items are safe in the journal, and the next write tries again
-            log.exception("the index could not be written")
-
-    def _compact(self, last: int) -> None:
-        """Write the index file, then delete the records up to ``last`` from the journal.
-
-        After a crash between the two steps the records are replayed onto an index that has them already, which
-        changes nothing.
-        """
-        assert self.journal is not None
-        assert self.path is not None
-        self.index.save(self.path)
-        sync_folder(self.path)  # the new file must be durable before the records are deleted
-        self.journal.forget(last)
-
-    def _apply(self, records: Iterable[dict[str, Any]]) -> None:
-        """Apply records to the index. The last record of an id wins. Labels of one type are written in one upsert."""
-        width = n_bytes(self.n_bits)
-        last: dict[Id, tuple[bytes, Label | None]] = {}
-        removed: set[Id] = set()
-        for record in records:
-            codes = bytes.fromhex(record["codes"])
-            for i, id in enumerate(record["ids"]):
-                last.pop(id, None)  # a replaced item moves to the end, as in the index
-                if record.get("removed"):
-                    removed.add(id)
-                    continue
-                removed.discard(id)
-                last[id] = codes[i * width : (i + 1) * width], record["labels"] and record["labels"][i]
-        if removed:
-            self.index.remove(list(removed))
-        for kind, group in groupby(last.items(), key=lambda item: type(item[1][1])):  # keeps 1 and "1" apart
-            items = list(group)
-            codes_of = np.frombuffer(b"".join(code for _, (code, _) in items), np.uint8).reshape(-1, width)
-            labels: Any = None if kind is type(None) else [label for _, (_, label) in items]
-            self.index.upsert(codes_of, [id for id, _ in items], labels=labels)
-
-    def _check_ids(self, ids: Sequence[Id]) -> None:
-        if len(set(ids)) < len(ids):
-            raise HTTPException(422, "ids must be unique")
-        kinds = {type(id) for id in ids}
-        if len(self.index):
-            kinds.add(str if self.id_type() == "string" else int)
-        if len(kinds) > 1:
-            raise HTTPException(422, "ids must be all integers or all strings, like those of the index")
+        """Write all changes to the index file."""
+        if self.writer is not None:
+            self.writer.close()
 
 
 def to_hex(codes: Codes) -> list[str]:

@@ -1,9 +1,12 @@
-"""Limits on connections: how many may be open, and how long a client may take to send its headers.
+"""Limits on connections: how many may be open, and how long a client may take to send headers and to read answers.
 
 uvicorn has no timeout for headers, and no timeout for a connection that never sends anything. Here every client has
 ``header_seconds`` to send the headers of a request, however slowly the bytes arrive. When ``connections`` are open,
 the one that has been waiting longest for its client is closed to make room for a new one. A connection whose
 response is being prepared is never closed, so a client that sends its request at once is served.
+
+Closing a connection waits until the client has read everything. So a client that does not read is cut off: by the
+middleware while its answer is sent, and here if the last of it is still unread after ``send_seconds``.
 
 Granian 2.8 was tried in place of uvicorn and this module. Its only limit on connections (``backpressure``) lets new
 clients wait until an old connection ends, so that a few hundred idle ones block everybody; see docs/serve.md.
@@ -12,13 +15,14 @@ clients wait until an old connection ends, so that a few hundred idle ones block
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dish.web.limits import Limits
-
-MAX_HEADER_BYTES = 64 << 10  # of one request; common servers allow 8 to 64 KiB
+from dish.web.middleware import ABORT
 
 
 class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -30,6 +34,8 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or answer 503 if there is no room for it."""
         super().connection_made(transport)
+        self.app: Any = partial(_with_abort, self.app, transport.abort)
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._header_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         if len(self.connections) > self.limits.connections and not self._close_longest_waiting():
@@ -41,6 +47,8 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection that has ended."""
         self._stop_header_timer()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
         self.waiting.pop(self, None)
         super().connection_lost(exc)
 
@@ -56,8 +64,8 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             if not self.cycle.more_body:
                 self.waiting.pop(self, None)
         elif not self.transport.is_closing():
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self._reject(431, f"the headers of a request may have at most {MAX_HEADER_BYTES:,} bytes")
+            if self._header_bytes > self.limits.max_headers:
+                self._reject(431, f"the headers of a request may have at most {self.limits.max_headers:,} bytes")
             elif self._header_timer is None:  # the first bytes of the next request on a kept-alive connection
                 self._start_header_timer()
 
@@ -66,7 +74,15 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self.waiting.pop(self, None)
         if not self.transport.is_closing():
             self.waiting[self] = None
+        if self._unread_timer is None and self.transport.get_write_buffer_size():
+            self._unread_timer = self.loop.call_later(self.limits.send_seconds, self._cut_if_unread)
         super().on_response_complete()
+
+    def _cut_if_unread(self) -> None:
+        """Cut the connection if the client has not read the end of an answer. The next one has its own deadline."""
+        self._unread_timer = None
+        if not self._in_request() and self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def _in_request(self) -> bool:
         """Return whether the headers of a request are complete and its response is not."""
@@ -100,6 +116,12 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\nretry-after: 1\r\n\r\n" + body)
         self.transport.close()
+
+
+async def _with_abort(app: Any, abort: Callable[[], None], scope: Any, receive: Any, send: Any) -> None:
+    """Pass a request to the app, with a function that cuts its connection."""
+    scope[ABORT] = abort
+    await app(scope, receive, send)
 
 
 def limited_protocol(limits: Limits) -> type[LimitedProtocol]:

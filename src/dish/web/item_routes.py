@@ -1,16 +1,18 @@
 """The routes of items: adding and removing, pictures, samples, ids, duplicates, /info."""
 
+from contextlib import closing
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from dish import __version__
 from dish.web import schemas
 from dish.web.collection import Collection
 from dish.web.limits import Limits
-from dish.web.pictures import PictureFile
+from dish.web.pictures import Picture
 from dish.web.routing import (
     FORM,
     WorkerThreads,
@@ -19,6 +21,8 @@ from dish.web.routing import (
     json_response,
     read_form,
     read_json,
+    text_in_path,
+    text_in_query,
 )
 from dish.web.schemas import ErrorResponse, ImageItemForm, RequestModels
 from dish.web.thumbnails import DEFAULT_SIDE, MAX_SIDE, Thumbnails
@@ -28,13 +32,8 @@ MAX_IDS = 50
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 PICTURE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}}}, **NOT_FOUND}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorResponse}}
+ID_IN_QUERY = {"parameters": [{"name": "id", "in": "query", "required": True, "schema": {"type": "string"}}]}
 CACHE = {"cache-control": "private, max-age=3600"}
-
-
-def check_rows(n: int, limits: Limits) -> None:
-    """Reject a request with too many rows."""
-    if n > limits.max_rows:
-        raise HTTPException(413, f"at most {limits.max_rows:,} rows per request, got {n:,}")
 
 
 def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
@@ -59,9 +58,8 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
         """Add or replace items (JSON), or add a picture (form). Answers when they are on disk. Needs --writable."""
         if content_type(request) == FORM:
             return await add_image(request)
-        body = await read_json(request, models.items)
-        check_rows(len(body.ids), limits)
         collection.check_writable()
+        body = await read_json(request, models.items, threads)
         return json_response(await threads.run(save, body))
 
     @app.post(
@@ -72,16 +70,24 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
     )
     async def add_image(request: Request) -> Response:
         """Add a picture and keep its file in the folder of images. Needs --writable."""
-        form, content = await read_form(request, ImageItemForm)
         collection.check_writable()
-        return json_response(await threads.run(save_image, form, content))
+        form, content = await read_form(request, ImageItemForm, threads)
+        return json_response(await threads.decode(save_image, form, content))
 
-    @app.delete("/items/{id:path}", response_model=schemas.RemovedResponse, responses=NOT_FOUND)
-    async def remove(id: str) -> Response:
-        """Remove an item. The file of its picture stays. Needs --writable."""
+    async def removed(id: str) -> Response:
         collection.check_writable()
         size = await threads.run(collection.remove, collection.parse_id(id))
         return json_response({"removed": 1, "size": size})
+
+    @app.delete("/items", response_model=schemas.RemovedResponse, responses=NOT_FOUND, openapi_extra=ID_IN_QUERY)
+    async def remove_by_query(request: Request) -> Response:
+        """Remove an item, also one whose id cannot be part of a path, such as "..". Needs --writable."""
+        return await removed(text_in_query(request, "id"))
+
+    @app.delete("/items/{id:text}", response_model=schemas.RemovedResponse, responses=NOT_FOUND)
+    async def remove(request: Request, id: str) -> Response:
+        """Remove an item. The file of its picture stays. Needs --writable."""
+        return await removed(text_in_path(request, "/items/"))
 
 
 def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
@@ -107,15 +113,19 @@ def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, thr
             raise HTTPException(404, "only `dish photos FOLDER` finds duplicates")
         return json_response(await threads.run(collection.find_duplicates))
 
-    @app.get("/images/{key:path}", responses=PICTURE)
-    async def image(key: str) -> Response:
+    @app.get("/images/{key:text}", responses=PICTURE)
+    async def image(request: Request, key: str) -> Response:
         """Return the picture of an item, unchanged."""
-        return _picture(None if collection.pictures is None else await threads.run(collection.pictures.read, key))
+        key = text_in_path(request, "/images/")
+        return _sent(None if collection.pictures is None else await threads.run(collection.pictures.find, key))
 
-    @app.get("/thumbnails/{key:path}", responses=PICTURE)
-    async def thumbnail(key: str, side: Annotated[int, Query(ge=16, le=MAX_SIDE)] = DEFAULT_SIDE) -> Response:
+    @app.get("/thumbnails/{key:text}", responses=PICTURE)
+    async def thumbnail(
+        request: Request, key: str, side: Annotated[int, Query(ge=16, le=MAX_SIDE)] = DEFAULT_SIDE
+    ) -> Response:
         """Return the picture of an item, no larger than ``side``, in a format that every browser shows."""
-        return _picture(None if thumbnails is None else await threads.run(thumbnails.read, key, side))
+        key = text_in_path(request, "/thumbnails/")
+        return _sent(None if thumbnails is None else await threads.decode(thumbnails.read, key, side))
 
     @app.get("/info", response_model=schemas.InfoResponse)
     async def info() -> Response:
@@ -129,7 +139,7 @@ def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, thr
             takes=collection.takes,
             n_features=collection.n_features,
             pictures=collection.pictures is not None,
-            writable=collection.journal is not None,
+            writable=collection.writer is not None,
             duplicates=collection.duplicates is not None,
             close_distance=collection.close_distance(),
             max_k=limits.max_k,
@@ -139,8 +149,21 @@ def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         return json_response(response.model_dump())
 
 
-def _picture(found: PictureFile | None) -> Response:
+class PictureResponse(StreamingResponse):
+    """A picture. One on disk is read piece by piece, as fast as the client takes it."""
+
+    def __init__(self, picture: Picture) -> None:
+        headers = CACHE | {"content-length": str(picture.size)}
+        super().__init__(picture.pieces(), media_type=picture.media_type, headers=headers)
+        self.picture = picture
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and close the file, also if the client goes away."""
+        with closing(self.picture):
+            await super().__call__(scope, receive, send)
+
+
+def _sent(found: Picture | None) -> Response:
     if found is None:
         raise HTTPException(404, "there is no picture with that id")
-    content, media_type = found
-    return Response(content, media_type=media_type, headers=CACHE)
+    return PictureResponse(found)

@@ -9,6 +9,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -16,13 +17,17 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dish.web.limits import LOOPBACK, Limits
+from dish.web.limits import LOOPBACK, Limits, in_words
 from dish.web.prometheus_metrics import ServerMetrics
-from dish.web.routing import error_response
+from dish.web.routing import ANSWER, error_response
 
 PUBLIC = ("/", "/health", "/docs", "/openapi.json")  # contain no data and need no token
 UNLIMITED = (*PUBLIC, "/info", "/metrics")  # answered from memory, even when all slots are taken
+ABORT = "dish.abort"  # in the scope: cuts the connection; set by connections.py
 ROUTES = (*PUBLIC, "/search", "/encode", "/items", "/samples", "/ids", "/duplicates", "/info", "/metrics")
+SMALL = 64 << 10  # bytes: bodies and answers up to this size are not counted; connections limit their number
+PIECE = 64 << 10  # bytes of an answer that are sent at a time
+RATE_BYTES = 1_000_000  # of an answer that a client has ``send_seconds`` to take
 MAX_DISCARDED = 64 << 20  # bytes of a rejected body that are read and dropped, so that the client sees the response
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 SECURITY_HEADERS = (
@@ -41,13 +46,15 @@ log = logging.getLogger("dish.web")
 class LimitsMiddleware:
     """Applies the limits to every request, then passes it to the app.
 
-    The body is read here, before the request takes one of the ``concurrency`` slots, so that slow clients do not
-    block others.
+    The body is read here, before the request takes one of the ``concurrency`` slots, and the slot is free again when
+    the answer is ready, so that clients who send or read slowly do not block others.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: ServerMetrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.in_progress = 0
+        self.bodies = ByteBudget(max(limits.bodies, 2 * limits.max_body))
+        self.answers = ByteBudget(max(limits.answers, limits.max_answer))
         self.request_numbers, self.run_id = count(1), secrets.token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,13 +63,19 @@ class LimitsMiddleware:
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
-        response = ResponseSender(send, f"{self.run_id}-{next(self.request_numbers)}", self.limits.send_seconds)
+        number = f"{self.run_id}-{next(self.request_numbers)}"
+        body, answer = self.bodies.share(), self.answers.share()
+        scope[ANSWER] = answer
+        response = ResponseSender(send, number, self.limits.send_seconds, answer, scope.get(ABORT))
         self.metrics.in_flight.inc()
         failure: dict[str, Any] = {}
         try:
-            await self._handle(scope, receive, response)
+            await self._handle(scope, receive, response, body)
         except HTTPException as error:
             await response.send_error(error)
+        except _NoRoom:
+            message = "busy: too many bytes are in memory; try again"
+            await response.send_error(HTTPException(503, message, {"retry-after": "1"}))
         except _ClientGone:
             response.status = response.status or 499  # nobody is left to answer
         except Exception as error:
@@ -71,6 +84,8 @@ class LimitsMiddleware:
             message = f"internal error; the server's log describes it under request {response.id}"
             await response.send_error(HTTPException(500, message))
         finally:
+            body.release()
+            answer.release()
             self.metrics.in_flight.dec()
             seconds = time.perf_counter() - start
             self.metrics.count(scope["method"], _route_label(scope), response.status, seconds)
@@ -84,7 +99,8 @@ class LimitsMiddleware:
             }
             log.info("request", extra={"fields": fields | failure})
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, send: ResponseSender, share: BudgetShare) -> None:
+        self._check_headers(scope)
         self._check_host([value for name, value in scope["headers"] if name == b"host"])
         headers, path, method = dict(scope["headers"]), scope["path"], scope["method"]
         is_page = path.startswith("/static/")
@@ -93,17 +109,29 @@ class LimitsMiddleware:
         if method in ("POST", "DELETE"):
             self._check_origin(headers)
         if method == "POST":
-            receive = _replay(await self._read_body(headers, receive), receive)
+            receive = _replay(await self._read_body(headers, receive, share), receive)
         elif path in UNLIMITED or is_page:
             await self.app(scope, receive, send)
             return
         if self.in_progress >= self.limits.concurrency:
             raise HTTPException(503, "busy: too many requests are in progress; try again", {"retry-after": "1"})
         self.in_progress += 1
+        send.when_ready = self._free_slot
         try:
             await self.app(scope, receive, send)
         finally:
-            self.in_progress -= 1
+            send.ready()
+
+    def _free_slot(self) -> None:
+        self.in_progress -= 1
+
+    def _check_headers(self, scope: Scope) -> None:
+        """Reject long headers. The protocol's own check misses those that arrive in one piece."""
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > self.limits.max_headers:
+            message = f"the headers of a request may have at most {self.limits.max_headers:,} bytes"
+            raise HTTPException(431, message, {"connection": "close"})
 
     def _check_host(self, given: list[bytes]) -> None:
         """Reject unknown host names.
@@ -137,58 +165,125 @@ class LimitsMiddleware:
         if origin != headers.get(b"host", b"").lower() and _host_name(origin) not in allowed:
             raise HTTPException(403, "this request comes from another web site; add its name with --allowed-host")
 
-    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive, share: BudgetShare) -> bytes:
         """Return the whole body, or reject it if it is too long or too slow."""
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise HTTPException(400, "Content-Length is not a number")
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                return await _collect(receive, self.limits.max_body, int(length))
+                return await _collect(receive, self.limits.max_body, int(length), share)
         except TimeoutError:
             message = f"the body took longer than {self.limits.body_seconds:g} s"
             raise HTTPException(408, message, {"connection": "close"}) from None
 
 
-class ResponseSender:
-    """Sends a response: adds the security headers, records the status, gives up on a client that does not read."""
+class ByteBudget:
+    """Bytes that all requests may hold together. Only the event loop uses it, so it needs no lock."""
 
-    def __init__(self, send: Send, id: str, seconds: float) -> None:
-        self.send, self.id, self.seconds = send, id, seconds
+    def __init__(self, most: int) -> None:
+        self.most, self.used = most, 0
+
+    def share(self) -> BudgetShare:
+        """Return the share of one request, empty at first."""
+        return BudgetShare(self)
+
+
+class BudgetShare:
+    """The bytes that one request holds."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.size = budget, 0
+
+    def grow_to(self, size: int) -> None:
+        """Hold ``size`` bytes, or raise if all requests together would hold too many. Small sizes are free."""
+        if size <= max(SMALL, self.size):
+            return
+        if self.budget.used - self.size + size > self.budget.most:
+            raise _NoRoom
+        self.budget.used += size - self.size
+        self.size = size
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self.budget.used -= self.size
+        self.size = 0
+
+
+class ResponseSender:
+    """Sends a response in pieces: adds the security headers, records the status, gives up on slow readers.
+
+    A client has ``seconds`` for each piece; and for the first 1 MB, and as long for each further one. Then its
+    connection is cut by ``abort``, because closing it would wait until the client has read the rest.
+    """
+
+    def __init__(
+        self, send: Send, id: str, seconds: float, share: BudgetShare, abort: Callable[[], None] | None
+    ) -> None:
+        self.send, self.id, self.seconds, self.share, self.abort = send, id, seconds, share, abort
         self.status = 0
-        self._start: Message | None = None  # sent with the first part of the body, under one timeout
+        self.when_ready: Callable[[], None] | None = None
+        self._start: Message | None = None  # sent with the first piece of the body
+        self._deadline = 0.0
+
+    def ready(self) -> None:
+        """Call ``when_ready``, once: the answer exists, and only has to be sent."""
+        done, self.when_ready = self.when_ready, None
+        if done is not None:
+            done()
 
     async def __call__(self, message: Message) -> None:
         """Send one ASGI message."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", self.id.encode())]
             self._start = message
             return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        self.share.grow_to(len(body))
+        self.ready()
+        for start in range(0, max(1, len(body)), PIECE):
+            piece = body[start : start + PIECE]
+            last = not more and start + PIECE >= len(body)
+            await self._send_piece({"type": "http.response.body", "body": piece, "more_body": not last})
+
+    async def _send_piece(self, message: Message) -> None:
+        now = asyncio.get_running_loop().time()
+        self._deadline = self._deadline or now + self.seconds
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout_at(min(now + self.seconds, self._deadline)):
                 if self._start is not None:
+                    self.status = self._start["status"]
                     await self.send(self._start)
                     self._start = None
                 await self.send(message)
         except TimeoutError:
+            if self.abort is not None:
+                self.abort()
+                await asyncio.sleep(0)  # the connection is lost in the next round of the event loop
             raise _ClientGone from None
+        self._deadline += self.seconds * len(message["body"]) / RATE_BYTES
 
     async def send_error(self, error: HTTPException) -> None:
         """Send an error, unless a response has been started already."""
         if self.status:
             return
+        self.share.release()
         response = error_response(error)
         with suppress(_ClientGone):
             await self({"type": "http.response.start", "status": error.status_code, "headers": response.raw_headers})
             await self({"type": "http.response.body", "body": response.body})
 
 
+class _NoRoom(Exception):
+    """All requests together would hold too many bytes."""
+
+
 class _ClientGone(Exception):
     """The client closed the connection, or does not read the response."""
 
 
-async def _collect(receive: Receive, max_body: int, announced: int) -> bytes:
+async def _collect(receive: Receive, max_body: int, announced: int, share: BudgetShare) -> bytes:
+    share.grow_to(announced if announced <= max_body else 0)  # a client that announces a length is refused at once
     parts: list[bytes] = []
     size, more = 0, announced <= max_body + MAX_DISCARDED  # a longer body is not read at all
     while more:
@@ -198,19 +293,16 @@ async def _collect(receive: Receive, max_body: int, announced: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size <= max_body:
+            share.grow_to(size)
             parts.append(part)
         else:
             parts.clear()
         more = message.get("more_body", False) and size <= max_body + MAX_DISCARDED
     if max(size, announced) > max_body:
-        length = "" if announced <= max_body else f" of {_in_words(announced)}"
-        problem = f"the body{length} is too large: the limit is {_in_words(max_body)} (--max-body)"
+        length = "" if announced <= max_body else f" of {in_words(announced)}"
+        problem = f"the body{length} is too large: the limit is {in_words(max_body)} (--max-body)"
         raise HTTPException(413, problem, {"connection": "close"})
     return b"".join(parts)
-
-
-def _in_words(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e6 else f"{n_bytes:,} bytes"
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

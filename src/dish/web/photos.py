@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dish.photos import Library, PhotoOptions, reopen
-from dish.photos.state import default_home, read_state
+from dish.photos.state import default_home
 
 if TYPE_CHECKING:
     from dish.web.collection import Collection
@@ -17,12 +17,13 @@ def open_photos(
     folder: Path, options: PhotoOptions, home: Path | None, *, writable: bool, say: Callable[[str], None]
 ) -> tuple[Collection, Library]:
     """Update the library of a folder and open it for the page. An unchanged library opens without torch."""
-    from dish.web.journal import count_pending, journal_path
+    from dish.index.index_file import read_mark
     from dish.web.server import open_collection
 
     home = home or default_home(folder)
     model, index = home / "model.dish", home / "index.dish"
-    if read_state(home) is not None and count_pending(journal_path(index)):
+    mark = read_mark(index)
+    if mark is not None and mark.open:
         open_collection(model, index, writable=True).close()  # write what a killed server left in its journal
     library = open_or_update(folder, options, home, say)
     collection = open_collection(

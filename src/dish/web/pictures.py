@@ -7,10 +7,12 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +40,66 @@ MEDIA_TYPES = {
 }
 SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "HEIF": ".heic", "AVIF": ".avif"}
 MAX_FILE = 64 << 20  # bytes of a picture that is served
+MAX_NAME = 80  # characters of the name of an added picture
 
 Pixels = NDArray[np.uint8]
-PictureFile = tuple[bytes, str]  # content and media type
+PIECE = 64 << 10  # bytes of a file that are read and sent at a time
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture to send: its content, or an open file."""
+
+    media_type: str
+    source: bytes | BinaryIO
+    size: int
+
+    def read(self) -> bytes:
+        """Return the content, and close the file."""
+        with closing(self):
+            return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Return the content in pieces."""
+        if isinstance(self.source, bytes):
+            yield self.source
+            return
+        left = self.size  # the file may grow meanwhile
+        while left and (piece := self.source.read(min(PIECE, left))):
+            left -= len(piece)
+            yield piece
+
+    def close(self) -> None:
+        """Close the file."""
+        if not isinstance(self.source, bytes):
+            self.source.close()
+
+
+class PixelBudget:
+    """Lets threads decode pictures at the same time, up to a number of pixels; a larger picture is decoded alone.
+
+    A picture takes up to twelve bytes per pixel while it is decoded.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.used = most, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room for a picture."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.used or self.used + pixels <= self.most)
+            self.used += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.used -= pixels
+                self._changed.notify_all()
+
+
+BUDGET = PixelBudget(16_000_000)  # of all uploads and thumbnails in this process
 
 
 # --- uploads ---
@@ -50,7 +109,7 @@ def decode(data: bytes, max_pixels: int, size: int | None = None) -> Pixels:
     """Decode an upload to RGB, uint8 (H, W, 3), with the same decoder as training and encoding."""
     formats = accepted_formats()
     try:
-        return images.decode(data, size, max_pixels=max_pixels, formats=formats, name="the picture")
+        return images.decode(data, size, max_pixels=max_pixels, formats=formats, name="the picture", hold=BUDGET.hold)
     except TooManyPixels as error:
         raise HTTPException(413, f"{error}") from None
     except ImageError as error:
@@ -116,21 +175,24 @@ PREPARATIONS: dict[str, Preparation | None] = {
 class Pictures(Protocol):
     """Pictures by the key of an item."""
 
-    def read(self, key: str) -> PictureFile | None:
-        """Return content and media type, or None."""
+    def find(self, key: str) -> Picture | None:
+        """Return the picture of a key, or None."""
         ...
 
 
 class ArrayPictures:
     """Pictures made from arrays, uint8 (H, W) or (H, W, 3)."""
 
-    def __init__(self, find: Callable[[str], Pixels | None]) -> None:
-        self.find = find
+    def __init__(self, pixels_of: Callable[[str], Pixels | None]) -> None:
+        self.pixels_of = pixels_of
 
-    def read(self, key: str) -> PictureFile | None:
+    def find(self, key: str) -> Picture | None:
         """Return the array as PNG."""
-        image = self.find(key)
-        return None if image is None else (to_png(image), FORMATS["PNG"])
+        image = self.pixels_of(key)
+        if image is None:
+            return None
+        content = to_png(image)
+        return Picture(FORMATS["PNG"], content, len(content))
 
 
 def to_png(image: Pixels) -> bytes:
@@ -174,8 +236,8 @@ class FolderPictures:
         self.table.setdefault(key.with_suffix("").as_posix(), target)
         return key.as_posix()
 
-    def read(self, key: str) -> PictureFile | None:
-        """Return the file, or None if it is gone or has become a link since the table was made."""
+    def find(self, key: str) -> Picture | None:
+        """Return the file, open, or None if it is gone or has become a link since the table was made."""
         path = self.table.get(key)
         if path is None or os.path.realpath(path) != str(path):
             return None
@@ -183,26 +245,26 @@ class FolderPictures:
             file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         except OSError:
             return None
-        with os.fdopen(file, "rb") as content:
-            about = os.fstat(content.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
-                return None
-            return content.read(), MEDIA_TYPES[path.suffix.lower()]
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
+            os.close(file)
+            return None
+        return Picture(MEDIA_TYPES[path.suffix.lower()], os.fdopen(file, "rb"), about.st_size)
 
-    def add(self, name: str, content: bytes, label: str | None) -> str:
+    def add(self, name: str, content: bytes, label: str | None, is_taken: Callable[[str], bool]) -> str:
         """Write a new picture and return its key.
 
         It goes into the sub-folder of its label if there is one. Its suffix follows from its content. A number is
         appended to a name that is taken; no file is ever replaced.
         """
         suffix = SUFFIXES[images.kind_of(content)]
-        stem = re.sub(r"[^\w ()-]+", "_", Path(name).stem).strip(" _")[:80] or "photo"
-        sub_folders = {key.partition("/")[0] for key in self.table if "/" in key}
-        folder = self.root / label if label in sub_folders else self.root
+        stem = _short(re.sub(r"[^\w ()-]+", "_", Path(name).stem).strip(" _")) or "photo"
         with self._lock:
+            sub_folders = {key.partition("/")[0] for key in self.table if "/" in key}
+            folder = self.root / label if label in sub_folders else self.root
             path = folder / f"{stem}{suffix}"
             for number in count(2):
-                if not path.exists():
+                if not path.exists() and not is_taken(path.relative_to(self.root).as_posix()):
                     break
                 path = folder / f"{stem}-{number}{suffix}"
             write_atomically(path, content)
@@ -210,6 +272,12 @@ class FolderPictures:
 
     def discard(self, key: str) -> None:
         """Delete a picture that ``add`` wrote and that could not be indexed."""
-        path = self.table.pop(key)
-        self.table = {other: target for other, target in self.table.items() if target != path}
-        path.unlink(missing_ok=True)
+        with self._lock:
+            path = self.table.pop(key)
+            self.table = {other: target for other, target in self.table.items() if target != path}
+            path.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """Return the name, cut to what file systems allow. They count bytes: 255 with suffix, number and ".tmp"."""
+    return name[:MAX_NAME].encode()[: 2 * MAX_NAME].decode(errors="ignore")

@@ -16,19 +16,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dish.errors import InputError
+from dish.index.warmup import compile_kernels
 from dish.web.limits import Limits
 from dish.web.sockets import limits_for_host, listen, url
 
 try:
     import PIL  # noqa: F401 (reported now, not at the first upload)
-    import python_multipart  # noqa: F401
     import uvicorn
 
     from dish.web.app import create_app
-    from dish.web.collection import Collection, SearchRange
+    from dish.web.collection import Collection
     from dish.web.connections import limited_protocol
-    from dish.web.journal import Journal, count_pending, journal_path
+    from dish.web.index_writer import IndexWriter, check_served_alone
     from dish.web.pictures import FolderPictures, to_png
 except ImportError as error:
     if (error.name or "").startswith("dish"):
@@ -55,51 +54,42 @@ def open_collection(
 ) -> Collection:
     """Load a model and an index, and replay the journal.
 
-    ``hasher`` replaces loading the model. ``mapped`` leaves the index in its file, so that several processes share
-    the memory. ``verify`` checks the checksum of the index.
-
-    The journal is locked before the index is read. A server that is stopping writes its items to the index file
-    first and releases the lock afterwards, so that none is missed.
+    ``hasher`` replaces loading the model. ``mapped`` maps the index, a copy that nobody changes, so that several
+    processes share the memory. ``verify`` checks the checksum of the index.
     """
     from dish.index.hamming import HammingIndex
 
     if hasher is None:
         from dish.registry import load
 
-        hasher = load(model)
+        hasher = load(model).without_names()  # rows in requests have no column names
     path = Path(os.path.realpath(index))
     pictures = None if images is None else FolderPictures(images)
     if pictures is not None and pictures.n_rejected:
         fields = {"n": pictures.n_rejected}
         log.warning("links out of the folder of images are not served", extra={"fields": fields})
-    journal = _open_journal(path, writable)
+    if not writable and not mapped:
+        check_served_alone(path)
+    writer = IndexWriter(path) if writable else None
     try:
         return Collection(
             hasher,
-            HammingIndex.load(path, mmap=mapped, verify=verify),
+            HammingIndex.load(path, mmap=mapped, verify=verify) if writer is None else writer.index,
             takes=takes,
             pictures=pictures,
-            title=title or (index.stem if images is None else images.resolve().name),
+            title=title or default_title(index, images),
             duplicates=duplicates,
-            journal=journal,
-            path=path,
+            writer=writer,
         )
     except BaseException:
-        if journal is not None:
-            journal.close()
+        if writer is not None:
+            writer.release()
         raise
 
 
-def _open_journal(index: Path, writable: bool) -> Journal | None:
-    """Open the journal of an index. A read-only server has none, and refuses an index with pending records."""
-    path = journal_path(index)
-    if not writable:
-        if count_pending(path):
-            raise InputError(f"{path} has items that are not in {index.name} yet: start once with --writable")
-        return None
-    journal = Journal(path)
-    log.info("journal", extra={"fields": {"records": len(journal.records)}})
-    return journal
+def default_title(index: Path, images: Path | None) -> str:
+    """Return the heading of the page: the name of the folder, or of the index."""
+    return index.stem if images is None else images.resolve().name
 
 
 def serve(
@@ -117,8 +107,7 @@ def serve(
     ``show`` opens the page in a browser on this machine. Without ``eager`` the model is loaded by the first request
     that needs it.
     """
-    if eager:
-        warm_up(collection)
+    warm_up(collection, encode=eager)
     listener = listen(host, port)
     limits = limits_for_host(limits, host, allowed_hosts)
 
@@ -149,6 +138,7 @@ def server_config(collection: Collection, limits: Limits) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # any client can send X-Forwarded-For
         timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
@@ -159,13 +149,13 @@ def exit_process(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
-def warm_up(collection: Collection) -> None:
-    """Encode and search once, so that no client waits for compilation."""
+def warm_up(collection: Collection, encode: bool = True) -> None:
+    """Compile all kernels that searches may need, and encode once, so that no client waits for it."""
+    n_rows = len(collection) if collection.writer is None else None  # None: it may grow
+    compile_kernels(collection.n_bits, integer_ids=collection.id_type() == "integer", n_rows=n_rows)
+    if not encode:
+        return
     if collection.takes != "vector":
-        code = collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
+        collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
     else:
-        code = collection.encode([[0.0] * (collection.n_features or 0)])
-    snapshot = collection.index.snapshot()
-    for n in (1, 64):  # single queries and batches may use different kernels
-        for search_range in (SearchRange(k=10), SearchRange(radius=0)):
-            collection.search_many(np.repeat(code, n, axis=0), [search_range] * n, 10, snapshot)
+        collection.encode([[0.0] * (collection.n_features or 0)])

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from dish.errors import ImageError
 from dish.io import images
-from dish.web.pictures import SHOWN, PictureFile, Pictures
+from dish.web.pictures import BUDGET, SHOWN, Picture, Pictures
 
 DEFAULT_SIDE = 320  # two pixels per pixel of the screen
 MAX_SIDE = 2048
@@ -21,36 +21,31 @@ class Thumbnails:
 
     def __init__(self, pictures: Pictures) -> None:
         self.pictures = pictures
-        self._cache: OrderedDict[tuple[str, int], PictureFile] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int], Picture] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def read(self, key: str, side: int) -> PictureFile | None:
+    def read(self, key: str, side: int) -> Picture | None:
         """Return the picture of a key, no larger than ``side``, or None if there is none or it cannot be read."""
         with self._lock:
             if (key, side) in self._cache:
                 self._cache.move_to_end((key, side))
                 return self._cache[key, side]
-        original = self.pictures.read(key)
-        small = None if original is None else _shrink(original, side)
-        if small is not None and small is not original:
-            self._store((key, side), small)
+        original = self.pictures.find(key)
+        if original is None or (original.media_type in SHOWN and original.size <= SMALL_FILE):
+            return original
+        try:
+            content = images.shrunk(original.read(), side, MAX_PIXELS, BUDGET.hold)
+        except ImageError:
+            return None
+        small = Picture("image/jpeg", content, len(content))
+        self._store((key, side), small)
         return small
 
-    def _store(self, key: tuple[str, int], picture: PictureFile) -> None:
+    def _store(self, key: tuple[str, int], picture: Picture) -> None:
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = picture
-                self._bytes += len(picture[0])
+                self._bytes += picture.size
             while self._bytes > CACHE_BYTES:
-                self._bytes -= len(self._cache.popitem(last=False)[1][0])
-
-
-def _shrink(original: PictureFile, side: int) -> PictureFile | None:
-    content, media_type = original
-    if media_type in SHOWN and len(content) <= SMALL_FILE:
-        return original
-    try:
-        return images.shrunk(content, side, MAX_PIXELS), "image/jpeg"
-    except ImageError:
-        return None
+                self._bytes -= self._cache.popitem(last=False)[1].size

@@ -1,7 +1,10 @@
 """``dish serve --workers``: several processes that serve one index on one address.
 
-The parent opens the socket, starts the workers, replaces one that dies, and stops them all. Every worker maps the
-index from its file, so that its codes are in memory once; none of them may change it.
+The parent opens the socket, starts the workers, replaces one that dies, and stops them all. It copies the model and
+the index to a temporary folder, and every worker maps the index from there, so that its codes are in memory once.
+Whatever happens to the files meanwhile (replaced, overwritten, cut), all workers serve the same index, also those
+that start later. To map the original would not do: ``cp`` over a mapped file ends its readers with SIGBUS, and a
+hard link shares that fate. None of the workers may change the index.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from dish.errors import InputError
 from dish.machine import usable_cores
 from dish.web import server
+from dish.web.index_writer import check_served_alone
 from dish.web.limits import Limits
 from dish.web.logs import start_log
 from dish.web.prometheus_metrics import METRICS_FOLDER, forget_worker
@@ -48,6 +52,11 @@ class ServedFiles:
     images: Path | None = None
     takes: str | None = None
     title: str | None = None
+    copies: Path = Path()  # the folder with copies of model and index
+
+    def copy_of(self, original: Path) -> Path:
+        """Return the path of a file's copy."""
+        return self.copies / f"{'model' if original == self.model else 'index'}.dish"
 
 
 class Worker:
@@ -104,6 +113,7 @@ class WorkerPool:
             self._stop()
 
     def _replace_dead(self) -> None:
+        """Replace dead workers. One that cannot start counts as dead; the others serve meanwhile."""
         for i, worker in enumerate(self.workers):
             if worker.process.is_alive():
                 continue
@@ -116,7 +126,10 @@ class WorkerPool:
                 raise RuntimeError(f"workers keep dying (exit code {code}): see the log")
             self.deaths.append(now)
             self.workers[i] = self._start()
-            self.workers[i].wait_until_ready()
+            try:
+                self.workers[i].wait_until_ready()
+            except (InputError, RuntimeError):
+                log.exception("a worker could not start")
 
     def _stop(self) -> None:
         """Stop all workers at once. They finish their requests; a second Control-C kills them."""
@@ -136,12 +149,30 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Control-C. Prints the address on standard output once all workers are ready."""
     with closing(listen(host, port)) as listener, tempfile.TemporaryDirectory(prefix="dish-workers-") as folder:
+        files = _copied(files, Path(folder))
         limits = limits_for_host(limits, host, allowed_hosts)
         signal.signal(signal.SIGTERM, server.exit_process)
         os.environ[METRICS_FOLDER] = folder  # the workers inherit the environment
         for variable in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(variable, str(max(1, usable_cores() // workers)))
         WorkerPool(files, limits, listener, workers).run(host)
+
+
+def _copied(files: ServedFiles, folder: Path) -> ServedFiles:
+    """Copy model and index to a folder that nobody else changes."""
+    check_served_alone(Path(os.path.realpath(files.index)))
+    files = replace(files, copies=folder)
+    for original in (files.model, files.index):
+        try:
+            shutil.copyfile(original, files.copy_of(original))
+        except OSError as error:
+            if error.filename == str(original):
+                raise
+            raise OSError(
+                f"{original} cannot be copied to {folder}, which the workers need ({error.strerror}): set TMPDIR to "
+                "a folder with enough space"
+            ) from error
+    return files
 
 
 def run_worker(files: ServedFiles, limits: Limits, listener: socket.socket, verify: bool, parent: Connection) -> None:
@@ -151,11 +182,11 @@ def run_worker(files: ServedFiles, limits: Limits, listener: socket.socket, veri
     start_log()
     try:
         collection = server.open_collection(
-            files.model,
-            files.index,
+            files.copy_of(files.model),
+            files.copy_of(files.index),
             images=files.images,
             takes=files.takes,
-            title=files.title,
+            title=files.title or server.default_title(files.index, files.images),
             mapped=True,
             verify=verify,
         )
@@ -163,7 +194,10 @@ def run_worker(files: ServedFiles, limits: Limits, listener: socket.socket, veri
         server.warm_up(collection)
     except Exception as error:
         log.debug("cannot serve", exc_info=True)
-        parent.send(str(error) or type(error).__name__)
+        message = str(error) or type(error).__name__
+        for original in (files.model, files.index):
+            message = message.replace(str(files.copy_of(original)), str(original))
+        parent.send(message)
         sys.exit(2)
     server.run(collection, limits, listener, lambda: parent.send(len(collection)))
 

@@ -1,7 +1,7 @@
 // The page: choose a query, search, and keep the query in the address, so that it can be shared and Back works.
 import { show, showGroups } from "./hits.js";
 import { setUpLarge } from "./large.js";
-import { $, fileAddress, labelText, make, picture, request, showError, shrink, state } from "./page.js";
+import { $, fileAddress, idText, labelText, make, picture, readJson, request, showError, shrink, state } from "./page.js";
 
 // --- search ---
 
@@ -17,8 +17,8 @@ async function requestOptions() {
     for (const [name, value] of Object.entries(range())) form.append(name, String(value));
     return { method: "POST", body: form };
   }
-  const start = query.id === undefined ? { code: query.code } : { id: query.id };
-  const body = JSON.stringify({ ...start, ...range() });
+  const start = query.id === undefined ? `"code":${JSON.stringify(query.code)}` : `"id":${idText(query.id)}`;
+  const body = `{${start},${JSON.stringify(range()).slice(1)}`;
   return { method: "POST", body, headers: { "Content-Type": "application/json" } };
 }
 
@@ -29,7 +29,7 @@ async function search({ remember = true } = {}) {
   const start = performance.now();
   const slow = setTimeout(() => { if (state.query.file && turn === state.turn) $("status").textContent = SLOW; }, 700);
   try {
-    const result = await (await request("/search", await requestOptions())).json();
+    const result = await readJson(await request("/search", await requestOptions()));
     if (turn !== state.turn) return;
     $("error").hidden = true;
     show(result, performance.now() - start, searchById);
@@ -141,7 +141,7 @@ function sampleButton(sample) {
 }
 
 async function showSamples() {
-  const samples = await (await request("/samples?n=15")).json();
+  const samples = await readJson(await request("/samples?n=15"));
   $("samples").classList.toggle("words", !state.info.pictures);
   $("samples").replaceChildren(...samples.map((sample) => make("li", {}, sampleButton(sample))));
   return samples;
@@ -158,7 +158,7 @@ async function addToCollection() {
   if (state.info.ids === "integer") form.append("id", String(Date.now()));
   $("add").disabled = true;
   try {
-    const added = await (await request("/items", { method: "POST", body: form })).json();
+    const added = await readJson(await request("/items", { method: "POST", body: form }));
     state.info.size = added.size;
     describe();
     await searchById(added.id);
@@ -219,12 +219,13 @@ function suggest() {
   clearTimeout(suggestTimer);
   if (!text) return;
   suggestTimer = setTimeout(async () => {
-    const ids = await (await request(`/ids?n=8&like=${encodeURIComponent(text.slice(0, 100))}`)).json();
+    const ids = await readJson(await request(`/ids?n=8&like=${encodeURIComponent(text.slice(0, 100))}`));
     $("names").replaceChildren(...ids.map((id) => make("option", { value: id })));
   }, 120);
 }
 
-const idFrom = (text) => (state.info.ids === "integer" && /^-?\d+$/.test(text) ? Number(text) : text);
+const exactNumber = (text) => (Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text));
+const idFrom = (text) => (state.info.ids === "integer" && /^(0|-?[1-9]\d{0,18})$/.test(text) ? exactNumber(text) : text);
 
 // --- start ---
 
@@ -237,7 +238,7 @@ function describe() {
 }
 
 async function start() {
-  state.info = await (await request("/info")).json();
+  state.info = await readJson(await request("/info"));
   const { info } = state;
   describe();
   $("drop").hidden = info.takes === "vector";
@@ -289,7 +290,7 @@ $("copies").addEventListener("click", async () => {
   state.turn++;
   $("status").textContent = "Looking for duplicates …";
   try {
-    showGroups(await (await request("/duplicates")).json());
+    showGroups(await readJson(await request("/duplicates")));
   } catch (error) {
     showError(error);
   }

@@ -1,5 +1,5 @@
 // The large view of one hit: its name and distance, previous and next, opening its file, removing it.
-import { $, closeness, fileAddress, itemAddress, labelText, picture, request, showError, state } from "./page.js";
+import { $, closeness, fileAddress, itemAddress, labelText, picture, readJson, request, showError, state } from "./page.js";
 
 let current = 0; // position among the hits
 let opener = null; // gets the focus back
@@ -42,7 +42,7 @@ async function remove(done) {
   }
   const id = state.result.ids[current];
   try {
-    const response = await (await request(itemAddress(id), { method: "DELETE" })).json();
+    const response = await readJson(await request(itemAddress(id), { method: "DELETE" }));
     state.info.size = response.size;
     close();
     done(id);

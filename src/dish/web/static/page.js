@@ -34,9 +34,18 @@ export async function request(path, options = {}) {
   return response;
 }
 
+// JavaScript rounds integers beyond 2^53: ids that large are kept as BigInt.
+function exact(key, value, context) {
+  if (typeof value !== "number" || !Number.isInteger(value) || Number.isSafeInteger(value)) return value;
+  if (!/^-?\d+$/.test(context?.source ?? "")) throw new Error("This browser cannot show ids as large as these.");
+  return BigInt(context.source);
+}
+export const readJson = async (response) => JSON.parse(await response.text(), exact);
+export const idText = (id) => (typeof id === "bigint" ? String(id) : JSON.stringify(id));
+
 const inPath = (key) => String(key).split("/").map(encodeURIComponent).join("/");
 export const fileAddress = (key) => `/images/${inPath(key)}`;
-export const itemAddress = (id) => `/items/${inPath(id)}`;
+export const itemAddress = (id) => `/items?id=${encodeURIComponent(id)}`; // a path cannot contain the id ".."
 const thumbnailAddress = (key, side) => `/thumbnails/${inPath(key)}${side ? `?side=${side}` : ""}`;
 
 // An <img> cannot send the token, so with a token the picture is fetched and shown from memory.
