@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.errors import InputError
-from dish.labels import is_missing
+from dish.labels import as_array, is_missing, object_array
 
 Ids = NDArray[Any]  # int64, or dtype object with str elements
 
@@ -44,9 +44,11 @@ def as_labels(labels: Any, n: int) -> list[Any] | None:
     """Validate n labels and return them as plain values of their own types; None, NaN and NaT become None."""
     if labels is None:
         return None
-    given = object_array(list(labels)) if isinstance(labels, list | tuple) else np.asarray(labels)
+    given = as_array(labels)
     if given.ndim != 1 or len(given) != n:
         raise InputError(f"labels must hold one label per row, {n:,} in all; got shape {given.shape}")
+    if given.dtype.kind in "mM":  # as a list, times would be whole numbers
+        raise InputError("labels must be numbers or strings (None: no label), got times: pass them as strings")
     missing = is_missing(given)
     values: list[Any] = given.tolist()
     if given.dtype == object:
@@ -66,13 +68,6 @@ def label_array(values: list[Any]) -> NDArray[Any]:
         if typed.tolist() == values:
             return typed
     return object_array(values)
-
-
-def object_array(values: list[Any]) -> NDArray[Any]:
-    """Return a list as an array (n,) of dtype object, whatever its elements are."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def _names(types: set[type]) -> str:

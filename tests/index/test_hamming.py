@@ -163,6 +163,18 @@ def test_default_ids_are_never_reused():
     assert ix.ids.tolist() == [0, 1, 3, 4, 100, 101]
 
 
+def test_default_ids_after_the_largest_integer(tmp_path):
+    B = make_codes("random", 6, 8)
+    ix = HammingIndex(8)
+    ix.add(B[:3], ids=[0, 2**63 - 1, 2])
+    ix.add(B[3:5])
+    ix.save(tmp_path / "ix.dish")
+    ix = HammingIndex.load(tmp_path / "ix.dish")
+    ix.add(B[5:])
+    assert ix.ids.tolist() == [0, 2**63 - 1, 2, 1, 3, 4]
+    np.testing.assert_array_equal(ix.get([1, 3, 4]), B[3:])
+
+
 def test_unordered_integer_ids():
     B = make_codes("random", 3000, 64)
     ids = np.random.default_rng(0).permutation(10**6)[:3000] - 5 * 10**5
@@ -202,8 +214,10 @@ def bad_calls():
         "64-bit signed": lambda ix: ix.add(B, [2**63, 1, 2, 3]),
         "one label per row": lambda ix: ix.add(B, labels=[1, 2]),
         "labels must be numbers or strings": lambda ix: ix.add(B, labels=[(), 1, 2, 3]),
-        "k must be": lambda ix: ix.search(B, 0),
+        "k must be a whole number of at least 1, got 0": lambda ix: ix.search(B, 0),
+        "k must be a whole number of at least 1, got 2.5": lambda ix: ix.search(B, 2.5),
         "radius must be": lambda ix: ix.radius_search(B, -1),
+        "radius must be a whole number of at least 0, got 1.5": lambda ix: ix.radius_count(B, 1.5),
         "limit must be": lambda ix: ix.radius_search(B, 2, limit=0),
         "method must be one of 'hamming'": lambda ix: ix.search(B, method="cosine"),
         "real outputs of shape": lambda ix: ix.search(B, method="asymmetric"),

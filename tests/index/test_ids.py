@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dish.ids_and_labels import object_array
 from dish.index.ids import IntegerLookup, StringLookup, from_text, to_text
+from dish.labels import object_array
 
 
 def integers(values):

@@ -277,6 +277,18 @@ def test_a_killed_upload_leaves_whole_batches_and_can_be_resumed(dsn, store, tmp
     assert store.labels_of([n - 1, 0]).tolist() == [(n - 1) % 7, 0]
 
 
+def test_uploads_of_the_same_rows_resume_each_other(dsn, store):
+    B = clustered(3000)
+    written = []
+
+    def push():
+        with PostgresStore(dsn, "rows", 64) as own:
+            written.append(own.push(B, batch=100, resume=True))
+
+    assert errors_of_threads(push, push, push) == []
+    assert sum(written) == len(store) == 3000
+
+
 def test_overlapping_upserts_of_several_stores(dsn, store):
     B = clustered(2000)
     store.push(B[:1000])

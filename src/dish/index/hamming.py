@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any, Self
 
@@ -16,10 +18,12 @@ from dish.errors import InputError, ModelFileError
 from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import GroupedCodes, InvertedLists, require_faiss
 from dish.index.files import from_arrays, to_arrays
+from dish.index.index_file import IndexFile
 from dish.index.snapshot import MakeAccelerator, Snapshot
 from dish.io import modelfile
 
 MOST_ROWS = 2**31 - 1
+MOST_ID = 2**63 - 1
 
 
 class HammingIndex:
@@ -150,8 +154,9 @@ class HammingIndex:
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None, labels: ArrayLike | None = None) -> None:
         """Append packed codes. If an id is already in the index, raise InputError and add nothing.
 
-        ``ids`` are integers or strings, one kind per index; None: consecutive integers. ``labels`` are numbers or
-        strings, one per row, and keep their type; None, NaN or NaT: no label.
+        ``ids`` are integers or strings, one kind per index; None: the integers after the largest id so far, or,
+        if that is 2**63 - 1, the smallest unused ones. ``labels`` are numbers or strings, one per row, and keep their
+        type; None, NaN or NaT: no label.
         """
         words, values = self._check_rows(codes, labels)
         with self._lock:
@@ -169,6 +174,13 @@ class HammingIndex:
             there = self._now.rows_of(given)
             self._append(self._now.without(there[there >= 0]), words, given, values)
 
+    def check_upsert(self, codes: ArrayLike, ids: ArrayLike, labels: ArrayLike | None = None) -> None:
+        """Raise the error that ``upsert`` would raise, without changing anything."""
+        words, _ = self._check_rows(codes, labels)
+        with self._lock:
+            new = self._now.rows_of(self._new_ids(ids, len(words))) < 0
+            _check_size(len(self._now) + int(new.sum()))
+
     def remove(self, ids: ArrayLike) -> int:
         """Remove rows by id, ignoring unknown ids; return the number of rows removed."""
         with self._lock:
@@ -182,8 +194,9 @@ class HammingIndex:
         return words, as_labels(labels, len(words))
 
     def _append(self, rows: Snapshot, words: NDArray[Any], ids: Ids, labels: list[Any] | None) -> None:
-        if rows.n + len(words) > MOST_ROWS:
-            raise InputError(f"an index holds at most {MOST_ROWS:,} rows")
+        _check_size(len(rows) + len(words))
+        if rows.n + len(words) > MOST_ROWS:  # with the deleted rows
+            rows = rows.compacted()
         if not len(words):
             return
         if not rows.n and rows.ids_.dtype != ids.dtype:  # an empty index accepts either kind of id
@@ -208,7 +221,10 @@ class HammingIndex:
         if ids is None:
             if strings and self._now.n:
                 raise InputError("ids must be given: the ids of this index are strings")
-            return np.arange(self._next_id, self._next_id + n)
+            if self._next_id + n <= MOST_ID + 1:
+                return np.arange(self._next_id, self._next_id + n)
+            free = np.setdiff1d(np.arange(len(self._now) + n), self._now.ids)  # at least n of them
+            return free[:n]
         given = as_ids(ids, n)
         if n and self._now.n and (given.dtype == object) != strings:
             kinds = ("strings", "integers")
@@ -275,10 +291,13 @@ class HammingIndex:
     # --- files and copies ---
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to one file: atomic, with a checksum, without pickle."""
-        state = self.__getstate__()
-        arrays = state.pop("arrays")
-        modelfile.save(path, "HammingIndex", state, arrays)
+        """Write the index to one file: atomic, with a checksum, without pickle.
+
+        An index that a server writes to, or that has changes in the journal of a killed server, is not replaced.
+        """
+        with closing(IndexFile(path)) as file:
+            file.check_settled()
+            file.write(self.__getstate__())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = False, verify: bool | None = None) -> Self:
@@ -299,11 +318,17 @@ class HammingIndex:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for files and copies; a copy shares memory with the original until one of them changes."""
+        return self.pinned_state()()
+
+    def pinned_state(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that returns the state of this moment; later writes do not change it."""
         with self._lock:
-            rows, next_id, model = self._now, self._next_id, self.model
+            return partial(self._state_of, self._now, self._next_id)
+
+    def _state_of(self, rows: Snapshot, next_id: int) -> dict[str, Any]:
         arrays = {name: np.asarray(a).view(np.ndarray) for name, a in to_arrays(rows).items()}
         init = {"n_bits": self.n_bits, "mode": self.mode, "n_lists": self.n_lists, "n_probe": self.n_probe}
-        fitted = {"rows": len(rows), "next_id": next_id, **({"model": model} if model else {})}
+        fitted = {"rows": len(rows), "next_id": next_id, **({"model": self.model} if self.model else {})}
         return {"init": init, "fitted": fitted, "arrays": arrays}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -311,3 +336,8 @@ class HammingIndex:
         self.__init__(**state["init"], model=fitted.get("model"))  # type: ignore[misc]
         self._now = from_arrays(state["arrays"], int(fitted["rows"]), self.n_bits, self._make_accelerator)
         self._next_id = int(fitted["next_id"])
+
+
+def _check_size(n: int) -> None:
+    if n > MOST_ROWS:
+        raise InputError(f"an index holds at most {MOST_ROWS:,} rows")

@@ -94,11 +94,15 @@ class Snapshot:
 
     def labels_of(self, ids: ArrayLike) -> NDArray[Any]:
         """Return the labels of some ids; None for a row without a label (the array then has dtype object)."""
+        return label_array(self.label_list(ids))
+
+    def label_list(self, ids: ArrayLike) -> list[Any]:
+        """Return the labels of some ids as a list, which takes no memory for equal or long ones."""
         rows = self._known_rows(ids)
         if self.labels is None:
-            return label_array([None] * len(rows))
+            return [None] * len(rows)
         values = self.generation.label_table.values
-        return label_array([None if i < 0 else values[i] for i in self.labels[rows].tolist()])
+        return [None if i < 0 else values[i] for i in self.labels[rows].tolist()]
 
     def nbytes(self) -> dict[str, int]:
         """Return the bytes held by codes, search accelerators, ids with their lookup, and labels."""
@@ -114,6 +118,11 @@ class Snapshot:
     def numbered(self) -> bool:
         """Whether the ids are 0, 1, …, n − 1, which are the row indices themselves."""
         return self.ascending and self.n > 0 and self.ids_[0] == 0 and self.ids_[self.n - 1] == self.n - 1
+
+    @property
+    def has_string_ids(self) -> bool:
+        """Whether the ids are strings. Without rows it is False, and new rows may have either kind of id."""
+        return self.n > 0 and self.ids_.dtype == object
 
     def rows_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return the row of each id, −1 if it is absent."""

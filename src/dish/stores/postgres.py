@@ -145,8 +145,8 @@ class PostgresStore:
         """Upload rows by COPY; return the number of rows written.
 
         Each batch is one transaction, so an interrupted upload leaves whole batches. ``resume=True`` skips the rows
-        that an earlier call of the same upload has written. ``ids=None`` means 0, 1, 2, … ``labels`` hold one label
-        per row; None, NaN or NaT: no label.
+        that an earlier call of the same upload, or another that runs now, has written. ``ids=None`` means 0, 1, 2, …
+        ``labels`` hold one label per row; None, NaN or NaT: no label.
         """
         psycopg, _ = load_psycopg()
         statement = self._table.statement("COPY {table} (id, code, label) FROM STDIN")
@@ -156,7 +156,8 @@ class PostgresStore:
             def write(
                 _: Any, given: list[Any] = given, bits: list[str] = bits, texts: list[str | None] = texts
             ) -> int:
-                self._connection.lock(self._oid(), shared=True)
+                # resume looks for rows and then adds what is missing: no other store may add them in between
+                self._connection.lock(self._oid(), shared=not resume)
                 new = self._missing(given, bits) if resume else range(len(given))
                 self._connection.copy(statement, ((given[i], bits[i], texts[i]) for i in new))
                 return len(new)

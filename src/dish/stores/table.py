@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from dish.checks import check_integer, check_option
 from dish.errors import InputError
-from dish.ids_and_labels import Ids, as_ids, as_labels, object_array
+from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.io.modelfile import check_fingerprint
+from dish.labels import object_array
 from dish.stores.connection import load_psycopg
 
 CHUNKS = 3  # if codes differ in at most R bits, one of three chunks differs in at most R // 3; so none for R ≤ 2
