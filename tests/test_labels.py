@@ -1,5 +1,6 @@
 """Labels: different labels stay different or are refused; what counts as missing."""
 
+import importlib
 import re
 from datetime import date
 from decimal import Decimal
@@ -8,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from dish.labels import as_array, distinct_sets, encode_classes, is_missing, label_matrix, without_label
+from dish.errors import InputError
+from dish.labels import (
+    as_array,
+    distinct_sets,
+    encode_classes,
+    encode_together,
+    is_missing,
+    label_matrix,
+    object_array,
+    without_label,
+)
 from dish.similarity import from_labels
 
 NAT = np.datetime64("NaT")
@@ -191,3 +202,136 @@ def test_distinct_sets_are_the_sorted_distinct_rows(n_labels):
     expected, inverse = np.unique(Y, axis=0, return_inverse=True)
     np.testing.assert_array_equal(sets.toarray(), expected)
     np.testing.assert_array_equal(index, inverse.ravel())
+
+
+def containers(values):
+    """The same labels as a list, a tuple, an array, and columns of pandas, Arrow and polars if they are installed."""
+    yield values
+    yield tuple(values)
+    yield object_array(values)
+    for package, column in (("pandas", "Series"), ("pyarrow", "array"), ("polars", "Series")):
+        try:
+            yield getattr(importlib.import_module(package), column)(values)
+        except (ImportError, TypeError, ValueError, OSError):  # pyarrow and polars refuse mixed types themselves
+            continue
+        except Exception as error:
+            if not type(error).__module__.startswith("pyarrow"):
+                raise
+
+
+CODES = np.arange(6, dtype=np.uint8)[:, None]
+
+
+def fit(y):
+    from dish import DISH
+
+    return DISH(8, n_anchors=5).fit(np.random.default_rng(0).normal(size=(6, 3)), y)
+
+
+def score(y):
+    from dish import metrics
+
+    return metrics.mean_average_precision(CODES, y, CODES, y)
+
+
+@pytest.mark.parametrize("use", [fit, score], ids=["fit", "metrics"])
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (["a", None, "b", "a", "b", "b"], "no label .* in 1 rows, the first is row 1"),
+        (["a", float("nan"), "b", "a", "b", "b"], "no label .* in 1 rows, the first is row 1"),
+        ([1, None, 2, 2, 1, 1], "no label .* in 1 rows, the first is row 1"),
+        ([1, "1", 1, "1", 1, 1], "row 0 is a number .*row 1 is a string"),
+        ([True, 1, 2, 2, 1, 1], "row 0 is a truth value .*row 1 is a number"),
+    ],
+    ids=named,
+)
+def test_labels_are_refused_alike_in_every_container(use, y, message):
+    for given in containers(y):
+        with pytest.raises(InputError, match=message):
+            use(given)
+
+
+@pytest.mark.parametrize("use", [fit, score], ids=["fit", "metrics"])
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([("a", 1), ("b", 2)] * 3, "tags must be strings, but row 0 holds 1"),
+        ([(1, 2), (3, 4)] * 3, "must hold only 0 and 1"),
+        (object_array([(1, 2), (3, 4)] * 3), r"labels of type tuple \(\(1, 2\)\); pass integers or strings"),
+        ([["a"], [1], ["b"]] * 2, "tags must be strings, but row 1 holds 1, a number"),
+        ([[1], ["a"], ["b"]] * 2, "tags must be strings, but row 0 holds 1, a number"),
+        ([["a"], "bc", ["b"]] * 2, "lists of tags, but row 1 is 'bc'"),
+        ([["a"], None, ["b"]] * 2, r"lists of tags, but row 1 is None: .*\[\] if it has no tags"),
+        ([["a"], [float("nan")], ["b"]] * 2, "tags must be strings, but row 1 holds nan"),
+        ([[1], [1, 2], [2]] * 2, "labels of type list .*pass integers or strings"),
+        ([{"a": 1}] * 6, "labels of type dict"),
+    ],
+    ids=named,
+)
+def test_tuples_and_mixed_tags_are_refused_with_a_reason(use, y, message):
+    with pytest.raises(InputError, match=message):
+        use(y)
+
+
+@pytest.mark.parametrize("y", [["a", "b", "b", "a", "a", "b"], [1, 2, 2, 1, 1, 2], [True, False] * 3], ids=named)
+def test_every_container_gives_the_same_classes(y):
+    for given in containers(y):
+        assert encode_classes(given)[1].tolist() == sorted(set(y))
+        assert score(given) == score(y)
+
+
+def test_the_index_keeps_labels_as_they_are():
+    from dish import HammingIndex
+
+    pd = pytest.importorskip("pandas")
+    y = [1, None, 2, 2**60 + 1, 1, 1]
+    for given in (*containers(y), pd.Series(y, dtype="Int64")):
+        if isinstance(given, pd.Series) and given.dtype == float:
+            continue  # pandas made them floats
+        ix = HammingIndex(8)
+        ix.add(CODES, labels=given)
+        assert [(type(value), value) for value in ix.labels_of(range(6))] == [(type(value), value) for value in y]
+    mixed = [1, "1", True, None, 1.0, "a\0"]
+    ix = HammingIndex(8)
+    ix.add(CODES, labels=mixed)
+    assert list(map(repr, ix.labels_of(range(6)).tolist())) == list(map(repr, mixed))
+    for wrong in (
+        [("a", 1), ("b", 2)] * 3,
+        object_array([(1, 2)] * 6),
+        np.array(["2020-01-01"] * 6, "datetime64[ns]"),
+    ):
+        with pytest.raises(InputError, match="labels must"):
+            HammingIndex(8).add(CODES, labels=wrong)
+
+
+def test_queries_and_rows_must_have_labels_of_one_kind():
+    from dish import metrics
+
+    rows = [1, 2, 1, 2, 1, 2]
+    for wrong in (["1"], [True], np.array([True], object), [b"1"]):
+        with pytest.raises(InputError, match="q_labels and db_labels differ in kind"):
+            metrics.mean_average_precision(CODES[:1], wrong, CODES, rows)
+    with pytest.raises(InputError, match="db_labels has no label"):
+        metrics.mean_average_precision(CODES[:1], ["a"], CODES, ["a", None, "b", "b", "a", "a"])
+    assert encode_together(a=[3, 1], b=np.array([1.0, 3.0]))[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("y", "without"),
+    [
+        ([-1, 0, 2], [True, False, False]),
+        ([-1, 1, 1], [False, False, False]),  # two classes
+        ([-2, -1, 0], [False, False, False]),
+        ([-1, None, 2, 0], [True, True, False, False]),  # whole numbers with gaps
+        ([-1.0, np.nan, 2.0, 0.0], [True, True, False, False]),
+        (["-1", "", "a"], [False, True, False]),
+        ([None, None], [True, True]),
+    ],
+    ids=named,
+)
+def test_rows_without_a_label_are_those_that_a_fit_refuses(y, without):
+    assert without_label(y).tolist() == without
+    keep = ~np.array(without)
+    if keep.any():
+        encode_classes(as_array(y)[keep])

@@ -1,5 +1,7 @@
 """Labels of any type as class indices, or as a 0/1 matrix of label sets. Does not load torch.
 
+``as_array`` is the only function that turns labels into an array: fits, metrics, index, stores and files all use it.
+
 A missing label is ``None``, NaN, NaT or pandas' NA (``is_missing``). An index or a store keeps rows without a label.
 Learning and scoring need a label for every row: ``encode_classes`` refuses missing ones.
 """
@@ -7,6 +9,7 @@ Learning and scoring need a label for every row: ``encode_classes`` refuses miss
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from dish.errors import InputError
 
+_LISTS = (list, tuple, set, frozenset, np.ndarray)  # a row of tags may be any of these
 UNLABELLED = -1  # scikit-learn's mark for a row without a label
 MAX_WORDS = 4  # up to 64 · MAX_WORDS labels, label sets are compared as words of 64 bits; beyond, as lists of labels
 
@@ -27,20 +31,33 @@ def as_array(values: Any) -> NDArray[Any]:
     """
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
+        values = values.float() if "bfloat16" in str(values.dtype) else values  # NumPy has no such type
+    elif not isinstance(getattr(values, "dtype", None), np.dtype) and _has_gaps(values):
+        values = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
     try:
         array = np.asarray(values)
-    except ValueError:
-        raise InputError(
-            "labels are lists of different lengths whose items are not strings: pass tags as strings "
-            '(["red", "round"]), or (n, l) labels of 0 and 1'
-        ) from None
+    except ValueError:  # lists of different lengths
+        return object_array(values)
     if not isinstance(values, list | tuple) or array.ndim != 1:
         return array
     if len({type(v) for v in values}) <= 1 and array.tolist() == list(values):
         return array
-    kept = np.empty(len(values), object)
-    kept[:] = values
-    return kept
+    return object_array(values)
+
+
+def _has_gaps(column: Any) -> bool:
+    """Whether a column of Arrow, polars or pandas has gaps, which NumPy reads as NaN and integers then as floats."""
+    if len(getattr(column, "shape", (0,))) != 1:  # a table
+        return False
+    if hasattr(column, "isna"):
+        return bool(column.isna().any())
+    gaps = getattr(column, "null_count", 0)
+    return bool(gaps() if callable(gaps) else gaps)
+
+
+def object_array(values: Sequence[Any]) -> NDArray[Any]:
+    """An array (n,) of dtype object, whatever the values are."""
+    return np.fromiter(values, object, len(values))
 
 
 def is_missing(values: Any) -> NDArray[np.bool_]:
@@ -71,9 +88,12 @@ def without_label(y: Any) -> NDArray[np.bool_]:
         return np.zeros(len(y), bool)
     missing = is_missing(y)
     if y.dtype.kind in "UO":
-        missing |= y == ""
-    if y.dtype.kind in "if" and (y[~missing] >= UNLABELLED).all():
-        missing |= y == UNLABELLED
+        missing |= np.array([isinstance(value, str) and value == "" for value in y.tolist()], bool)
+    known = y[~missing]
+    if known.dtype.kind == "O" and {_kind(value) for value in known} == {"a number"}:
+        known = np.array(known.tolist())
+    if known.dtype.kind in "if" and _marks_unlabelled(np.unique(known)):
+        missing[~missing] = known == UNLABELLED
     return missing
 
 
@@ -84,6 +104,16 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
     (scikit-learn's "unlabelled"; −1 and 1 alone are two classes), labels of several types, and floats that are not
     whole or too large to be exact.
     """
+    y = _labels_of_all(y, name)
+    if y.dtype.kind == "f":
+        _check_whole(y, name)
+    codes, classes = _number(y, name)
+    check_unlabelled(classes, name, codes)
+    return codes, classes
+
+
+def _labels_of_all(y: Any, name: str) -> NDArray[Any]:
+    """Labels (n,) of one type. Raises InputError if a row has none."""
     y = _one_column(as_array(y), name)
     missing = is_missing(y)
     if missing.any():
@@ -92,12 +122,7 @@ def encode_classes(y: Any, name: str = "y") -> tuple[NDArray[np.int32], NDArray[
             f"{int(missing.argmax())}; learning and scoring need a label for every row. Drop these rows: "
             f"keep = ~dish.labels.is_missing({name}); X[keep], {name}[keep] (dish fit --drop-unlabelled)"
         )
-    y = _one_kind(y, name)
-    if y.dtype.kind == "f":
-        _check_whole(y, name)
-    codes, classes = _number(y, name)
-    check_unlabelled(classes, name, codes)
-    return codes, classes
+    return _one_kind(y, name)
 
 
 def _one_column(y: NDArray[Any], name: str) -> NDArray[Any]:
@@ -132,6 +157,11 @@ def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
         raise InputError(
             f"{name} mixes types of labels: row {i} is {a} ({y[i]!r}), row {j} is {b} ({y[j]!r}); use one type for "
             f"all labels, for example strings"
+        )
+    if isinstance(y[0], (*_LISTS, dict)):
+        raise InputError(
+            f"{name} holds labels of type {type(y[0]).__name__} ({y[0]!r}); pass integers or strings. For several "
+            'labels per row pass lists of strings (["red", "round"]), or (n, l) labels of 0 and 1'
         )
     if first.keys() <= {"a number", "a truth value"}:
         plain = np.array(y.tolist())
@@ -196,14 +226,28 @@ def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.i
             f'{name} holds the empty string ""{where}, which is not a label. Drop these rows: keep = {name} != ""; '
             f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class, give it a name"
         )
-    if isinstance(classes[0], str | bytes | bool | np.bool_) or classes.dtype.kind in "mM":
-        return
-    if classes[0] == UNLABELLED and len(classes) > 1 and classes[1] >= 0 and classes[1:].tolist() != [1]:
+    if _kind(classes[0]) == "a number" and _marks_unlabelled(classes):
         raise InputError(
             f"{name} holds -1{where}, scikit-learn's mark for rows without a label, together with labels from "
             f"{classes[1]} on. Drop these rows: keep = {name} != -1; X[keep], {name}[keep]. If -1 is a class, use "
             f"another number for it, or pass all labels as strings"
         )
+
+
+def _marks_unlabelled(classes: NDArray[Any]) -> bool:
+    """Whether −1 among sorted numbers means "no label": the others are ≥ 0, and not just 1."""
+    first, *others = classes.tolist() or [0]
+    return first == UNLABELLED and bool(others) and others[0] >= 0 and others != [1]
+
+
+def encode_together(**labels: Any) -> list[NDArray[np.int32]]:
+    """Class indices of several arrays of labels, by name, numbered alike. Labels of different kinds are refused."""
+    arrays = {name: _labels_of_all(y, name) for name, y in labels.items()}
+    kinds = [_kind(y[0]) for y in arrays.values()]
+    if len(set(kinds)) > 1:  # True, 1 and "1" are different labels
+        raise InputError(f"{' and '.join(arrays)} differ in kind: labels are {' and '.join(kinds)}")
+    codes = encode_classes(np.concatenate(list(arrays.values())), "labels")[0]
+    return np.split(codes, np.cumsum([len(y) for y in arrays.values()])[:-1])
 
 
 def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
@@ -220,16 +264,16 @@ def class_keys(classes: NDArray[Any]) -> tuple[str, list[Any]]:
 
 
 def is_tags(y: Any) -> bool:
-    """Whether the rows of y are lists of tags, such as ["red", "round"], of any length."""
-    if not isinstance(y, list | tuple) and not _holds_objects(y):
+    """Whether the rows of y are lists of tags, such as ["red", "round"], of any length. One string is enough."""
+    if not isinstance(y, list | tuple) and not _holds_object_array(y):
         return False
     if getattr(y, "ndim", 1) != 1:
         return False
-    rows = (row for row in _as_rows(y) if isinstance(row, list | tuple | set | frozenset | np.ndarray))
-    return isinstance(next((tag for row in rows for tag in row), None), str)
+    rows = (row for row in _as_rows(y) if isinstance(row, _LISTS))
+    return any(isinstance(tag, str) for row in rows for tag in row)
 
 
-def _holds_objects(y: Any) -> bool:
+def _holds_object_array(y: Any) -> bool:
     """Whether the type of a column is object, or a list type of polars or Arrow."""
     kind = str(getattr(y, "dtype", getattr(y, "type", ""))).lower()
     return kind == "object" or kind.startswith(("list", "large_list"))
@@ -242,13 +286,13 @@ def _as_rows(y: Any) -> Any:
 
 def tag_names(*tags: Any) -> list[str]:
     """The distinct tags in sorted order: the columns of ``tag_matrix``."""
-    return sorted({tag for one in tags for row in _as_rows(one) if row is not None for tag in row})
+    return sorted({tag for one in tags for row in _tag_rows(one) for tag in row})
 
 
 def tag_matrix(*tags: Any) -> list[sp.csr_array]:
     """Lists of tags → 0/1 matrices (n, l) with one column per tag. Several arguments share their columns."""
-    rows = [[() if row is None else row for row in _as_rows(one)] for one in tags]
-    names = tag_names(*rows)
+    rows = [_tag_rows(one) for one in tags]
+    names = sorted({tag for one in rows for row in one for tag in row})
     column = {name: j for j, name in enumerate(names)}
     found = []
     for one in rows:
@@ -257,6 +301,28 @@ def tag_matrix(*tags: Any) -> list[sp.csr_array]:
         indices = np.array([j for row in lists for j in row], np.int64)
         found.append(sp.csr_array((np.ones(len(indices), np.int8), indices, ends), (len(lists), len(names))))
     return found
+
+
+def _tag_rows(tags: Any) -> list[Any]:
+    """The rows of tags. Raises InputError unless every row is a list of strings; an empty one has no tags."""
+    rows = list(_as_rows(tags))
+    for i, row in enumerate(rows):
+        if not isinstance(row, _LISTS):
+            raise InputError(
+                f"labels are lists of tags, but row {i} is {row!r}: give a list of strings for every row, [] if it "
+                "has no tags"
+            )
+        for tag in row:
+            if not isinstance(tag, str):
+                raise InputError(f"tags must be strings, but row {i} holds {tag!r}, {_kind(tag)}")
+    return rows
+
+
+def plain_labels(*labels: Any) -> list[Any]:
+    """Labels as arrays (n,) or (n, l); lists of tags become 0/1 matrices, and several share their columns."""
+    if any(map(is_tags, labels)):
+        return list(tag_matrix(*labels))
+    return [y if sp.issparse(y) else as_array(y) for y in labels]
 
 
 def label_matrix(y: Any) -> sp.csr_array:

@@ -207,6 +207,7 @@ def test_a_fit_that_fails_changes_nothing(data, digits, monkeypatch):
         check_is_fitted(hasher)
     with pytest.raises(RuntimeError, match="the device is gone"):
         former.set_params(net="mlp").fit(*digits[:2])
+    former.set_params(net=former.fit_params_["net"])  # codes belong to the parameters of their fit
     np.testing.assert_array_equal(former.transform(Xq), codes_before)
 
 
@@ -292,6 +293,14 @@ def test_a_killed_fit_resumes_to_the_same_codes(tmp_path):
     np.testing.assert_array_equal(resumed.transform(X), whole.transform(X))
 
 
+def swapped(X, y):
+    """X with two rows of the same label exchanged."""
+    i, j = np.flatnonzero(y == y[0])[:2]
+    Z = X.copy()
+    Z[[i, j]] = X[[j, i]]
+    return Z
+
+
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     X, y = patches(60, 0)
     path = tmp_path / "c"
@@ -300,6 +309,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     assert not any(name.startswith("round") for name in resumed.timings_)
     for params, (A, b) in {
         "data": ({}, patches(60, 1)),
+        "order": ({}, (swapped(X, y), y)),
         "labels": ({}, (X, 3 - y)),
         "epochs": ({"epochs": 2}, (X, y)),
         "seed": ({"random_state": 7}, (X, y)),
@@ -337,6 +347,17 @@ def test_a_module_is_identified_by_its_class_and_shapes(tmp_path):
     for other in (Odd(12), type("Other", (Odd,), {})()):
         with pytest.raises(ValueError, match="other parameters"):
             tiny(net=other, epochs=1, n_iter=1, checkpoint=path).fit(X, y)
+
+
+def test_a_checkpoint_knows_the_weights_that_training_started_from(tmp_path):
+    X, y = patches(60, 0)
+    params = {"epochs": 1, "n_iter": 0, "checkpoint": tmp_path / "c", "weights": "own"}
+    tiny(**params).fit(X, y)
+    assert "round 0" not in tiny(**params).fit(X, y).timings_
+    other = Tiny()
+    other.layers[5].running_var += 0.01
+    with pytest.raises(ValueError, match="other parameters"):
+        tiny(**params, net=other).fit(X, y)
 
 
 def test_without_a_seed_a_fit_resumes_with_that_of_its_checkpoint(tmp_path):

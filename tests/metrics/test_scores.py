@@ -144,6 +144,10 @@ def test_rejects_bad_options():
         metrics.mean_average_precision(q, yq, b, yb, k=1000)
     with pytest.raises(ValueError, match="radius"):
         metrics.precision_within_radius(q, yq, b, yb, radius=-1)
+    with pytest.raises(ValueError, match=r"radius must be a whole number.*1\.5"):
+        metrics.recall_within_radius(q, yq, b, yb, radius=1.5)
+    with pytest.raises(ValueError, match=r"k must be a whole number.*2\.5"):
+        metrics.mean_average_precision(q, yq, b, yb, k=2.5)
 
 
 def test_metrics_do_not_load_torch():

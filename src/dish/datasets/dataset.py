@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from dish.checks import check_integer
 from dish.errors import InputError
 from dish.io.readers import ColumnNames, StrPath, read_features, read_labels
+from dish.io.rows import blocks_of, check_finite
+from dish.labels import encode_classes, label_matrix, plain_labels
 
 Indices = NDArray[np.int64]
 ROLES = ("train", "train-only", "database", "query")  # "train" rows are also in the database
@@ -81,6 +83,13 @@ def load_features(
     with one of ``ROLES`` per row; without it queries are drawn at random.
     """
     X, y = read_features(path, labels, columns)
+    start = 0
+    for block in blocks_of(X):
+        check_finite(block, start, X)
+        start += len(block)
+    if y is not None:
+        (y,) = plain_labels(y)
+        label_matrix(y) if y.ndim == 2 else encode_classes(y)  # refuse labels that no method can learn
     roles = None if split is None else _read_roles(Path(split), X.shape[0], columns)
     return Dataset(Path(path).stem, X, y, queries=queries, roles=roles)
 
@@ -122,7 +131,7 @@ def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: in
 
 
 def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
-    classes, code = np.unique(np.asarray(y), return_inverse=True)
+    code, classes = encode_classes(y)
     sizes = np.bincount(code)
     order = rng.permutation(len(code))
     order = order[np.argsort(code[order], kind="stable")]  # sorted by class, shuffled within each

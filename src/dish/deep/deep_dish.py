@@ -132,6 +132,7 @@ class DeepDISH(DeepHasher):
         hasher = DISH(
             self.n_bits,
             n_anchors=min(MAX_ANCHORS, data.n),
+            scale=None,
             device=str(data.device),
             random_state=data.seed,
             verbose=self.verbose,

@@ -7,7 +7,6 @@ F(x) = Wᵀ Φ(x), where Φ is the last hidden layer of any network. A method su
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from dish import nets, parallel
@@ -41,7 +39,8 @@ from dish.errors import InputError, UnsupportedError
 from dish.hasher import Hasher, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
-from dish.io.checkpoint import Checkpoint, fit_fingerprint
+from dish.io.checkpoint import Checkpoint, checksum, fit_fingerprint
+from dish.io.rows import narrowed
 from dish.kernel.fit_state import probe
 from dish.machine import resolve_device
 
@@ -137,7 +136,7 @@ class DeepHasher(FittedNetwork):
     @property
     def takes_images(self) -> bool:
         """Whether this fitted hasher encodes images, not vectors."""
-        check_is_fitted(self)
+        self._check_fitted()
         return not self.vectors_
 
     @property
@@ -181,6 +180,7 @@ class DeepHasher(FittedNetwork):
         if rows.ndim == 4:
             shape = (int(rows.shape[1]), int(rows.shape[2]))
             return rows, {"vectors_": False, "n_features_in_": int(np.prod(rows.shape[1:])), "image_shape_": shape}
+        rows = narrowed(rows, np.float32)
         named_net = isinstance(self.net, str) and self.net != "mlp"
         self._warn_unused(("net", *IMAGES_ONLY) if named_net else IMAGES_ONLY, "X holds vectors, not images")
         described: Fitted = {"vectors_": True, "n_features_in_": checker.n_features_in_}
@@ -192,7 +192,7 @@ class DeepHasher(FittedNetwork):
         """Warn about parameters that were set but have no effect."""
         defaults = signature(type(self)).parameters
         if unused := [name for name in names if getattr(self, name) != defaults[name].default]:
-            warnings.warn(f"{', '.join(unused)}: no effect, because {reason}", stacklevel=4)
+            warnings.warn(f"{', '.join(unused)}: no effect, because {reason}", stacklevel=5)
 
     def _fit_data(self, rows: NDArray[Any], y: Any, ranks: parallel.Ranks) -> DeepFitData:
         S, labels = read_labels(
@@ -209,7 +209,7 @@ class DeepHasher(FittedNetwork):
             n_outputs, norm = self._outputs(data)
             model, fresh = make_model(self.net, self.weights, self.image_size, n_outputs, data.rows, norm)
             model = move_to(model, data.rows)
-        checkpoint = self._open_checkpoint(data)
+        checkpoint = self._open_checkpoint(data, model, fresh)
         state = RoundState.load(checkpoint, model)
         if state is not None:
             data = replace(data, seed=state.seed)
@@ -234,7 +234,7 @@ class DeepHasher(FittedNetwork):
             report=reporter(type(self).__name__, self.verbose),
         )
 
-    def _open_checkpoint(self, data: DeepFitData) -> Checkpoint | None:
+    def _open_checkpoint(self, data: DeepFitData, model: HashingNet, fresh: frozenset[str]) -> Checkpoint | None:
         """The checkpoint, if there is one; several processes check that they have the same parameters and data."""
         if self.checkpoint is None and data.ranks.world == 1:
             return None
@@ -242,6 +242,9 @@ class DeepHasher(FittedNetwork):
         content |= {"checkpoint": self.checkpoint is not None, "rows": _digest(data.rows)}
         content["seed"] = data.seed if self.random_state is not None else None  # None: take that of the checkpoint
         content["S"] = probe(data.S)[data.S.row_group.cpu().numpy()]
+        if self.weights is not None:  # by their values: the file may have been replaced
+            trained = {name: t for name, t in model.body.state_dict().items() if name not in fresh}
+            content["weights"] = {name: _digest(t) for name, t in trained.items()}
         content["labels"] = None if data.labels is None else _digest(data.labels)
         fingerprint = fit_fingerprint(type(self).__name__, content, data.ranks)
         if self.checkpoint is None:
@@ -288,7 +291,7 @@ class DeepHasher(FittedNetwork):
             nets.spec(self.net)
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        """Images as uint8 (n, H, W, 3), or vectors as float32 (n, d)."""
+        """Images as uint8 (n, H, W, 3), or vectors (n, d)."""
         is_images = images.looks_like_images(X)
         if not reset and is_images == self.vectors_:
             if is_images:
@@ -296,7 +299,11 @@ class DeepHasher(FittedNetwork):
             raise InputError(f"X must be images, uint8 (n, H, W, 3), as in fit; got an array of shape {np.shape(X)}")
         if is_images:
             return images.check_images(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return super()._check_X(X, reset=reset).astype(np.float32, copy=False)
+        return super()._check_X(X, reset=reset)
+
+    @property
+    def _encoded_dtype(self) -> np.dtype[Any] | None:
+        return np.dtype(np.float32) if self.vectors_ else None
 
     # --- the hash function ---
 
@@ -333,7 +340,7 @@ class DeepHasher(FittedNetwork):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
-        check_is_fitted(self)
+        self._check_fitted()
         if isinstance(self.net, nn.Module):
             raise UnsupportedError(
                 "a hasher with a network of your own cannot be saved, since files hold no code: use export_onnx, or "
@@ -365,6 +372,7 @@ class DeepHasher(FittedNetwork):
         tensors = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
         hasher.model_.head = heads.restore(content["head"], tensors)
         load_state(hasher.model_, arrays, "model.")
+        hasher._remember_params()
         return hasher
 
     def export_onnx(self, path: str | os.PathLike[str], output: str = "F") -> None:
@@ -373,7 +381,7 @@ class DeepHasher(FittedNetwork):
         ``output`` is "F", float32 (n, n_bits), or "codes", the packed codes, uint8 (n, ceil(n_bits / 8)). H and W are
         the network's input size (``image_size``), or the size of the training images for a module without one.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         check_option("output", output, ("F", "codes"))
         model: nn.Module = NetworkEncoder(copy.deepcopy(self.model_), self.mirror)  # a copy: ours is not moved
         model = (PackedEncoder(model) if output == "codes" else model).cpu().eval()
@@ -398,8 +406,5 @@ class DeepHasher(FittedNetwork):
 
 
 def _digest(tensor: Tensor) -> str:
-    """SHA-256 of the values of a tensor, read a block at a time."""
-    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    for part in tensor.split(4096):
-        digest.update(part.cpu().numpy())
-    return digest.hexdigest()
+    """The type, the shape and a checksum of the values of a tensor."""
+    return f"{tensor.dtype} {tuple(tensor.shape)} {checksum([torch.atleast_1d(tensor)], 0, parallel.ALONE)}"

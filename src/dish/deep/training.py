@@ -403,7 +403,7 @@ class Training(Stopwatch):
             warnings.warn(
                 "all training rows have the same code: the network has learned nothing. Try more epochs or another "
                 f"lr (it was {self.rate:g})",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def save(

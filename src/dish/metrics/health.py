@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import check_codes, hamming, unpack
 from dish.errors import InputError
-from dish.labels import encode_classes, unique_rows
+from dish.labels import encode_classes, plain_labels, unique_rows
 from dish.metrics.counting import histograms
 
 
@@ -66,9 +66,10 @@ def code_health(
         correlation=_mean_correlation(H[:, np.abs(mean) < 1]),
     )
     if labels is not None:
-        health.within, health.between = _label_distances(B, labels, r, pairs_of, seed)
-        if np.ndim(labels) == 1:
-            health.codeword_distance = _codeword_distance(H, labels)
+        (y,) = plain_labels(labels)
+        health.within, health.between = _label_distances(B, y, r, pairs_of, seed)
+        if y.ndim == 1:
+            health.codeword_distance = _codeword_distance(H, y)
     return health
 
 
@@ -82,10 +83,9 @@ def _mean_correlation(H: NDArray[np.float32]) -> float:
 
 
 def _label_distances(
-    B: NDArray[np.uint8], labels: Any, r: int, pairs_of: int, seed: int
+    B: NDArray[np.uint8], y: Any, r: int, pairs_of: int, seed: int
 ) -> tuple[float | None, float | None]:
     """Mean distance of rows with and without a common label; None if there is no such pair."""
-    y = labels if hasattr(labels, "tocsr") else np.asarray(labels)
     if y.shape[0] != len(B):
         raise InputError(f"labels has {y.shape[0]} rows for {len(B)} codes")
     rows = np.arange(len(B))
@@ -106,7 +106,7 @@ def _mean_of(counts: NDArray[np.int64]) -> float | None:
 
 def _codeword_distance(H: NDArray[np.float32], labels: Any) -> int | None:
     """Smallest Hamming distance between the majority codes of two classes; None with one class."""
-    code, classes = encode_classes(np.asarray(labels), "labels")
+    code, classes = encode_classes(labels, "labels")
     if len(classes) < 2:
         return None
     words = np.stack([np.packbits(H[code == c].sum(0) >= 0) for c in range(len(classes))])

@@ -9,11 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dish.checks import check_integer
 from dish.codes import as_words, check_codes
 from dish.errors import InputError
-from dish.labels import encode_classes, is_tags, tag_matrix
-
-_KINDS = {"U": "text", "S": "text", "i": "number", "u": "number", "f": "number"}  # others stand for themselves
+from dish.labels import encode_together, plain_labels
 
 
 @dataclass
@@ -33,22 +32,17 @@ class Labels:
 
 def match_labels(q_labels: Any, db_labels: Any, n_queries: int, n: int) -> Labels:
     """Encode the labels of queries and rows alike. Raises an error if they are of different kinds."""
-    if is_tags(q_labels) and is_tags(db_labels):
-        q_labels, db_labels = tag_matrix(q_labels, db_labels)
-    q, b = (y if sp.issparse(y) else np.asarray(y) for y in (q_labels, db_labels))
+    q, b = plain_labels(q_labels, db_labels)
     q, b = (y.ravel() if y.ndim == 2 and y.shape[1] == 1 and not sp.issparse(y) else y for y in (q, b))
     for name, y, rows in (("q_labels", q, n_queries), ("db_labels", b, n)):
         if y.shape[0] != rows:
             raise InputError(f"{name} has {y.shape[0]} labels for {rows} codes")
     if q.ndim != b.ndim or (q.ndim == 2 and q.shape[1] != b.shape[1]):
         raise InputError(f"q_labels and db_labels differ in kind: shapes {q.shape} and {b.shape}")
-    kinds = [_KINDS.get(y.dtype.kind, y.dtype.kind) for y in (q, b)]
-    if q.ndim == 1 and kinds[0] != kinds[1] and "O" not in kinds:  # True, 1 and "1" are different labels
-        raise InputError(f"q_labels and db_labels differ in kind: {q.dtype} and {b.dtype}")
     if q.ndim == 2:
         return Labels(_label_words(q, "q_labels"), _label_words(b, "db_labels"), True)
-    classes = encode_classes(np.concatenate([q, b]), "labels")[0].astype(np.uint64)[:, None]
-    return Labels(classes[:n_queries], classes[n_queries:], False)
+    q_classes, db_classes = (codes.astype(np.uint64) for codes in encode_together(q_labels=q, db_labels=b))
+    return Labels(q_classes[:, None], db_classes[:, None], False)
 
 
 def _label_words(Y: Any, name: str) -> NDArray[np.uint64]:
@@ -69,7 +63,7 @@ def check_pair(q_codes: ArrayLike, db_codes: ArrayLike) -> tuple[NDArray[np.uint
 
 
 def check_k(k: int, n: int) -> int:
-    """k as an int. Raises an error unless 1 ≤ k ≤ n."""
-    if not 1 <= k <= n:
+    """k as an int. Raises an error unless it is a whole number and 1 ≤ k ≤ n."""
+    if not 1 <= check_integer("k", k, low=0) <= n:
         raise InputError(f"k must be from 1 to {n}, the number of database rows, got {k}")
     return int(k)

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from dish import threads
-from dish.checks import check_option
+from dish.checks import check_integer, check_option
 from dish.codes import as_words
-from dish.errors import InputError
 from dish.lazy import Tensor, torch
 from dish.metrics.counting import Histograms, distance, histograms, is_relevant
 from dish.metrics.relevance import check_k, check_pair, match_labels
@@ -147,8 +146,7 @@ def precision_recall_curve(
 
 def within_radius(h: Histograms, radius: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Precision, recall and number of rows at distance ≤ radius, per query."""
-    if radius < 0:
-        raise InputError(f"radius must be at least 0, got {radius}")
+    check_integer("radius", radius, low=0)
     size, relevant = h.all_[:, : radius + 1].sum(1), h.relevant[:, : radius + 1].sum(1)
     return relevant / np.maximum(size, 1), relevant / np.maximum(h.relevant.sum(1), 1), size
 

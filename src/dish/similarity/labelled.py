@@ -20,7 +20,7 @@ from dish.labels import (
     encode_classes,
     is_tags,
     label_matrix,
-    tag_matrix,
+    plain_labels,
     tag_names,
 )
 from dish.lazy import Tensor, torch
@@ -214,8 +214,7 @@ def from_labels(
         if ranks.world > 1:
             raise InputError("y holds tags; several processes need the same columns: pass (n, l) labels of 0 and 1")
         names = as_array(tag_names(y))
-        (y,) = tag_matrix(y)
-    y = y if sp.issparse(y) else as_array(y)
+    (y,) = plain_labels(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
         Y = label_matrix(y)
         _check_length(Y.shape[0], n_rows)
@@ -265,7 +264,7 @@ def check_labels(y: Any, n_rows: int | None = None) -> None:
     _check_length(y.shape[0] if hasattr(y, "shape") else len(y), n_rows)
     if is_tags(y):
         return
-    y = y if sp.issparse(y) else as_array(y)
+    (y,) = plain_labels(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] > 1):
         label_matrix(y)
     else:
