@@ -86,7 +86,7 @@ class FeatureMap(_Arrays):
     """k(x) = φ(x) − mean.
 
     ``kernel`` is "rbf" with φ(x)_j = exp(−γ‖x − a_j‖²), "linear" with φ(x) = x, "rbf+linear" with both (the linear
-    part is √γ (x − centre)), or a function (X, A) → (rows, m).
+    part is √γ (x − centre)), or a function (X, A) → (rows, m). Features of x and a are multiplied by ``scale`` first.
     """
 
     kernel: str | KernelFunction
@@ -94,6 +94,7 @@ class FeatureMap(_Arrays):
     gamma: float
     centre: Array  # (d,): subtracted from rows and anchors, which keeps float32 distances exact
     mean: Array | None = None  # (m,), of the training rows
+    scale: Array | None = None  # (d,), a factor for every feature of x; None: 1
 
     @property
     def m(self) -> int:
@@ -104,7 +105,7 @@ class FeatureMap(_Arrays):
     @cached_property
     def _centred_anchors(self) -> tuple[Array, ...]:
         """−γ‖a − c‖² (m,), and (A − c)ᵀ (d, m), on a GPU in two parts for TF32 products."""
-        A = self.anchors - self.centre
+        A = self._scaled(self.anchors - self.centre)
         parts = split(A) if isinstance(A, Tensor) and worth_splitting(A) else (A,)
         return -self.gamma * (A * A).sum(1), *(part.T for part in parts)
 
@@ -122,8 +123,8 @@ class FeatureMap(_Arrays):
         if callable(self.kernel):
             return self._custom(X)
         if self.kernel == "linear":
-            return X
-        X = X - self.centre
+            return self._scaled(X)
+        X = self._scaled(X - self.centre)
         if self.kernel == "rbf":
             return self._rbf(X, out)
         xp, m = namespace(X), len(self.anchors)
@@ -135,6 +136,9 @@ class FeatureMap(_Arrays):
         out[:, m:] = linear
         self._rbf(X, out[:, :m])
         return out
+
+    def _scaled(self, X: Array) -> Array:
+        return X if self.scale is None else X * self.scale
 
     def _rbf(self, X: Array, out: Array = None) -> Array:
         """exp(−γ‖x − a‖²) of centred rows, by −γ‖x − a‖² = 2γ x·a − γ‖a‖² − γ‖x‖²."""
@@ -153,7 +157,8 @@ class FeatureMap(_Arrays):
     def _custom(self, X: Array) -> Array:
         """Features by the user's own kernel function, checked."""
         assert callable(self.kernel)
-        rows, anchors = (a.cpu().numpy() if isinstance(a, Tensor) else a for a in (X, self.anchors))
+        scaled = self._scaled(X), self._scaled(self.anchors)
+        rows, anchors = (a.cpu().numpy() if isinstance(a, Tensor) else a for a in scaled)
         K = np.array(self.kernel(rows, anchors))  # a copy: the function may have returned its input
         if K.shape != (len(rows), len(anchors)):
             raise InputError(

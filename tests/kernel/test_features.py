@@ -1,18 +1,18 @@
-"""Anchors, γ, outliers, and K in memory or on disk."""
+"""Anchors, and K in memory or on disk."""
 
 import tempfile
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dish import DISHK, metrics
+from dish import DISHK
 from dish.errors import InputError
 from dish.io.rows import RowSource
 from dish.kernel import features
 from dish.kernel.fit_data import prepare
+from dish.kernel.typical_rows import RowSample, TypicalRows, find_typical_rows
 from dish.similarity import from_labels
 
 RNG = np.random.default_rng(5)
@@ -30,7 +30,13 @@ def cubic(X, A):
 
 
 def feature_map(X, kernel="rbf", m=9, gamma=0.3):
-    return features.make_feature_map(RowSource(X), kernel, X[:m], m, gamma, np.random.RandomState(0), CPU)
+    rows = RowSource(X)
+    sample = RowSample.of(rows, None, CPU)
+    return features.make_feature_map(rows, sample, kernel, X[:m], m, gamma, None, np.random.RandomState(0), CPU)
+
+
+def all_rows(X):
+    return TypicalRows(torch.from_numpy(X).double().mean(0))
 
 
 # --- The map ---
@@ -77,11 +83,13 @@ def test_features_whose_sum_overflows_are_refused():
 def test_random_anchors_are_rows_and_the_seed_decides():
     X = RNG.standard_normal((50, 3))
     draws = [
-        features.choose_anchors(RowSource(X), 10, "random", np.random.RandomState(seed), CPU) for seed in (0, 0, 1)
+        features.choose_anchors(RowSource(X), 10, "random", all_rows(X), np.random.RandomState(seed), CPU)
+        for seed in (0, 0, 1)
     ]
-    for A, picked in draws:
-        np.testing.assert_array_equal(A, X[picked])
+    for A, outliers in draws:
+        picked = [int(np.flatnonzero((a == X).all(1))[0]) for a in A.numpy()]
         assert (np.diff(picked) > 0).all()
+        assert len(outliers) == 0
     assert torch.equal(draws[0][0], draws[1][0])
     assert not torch.equal(draws[0][0], draws[2][0])
 
@@ -89,11 +97,33 @@ def test_random_anchors_are_rows_and_the_seed_decides():
 def test_kmeans_anchors_are_centres_of_clusters():
     centres = np.array([[0.0, 0], [50, 0], [0, 50]])
     X = centres[np.arange(300) % 3] + RNG.standard_normal((300, 2))
-    A, picked = features.choose_anchors(RowSource(X), 3, "kmeans", np.random.RandomState(0), CPU)
-    assert picked is None
+    A, outliers = features.choose_anchors(RowSource(X), 3, "kmeans", all_rows(X), np.random.RandomState(0), CPU)
+    assert len(outliers) == 0
     distances = np.linalg.norm(A.numpy()[:, None] - centres, axis=2)
     assert sorted(distances.argmin(1)) == [0, 1, 2]
     assert distances.min(1).max() < 1
+
+
+def test_as_many_kmeans_anchors_as_rows_are_the_rows():
+    X = RNG.standard_normal((6, 3))
+    A, outliers = features.choose_anchors(RowSource(X), 9, "kmeans", all_rows(X), np.random.RandomState(0), CPU)
+    np.testing.assert_array_equal(A, X)
+    assert len(outliers) == 0
+
+
+@pytest.mark.parametrize("how", ["random", "kmeans"])
+def test_anchors_are_typical_rows(how):
+    X, _ = groups(400)
+    far = np.sort(RNG.choice(400, 100, replace=False))
+    X[far] = 1e6 * RNG.standard_normal((100, 6))
+    typical = find_typical_rows(RowSample.of(RowSource(X), None, CPU), "rbf", None)
+    A, outliers = features.choose_anchors(RowSource(X), 80, how, typical, np.random.RandomState(0), CPU)
+    assert A.shape == (80, 6)
+    assert A.abs().max() < 1e3
+    assert set(outliers) <= set(far)
+    assert len(outliers)
+    all_others, _ = features.choose_anchors(RowSource(X), 400, how, typical, np.random.RandomState(0), CPU)
+    assert len(all_others) == 300  # no more rows are left
 
 
 @pytest.mark.parametrize(
@@ -110,120 +140,6 @@ def test_more_anchors_than_rows_takes_all_rows_with_a_warning():
         hasher = DISHK(n_bits=8).fit(X, y)
     np.testing.assert_array_equal(hasher.anchors_, X)
     assert told[0].filename == __file__  # the line that called fit
-
-
-# --- γ and outliers ---
-
-
-def test_mean_squared_distance():
-    X, A = RNG.standard_normal((50, 3)), RNG.standard_normal((20, 3)) + 2
-    expected = ((X[:, None] - A[None]) ** 2).sum(2).mean()
-    assert features.mean_squared_distance(RowSource(X), torch.from_numpy(A)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", ["normal", "lognormal", "sparse", "one_hot", "two_scales"])
-def test_gamma_of_ordinary_rows_is_the_plain_mean_without_a_warning(kind, dtype):
-    n = 2000
-    X = {
-        "normal": lambda: RNG.standard_normal((n, 10)),
-        "lognormal": lambda: RNG.lognormal(0, 1, (n, 10)),
-        "sparse": lambda: RNG.random((n, 50)) * (RNG.random((n, 50)) < 0.02),
-        "one_hot": lambda: np.eye(8)[RNG.integers(0, 8, n)],
-        "two_scales": lambda: RNG.standard_normal((n, 5)) * np.where(RNG.random((n, 1)) < 0.3, 20, 1),
-    }[kind]().astype(dtype)
-    A = X[::20]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gamma = features.choose_gamma(RowSource(X), torch.from_numpy(A))
-    direct = ((X[:, None].astype(np.float64) - A[None]) ** 2).sum(2).mean()
-    assert gamma == pytest.approx(1 / direct, rel=1e-7)
-    assert float(f"{gamma:.9g}") == gamma
-
-
-@pytest.mark.parametrize(("value", "dtype"), [(1e3, np.float64), (1e6, np.float32), (1e12, np.float32)])
-@pytest.mark.parametrize("row", [7, 834])  # row 7 becomes an anchor
-def test_an_outlier_is_named_and_does_no_harm(value, dtype, row):
-    X, y = groups(1000)
-    X = X.astype(dtype)
-    bad = X.copy()
-    bad[row] = value
-    good = DISHK(n_bits=16, anchors=X[:60]).fit(X, y)
-    with pytest.warns(UserWarning, match=rf"row {row} \(counted from 0\) is an outlier, more than 32 times"):
-        hasher = DISHK(n_bits=16, anchors=bad[:60]).fit(bad, y)
-    assert hasher.gamma_ == pytest.approx(good.gamma_, rel=0.02)
-    other = np.delete(np.arange(1000), row)
-    scores = [
-        metrics.mean_average_precision(codes[other[:200]], y[other[:200]], codes[other], y[other])
-        for codes in (good.transform(X), hasher.transform(bad))
-    ]
-    assert scores[1] > scores[0] - 0.02
-
-
-def test_an_anchor_that_is_an_outlier_is_named_by_its_row():
-    X, _ = groups(40_000)
-    X[33] = 1e7  # γ is estimated from every fourth row
-    picked = np.arange(0, 300)
-    with pytest.warns(UserWarning, match="row 33 "):
-        features.choose_gamma(RowSource(X), torch.from_numpy(X[picked]), picked)
-
-
-def test_an_anchor_of_the_users_own_that_is_an_outlier_is_named():
-    X, _ = groups(500)
-    A = X[:50].copy()
-    A[4] = 1e7
-    with pytest.warns(UserWarning, match="anchor 4 "):
-        features.choose_gamma(RowSource(X), torch.from_numpy(A))
-
-
-def test_several_outliers_are_listed():
-    X, _ = groups(1000)
-    X[[3, 5, 700, 8, 20, 6, 9]] = 1e5
-    with pytest.warns(
-        UserWarning, match=r"rows 3, 5, 6, 8, 9 and 2 more \(counted from 0\) are outliers, .* ignores them"
-    ):
-        features.choose_gamma(RowSource(X), torch.from_numpy(X[100:200]))
-
-
-def test_a_fifth_of_the_rows_are_not_outliers():
-    X, _ = groups()
-    X[:600] *= 1e4
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gamma = features.choose_gamma(RowSource(X), torch.from_numpy(X[::10]))
-    assert 1 / gamma > 1e6
-
-
-def test_the_centre_ignores_outliers():
-    A = torch.from_numpy(RNG.standard_normal((100, 3)))
-    np.testing.assert_array_equal(features.centre_of(A), A.mean(0))
-    assert features.ordinary(A).all()
-    far = A.clone()
-    far[3] = 1e6
-    np.testing.assert_allclose(features.centre_of(far), np.delete(A.numpy(), 3, 0).mean(0), atol=1e-12)
-    assert features.ordinary(far).tolist() == [i != 3 for i in range(100)]
-
-
-@pytest.mark.parametrize(
-    ("squares", "expected"),
-    [
-        ([1.0] * 99 + [1001.0], [False] * 99 + [True]),
-        ([1.0] * 99 + [999.0], [False] * 100),
-        ([1.0] * 98 + [1e6] * 2, [False] * 100),  # more than one in a hundred: no accident
-        ([0.0] * 99 + [1.0], [False] * 100),
-    ],
-)
-def test_outliers_are_beyond_a_thousand_medians(squares, expected):
-    assert features.outliers(np.array(squares)).tolist() == expected
-
-
-@pytest.mark.parametrize(("scale", "word"), [(1e-30, "small"), (1e19, "large"), (1e30, "large")])
-def test_values_beyond_the_range_of_float32_are_refused(scale, word):
-    X, y = groups(300)
-    with pytest.raises(InputError, match=f"too {word} for the arithmetic of float32: scale X"):
-        DISHK(n_bits=8, n_anchors=50).fit((X * scale).astype(np.float32), y)
-    codes = [DISHK(n_bits=8, n_anchors=50).fit(Z, y).codes_ for Z in (X, X * scale)]
-    np.testing.assert_array_equal(*codes)  # float64 has the range
 
 
 @pytest.mark.parametrize("scale", [1e19, 1e30])
@@ -335,13 +251,3 @@ def test_bad_rows_are_found_while_features_are_computed(rows):
     X[1234, 2] = np.inf
     with pytest.raises(InputError, match="NaN or infinity in row 1,234"):
         DISHK(n_bits=4, n_anchors=9).fit(iter([X[:1000], X[1000:]]), y)
-
-
-def test_local_rows_are_the_indices_of_one_process():
-    class Second:
-        def offset_and_total(self, n):
-            return 10, 30
-
-    mine, places = features.local_rows(10, np.array([3, 10, 14, 19, 20, 25]), Second())
-    assert mine.tolist() == [0, 4, 9]
-    assert places == slice(1, 4)

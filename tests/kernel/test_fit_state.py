@@ -78,7 +78,7 @@ def test_other_labels_rows_and_initial_codes_are_refused(rows, tmp_path):
     DISHK(**params, checkpoint=tmp_path / "a").fit(X, y)
     with pytest.raises(DataFileError, match="other parameters or labels"):
         DISHK(**params, checkpoint=tmp_path / "a").fit(X, np.roll(y, 1))
-    with pytest.raises(InputError, match="other rows X"):
+    with pytest.raises(DataFileError, match="other training rows"):
         DISHK(**params, checkpoint=tmp_path / "a").fit(X + 1, y)
     Y = np.eye(4, dtype=int)[np.arange(len(X)) % 4]
     other = Y.copy()

@@ -9,7 +9,7 @@ from sklearn.svm import LinearSVC
 
 from dish import codes
 from dish.cbcd import PackedColumns
-from dish.encoder import Classifiers, Linear
+from dish.encoder import Classifiers, FeatureMap, Linear
 from dish.errors import InputError
 from dish.io.rows import RowSource
 from dish.kernel import features, fstep
@@ -163,9 +163,8 @@ def test_linear_classifiers_become_one_linear_function():
 
 def test_a_classifier_needs_its_features_in_the_memory_of_one_process():
     X = RNG.standard_normal((50, 3))
-    made = features.make_feature_map(
-        RowSource(X), "rbf", X[:5], 5, 0.3, np.random.RandomState(0), torch.device("cpu")
-    )
+    A = torch.from_numpy(X[:5])
+    made = FeatureMap("rbf", A, 0.3, A.mean(0))
     made, K = features.compute_features(made, RowSource(X), torch.device("cpu"), budget=1)
     data = FitData(LowRank(X, X), K, made, np.random.RandomState(0), n=50)
     with pytest.raises(InputError, match="loss: a classifier needs all kernel features in the memory of one process"):

@@ -1,8 +1,13 @@
 """What every hasher with kernel features shares: parameters, stored state and the encoder."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from dish import DISH, DISHK, load
 from dish.baselines import REGISTRY
@@ -136,3 +141,36 @@ def test_rivals_are_kernel_hashers_too():
     assert issubclass(REGISTRY["ksh"], kernel_hasher.KernelHasher)
     with pytest.raises(InputError, match=r"KSH requires y .* y is None"):
         REGISTRY["ksh"](n_bits=4, n_anchors=10).fit(X)
+
+
+@pytest.mark.slow
+def test_the_fingerprint_does_not_depend_on_the_number_of_threads():
+    code = """
+import warnings, zlib
+import numpy as np
+from dish import DISH, DISHK
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+y = rng.integers(0, 8, 4000)
+X = (rng.standard_normal((8, 16))[y] + rng.standard_normal((4000, 16))).astype(np.float32)
+for hasher in (DISH(32, n_anchors=200), DISHK(32, n_anchors=200), DISHK(32, kernel="linear")):
+    hasher.fit(X, y)
+    print(hasher.fingerprint_, zlib.crc32(hasher.transform(X)), np.abs(hasher.mean_).sum())
+"""
+    outputs = []
+    for threads in "12":
+        env = os.environ | {"OMP_NUM_THREADS": threads}
+        outputs.append(subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True).stdout)
+    one, two = (dict(line.split()[:2] for line in out.decode().splitlines()) for out in outputs)
+    assert len(one) == 3
+    assert one == two
+
+
+def test_fingerprints_tell_models_apart():
+    X, y = load_digits(return_X_y=True)
+    base = {"n_bits": 16, "n_anchors": 50, "n_iter": 2}
+    others = [{"random_state": 1}, {"n_iter": 1}, {"nu": 1.0}, {"gamma": 0.01}, {"kernel": "rbf+linear"}]
+    marks = [DISHK(**(base | other)).fit(X, y).fingerprint_ for other in ({}, *others)]
+    marks.append(DISHK(**base).fit(X[:-100], y[:-100]).fingerprint_)
+    assert len(set(marks)) == len(marks)
+    assert DISHK(**base).fit(X, y).fingerprint_ == marks[0]

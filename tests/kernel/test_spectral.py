@@ -6,6 +6,7 @@ import scipy.linalg
 import torch
 
 from dish import codes
+from dish.encoder import FeatureMap
 from dish.errors import InputError
 from dish.io.rows import RowSource
 from dish.kernel import features, spectral
@@ -18,8 +19,8 @@ CPU = torch.device("cpu")
 
 
 def rbf_features(X, m, gamma):
-    rows, rng = RowSource(torch.from_numpy(X)), np.random.RandomState(0)
-    return features.compute_features(features.make_feature_map(rows, "rbf", X[:m], m, gamma, rng, CPU), rows, CPU)[1]
+    X = torch.from_numpy(X)
+    return features.compute_features(FeatureMap("rbf", X[:m], gamma, X[:m].mean(0)), RowSource(X), CPU)[1]
 
 
 def reference_start(K, dense_S, group, r, rho):

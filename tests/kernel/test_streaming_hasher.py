@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dish import DISH, DISHK
-from dish.errors import InputError
+from dish.errors import DataFileError, InputError
 from dish.kernel import streaming_hasher
 from dish.similarity import from_labels
 
@@ -33,22 +33,18 @@ def pieces(X):
     return np.array_split(X, [100, 1700, 1701])
 
 
-KINDS = ("map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet")
-
-
-@pytest.mark.parametrize(("kind", "cls"), [*((kind, DISHK) for kind in KINDS), ("generator", DISH), ("shards", DISH)])
-def test_rows_of_every_kind_give_the_same_codes(kind, cls, rows, fitted, tmp_path):
-    X, y = rows
+def stored(kind, X, tmp_path):
+    """The same rows as a memory map, row blocks, tensors, or files in a folder."""
     np.save(tmp_path / "X.npy", X)
     folder = tmp_path / "folder"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for i, part in enumerate(pieces(X)):
         if kind == "parquet":
             table = pytest.importorskip("pyarrow").table({"x": list(part)})
             pytest.importorskip("pyarrow.parquet").write_table(table, folder / f"{i}.parquet")
         else:
             np.save(folder / f"{i}.npy", part)
-    given = {
+    return {
         "map": lambda: np.load(tmp_path / "X.npy", mmap_mode="r"),
         "list": lambda: pieces(X),
         "generator": lambda: (part for part in pieces(X)),
@@ -57,7 +53,19 @@ def test_rows_of_every_kind_give_the_same_codes(kind, cls, rows, fitted, tmp_pat
         "npy": lambda: tmp_path / "X.npy",
         "shards": lambda: str(folder),
         "parquet": lambda: folder,
-    }[kind]
+    }[kind]()
+
+
+KINDS = ("map", "list", "generator", "tensor", "tensors", "npy", "shards", "parquet")
+
+
+@pytest.mark.parametrize(("kind", "cls"), [*((kind, DISHK) for kind in KINDS), ("generator", DISH), ("shards", DISH)])
+def test_rows_of_every_kind_give_the_same_codes(kind, cls, rows, fitted, tmp_path):
+    X, y = rows
+
+    def given():
+        return stored(kind, X, tmp_path)
+
     whole = fitted[cls]
     hasher = cls(**PARAMS).fit(given(), y)
     np.testing.assert_array_equal(hasher.codes_, whole.codes_)
@@ -164,13 +172,41 @@ def test_a_fit_resumes_from_its_checkpoint(cls, rows, tmp_path, capsys):
         cls(n_bits=8, n_anchors=20, n_iter=0, checkpoint=tmp_path / "c").fit(X[:600], y[:600])
 
 
-def test_a_checkpoint_of_other_rows_is_refused(rows, tmp_path):
+OTHER_ROWS = {
+    "shifted": lambda X, free: X + 1,
+    "one value": lambda X, free: changed(X, free[:1], lambda x: np.nextafter(x, np.float32(9))),
+    "two rows swapped": lambda X, free: changed(X, free[:2], lambda x: x[::-1]),
+    "rows in another order": lambda X, free: changed(X, free, lambda x: x[::-1]),
+}
+
+
+def changed(X, rows, change):
+    Z = X.copy()
+    Z[rows] = change(X[rows])
+    return Z
+
+
+@pytest.mark.parametrize("cls", [DISH, DISHK])
+@pytest.mark.parametrize("other", OTHER_ROWS.values(), ids=OTHER_ROWS)
+def test_a_checkpoint_of_other_rows_is_refused(other, cls, rows, tmp_path):
+    """Also if labels, anchors and means are the same."""
     X, y = rows
-    hasher = DISHK(n_bits=8, n_anchors=20, n_iter=1, checkpoint=tmp_path / "c").fit(X, y)
-    with pytest.raises(InputError, match="written for other rows X or another random_state; delete it"):
-        hasher.fit(X + 1, y)
-    hasher.fit(X + 1, y, resume=False)  # replaces it
-    hasher.fit(X + 1, y)
+    hasher = cls(n_bits=8, n_anchors=20, n_iter=1, checkpoint=tmp_path / "c").fit(X, y)
+    free = np.flatnonzero((y == y[0]) & ~(X[:, None] == hasher.anchors_).all(2).any(1))
+    Z = other(X, free)
+    with pytest.raises(DataFileError, match=r"belongs to a fit with .* other training rows: remove it"):
+        hasher.fit(Z, y)
+    hasher.fit(Z, y, resume=False)  # replaces it
+    hasher.fit(Z, y)
+
+
+@pytest.mark.parametrize("kind", ["map", "list", "generator", "tensor", "npy", "shards"])
+def test_a_checkpoint_is_of_values_however_they_are_stored(kind, rows, tmp_path, capsys):
+    X, y = rows
+    params = {"n_bits": 8, "n_anchors": 20, "checkpoint": tmp_path / "c"}
+    DISHK(**params, n_iter=1).fit(X, y)
+    DISHK(**params, n_iter=2, verbose=1).fit(stored(kind, X, tmp_path), y)
+    assert "resumes after 1 iteration" in capsys.readouterr().err
 
 
 # --- Forked processes; several processes are tested in tests/parallel/test_distributed_fit.py ---

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from dish import machine
+from dish.encoder import FeatureMap
 from dish.errors import InputError
 from dish.kernel import features, whitening
 from dish.kernel.whitening import Whitening
@@ -25,6 +27,14 @@ def test_gram_is_the_product(m, monkeypatch):
     np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
     monkeypatch.setattr(whitening, "ROWS_IN_CACHE", 2)  # blocks of 32 rows
     np.testing.assert_allclose(whitening.gram(torch.from_numpy(K)), K.T @ K, atol=1e-10)
+
+
+def test_products_that_do_not_fit_in_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**9)
+    K = torch.zeros(2, 1).expand(2, 50_000)
+    message = r"products of 50,000 kernel features need 60\.0 GB of memory, and 1\.0 GB are free: reduce the features"
+    with pytest.raises(InputError, match=message):
+        whitening.gram(K)
 
 
 def test_gram_sums_float32_blocks_in_float64():
@@ -101,9 +111,8 @@ def test_K_outside_of_memory_has_the_same_gram_matrix(monkeypatch):
     from dish.io.rows import RowSource
 
     X = RNG.standard_normal((300, 4))
-    made = features.make_feature_map(
-        RowSource(X), "rbf", X[:8], 8, 0.2, np.random.RandomState(0), torch.device("cpu")
-    )
+    A = torch.from_numpy(X[:8])
+    made = FeatureMap("rbf", A, 0.2, A.mean(0))
     (_, K), (_, stored) = (
         features.compute_features(made, RowSource(X), torch.device("cpu"), budget) for budget in (None, 1)
     )

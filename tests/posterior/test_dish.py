@@ -1,5 +1,7 @@
 """DISH: class probabilities and codes, what it refuses, and fit_posterior as a pure function."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -102,14 +104,16 @@ def test_a_small_memory_budget_costs_little_quality():
 
 
 def test_codewords_are_the_majority_of_the_rows_of_a_label():
-    H = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [-1, 1], [1, -1]])
+    H = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [-1, 1], [1, 1]])
     X = np.random.default_rng(0).random((6, 3))
     for labels in (np.array([0, 0, 0, 1, 1, 2]), np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 1], [0, 1]])):
         data = fit_data(X, labels)
         Y = np.eye(3)[labels] if labels.ndim == 1 else labels
         sums = group_sums(data, codes.pack(H), 2)
         assert sums.shape == (data.S.n_groups, 2)
-        np.testing.assert_array_equal(codewords(data.S, sums), np.where(Y.T @ H >= 0, 1, -1))
+        np.testing.assert_array_equal(
+            codewords(data.S, sums, np.random.RandomState(0)), np.where(Y.T @ H >= 0, 1, -1)
+        )
 
 
 def test_the_nearest_projection_is_a_regression_on_the_codes():
@@ -165,11 +169,10 @@ def test_rows_of_two_classes_are_still_ordered():
     assert len(np.unique(packed, axis=0)) > 4  # certain and uncertain rows of a class have different codes
 
 
-def test_the_codes_are_those_of_the_H_step_for_classes(digits):
+def test_the_objective_is_that_of_the_H_step(digits):
     X, y, _, _ = digits
     hasher = DISH(16, n_anchors=50, kernel="rbf").fit(X[:400], y[:400])
     paper = DISHK(16, n_anchors=50).fit(X[:400], y[:400])
-    np.testing.assert_array_equal(hasher.codes_, paper.codes_)
     np.testing.assert_array_equal(hasher.objective_, paper.objective_)
     assert hasher.n_iter_ == len(hasher.objective_)
     assert (np.diff(hasher.objective_) <= 0).all()
@@ -341,7 +344,34 @@ def test_alternate_and_fit_posterior_are_what_fit_does(words):
     )
     H, _, objective = alternate(data, 13)
     function = fit_posterior(data, H, 13).numpy()
-    np.testing.assert_array_equal(H, hasher.codes_)
+    np.testing.assert_array_equal(label_codes(data.S, function), hasher.codes_)
     np.testing.assert_array_equal(objective, hasher.objective_)
     np.testing.assert_array_equal(function.V, hasher.hash_function_.V)
     np.testing.assert_array_equal(function.B, hasher.hash_function_.B)
+
+
+@pytest.mark.parametrize("per_class", [1, 2, 8, 300])
+def test_codes_are_those_of_the_labels_and_classes_have_their_own(per_class):
+    """F with p = 1 for the label; classes never share a code, however few rows they have."""
+    rng = np.random.default_rng(per_class)
+    classes = 40 if per_class < 10 else 4
+    y = np.repeat(np.arange(classes), per_class)
+    X = rng.standard_normal((len(y), 10)) + 2 * rng.standard_normal((classes, 10))[y]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hasher = DISH(16, n_anchors=50).fit(X, y)
+    function = hasher.hash_function_
+    expected = np.packbits(np.eye(classes)[y] @ function.V + function.offset >= 0, axis=1)
+    np.testing.assert_array_equal(hasher.codes_, expected)
+    assert len(np.unique(hasher.codes_, axis=0)) == classes
+
+
+def test_codewords_of_classes_that_share_one_are_learned_again():
+    S = from_labels(np.arange(12))
+    same = np.ones((12, 16))
+    C = module.codewords(S, same, np.random.RandomState(0))
+    assert set(np.unique(C)) == {-1, 1}
+    distances = (16 - C @ C.T) / 2
+    assert distances[~np.eye(12, dtype=bool)].min() >= 5
+    signs = np.where(np.random.default_rng(0).random((12, 16)) < 0.5, -1.0, 1.0)
+    np.testing.assert_array_equal(module.codewords(S, signs, np.random.RandomState(0)), signs)

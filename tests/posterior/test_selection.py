@@ -58,16 +58,6 @@ def test_held_out_errors_are_those_of_ridge_regressions(seed):
     assert found == [(60, pytest.approx(both)), (40, pytest.approx(alone))]
 
 
-def test_many_labels_are_replaced_by_random_sums():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 500, 5000)
-    data = FitData.of(from_labels(y), torch.from_numpy(rng.standard_normal((5000, 4))))
-    T = selection.targets(data)
-    assert T.shape == (5000, selection.TARGETS)
-    assert torch.equal(T[y == y[0]][0], T[0])
-    assert (T[0] != T[np.flatnonzero(y != y[0])[0]]).any()
-
-
 def test_the_kernel_is_narrower_if_that_predicts_better(monkeypatch):
     """Classes in small patches: the usual kernel blurs them."""
     rng = np.random.default_rng(0)

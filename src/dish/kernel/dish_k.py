@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from dish import cbcd
 from dish.checks import check_number, check_option
-from dish.encoder import HashFunction
+from dish.encoder import HashFunction, Linear
 from dish.errors import InputError
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
+from dish.kernel.held_out_check import MOST, left_out_F, warn_of_useless_codes
 from dish.kernel.spectral import first_codes, spectral_start
 from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
 from dish.lazy import torch
@@ -136,6 +137,10 @@ class DISHK(StreamingHasher):
         Initial codes H.
     kernel : "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m), default="rbf"
         Feature map. "linear" is x − mean, without anchors; "rbf+linear" has both.
+    scale : "auto", None or (d,) factors, default="auto"
+        Factors by which the features of x are multiplied first. "auto": one over the median deviation of each
+        feature, if these differ by more than a factor of 100 and held-out rows are predicted better; a warning says
+        so. None: no scaling.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     ridge : float, default=1e-6
@@ -165,7 +170,7 @@ class DISHK(StreamingHasher):
         The objective Q after every H-step. It never rises.
     n_iter_ : int
         Number of H-steps.
-    kernel_, gamma_, anchors_, centre_, mean_
+    kernel_, gamma_, anchors_, centre_, mean_, scale_
         The features k(x).
     hash_function_ : dish.encoder.Linear or dish.encoder.Classifiers
         F on these features. ``Linear`` is F(x) = Wᵀ k(x) + intercept.
@@ -200,6 +205,7 @@ class DISHK(StreamingHasher):
         multilabel: str = "count",
         init: Any = "spectral",
         kernel: Any = "rbf",
+        scale: Any = "auto",
         anchors: Any = "random",
         ridge: float = 1e-6,
         lam: float = 0.0,
@@ -219,6 +225,7 @@ class DISHK(StreamingHasher):
         self.multilabel = multilabel
         self.init = init
         self.kernel = kernel
+        self.scale = scale
         self.anchors = anchors
         self.ridge = ridge
         self.lam = lam
@@ -242,6 +249,11 @@ class DISHK(StreamingHasher):
         )
         self._keep(data, function)
         self._keep_codes(H, objective)
+        if isinstance(function, Linear) and data.signs is not None:
+            with data.stage("check"):
+                rows = data.signs.indices[:: max(4, len(data.signs.indices) // MOST)]
+                W = torch.as_tensor(function.W).to(data.device)
+                warn_of_useless_codes(data.signs, rows, left_out_F(data.K, data.white, W, H, rows, data.ranks))
 
     def _resolved(self, given: FitInput) -> dict[str, Any]:
         auto = isinstance(self.similar_weight, str)

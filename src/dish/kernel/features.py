@@ -1,4 +1,4 @@
-"""Kernel features of the training rows: anchors, γ, centring, and K (n, m) in memory or on disk.
+"""Kernel features of the training rows: anchors, and K (n, m) in memory or on disk.
 
 The map k(x) itself is ``encoder.FeatureMap``. K is a tensor, or ``KernelRows`` if it does not fit in memory.
 Everything that reads K does so in blocks of rows, and sums over rows go through a ``parallel.Ranks``.
@@ -20,60 +20,72 @@ from dish import codes
 from dish.cbcd import pack_signs
 from dish.encoder import ROWS_IN_CACHE, FeatureMap, row_blocks, rows_at_a_time
 from dish.errors import InputError
-from dish.io.rows import RowSource, release, scratch
+from dish.io.rows import RowSource, release, scratch, take_everywhere
+from dish.kernel.typical_rows import (
+    RowSample,
+    TypicalRows,
+    as_scale,
+    centre_of,
+    choose_gamma,
+    find_typical_rows,
+    warn_of_outliers,
+)
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 
-FAR = 1000.0  # a row at more than this many times the median squared distance counts as an outlier
-SPREAD = 9.0  # if no squared distance from the mean exceeds this many medians, there are no outliers
-
 
 def make_feature_map(
     rows: RowSource,
+    sample: RowSample,
     kernel: Any,
     anchors: Any,
     n_anchors: int,
     gamma: float | str,
+    scale: Any,
     rng: np.random.RandomState,
     device: torch.device,
     ranks: Ranks = ALONE,
 ) -> FeatureMap:
     """k(x) without its mean: anchors first, so that equal seeds give equal anchors, then γ."""
+    typical = find_typical_rows(sample, kernel, scale)
     if kernel == "linear":
         none = torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=device)
-        return FeatureMap("linear", none, 1.0, none.sum(0))
-    picked = None
+        return FeatureMap("linear", none, 1.0, none.sum(0), scale=as_scale(typical, none))
+    outliers = None
     if isinstance(anchors, str):
         n = ranks.offset_and_total(len(rows))[1]
         if n_anchors > n:
             warnings.warn(
-                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=5
+                f"n_anchors={n_anchors} is more than the {n} rows of X: all rows become anchors", stacklevel=6
             )
-        A, picked = choose_anchors(rows, n_anchors, anchors, rng, device, ranks)
+        A, outliers = choose_anchors(rows, n_anchors, anchors, typical, rng, device, ranks)
     else:
         A = given_anchors(anchors, rows, device)
-    scale = choose_gamma(rows, A, picked, ranks) if isinstance(gamma, str) else float(gamma)
-    return FeatureMap(kernel, A, scale, centre_of(A))
+    if isinstance(gamma, str):
+        gamma = choose_gamma(typical, sample.rows, A)
+        warn_of_outliers(typical, sample, A, outliers)
+    return FeatureMap(kernel, A, float(gamma), centre_of(typical, A), scale=as_scale(typical, A))
 
 
 def choose_anchors(
     X: RowSource,
     n_anchors: int,
     how: str,
+    typical: TypicalRows,
     random_state: np.random.RandomState,
     device: torch.device,
     ranks: Ranks = ALONE,
-) -> tuple[Tensor, NDArray[np.intp] | None]:
-    """Anchors (m, d) from the rows of all processes: random rows with their indices, or k-means centres.
+) -> tuple[Tensor, NDArray[np.intp]]:
+    """Anchors (m, d) from the typical rows of all processes: random rows or k-means centres; and outliers it met.
 
     If rows are on disk or on several processes, k-means sees a sample of 50 rows per anchor.
     """
     n = ranks.offset_and_total(len(X))[1]
     n_anchors = min(n_anchors, n)
-    if how == "random":
+    if how == "random" or n_anchors == n:
         picked = np.sort(random_state.choice(n, n_anchors, replace=False))
-        return take_everywhere(X, picked, device, ranks), picked
+        return replace_outliers(X, picked, typical, random_state, device, ranks)
     from sklearn.cluster import MiniBatchKMeans
 
     seed = random_state.randint(2**31 - 1)
@@ -81,7 +93,33 @@ def choose_anchors(
     most = 50 * n_anchors if X.on_disk or ranks.world > 1 else n
     picked = np.arange(n) if n <= most else np.sort(random_state.choice(n, most, replace=False))
     some = take_everywhere(X, picked, device, ranks)
-    return torch.from_numpy(means.fit(some.cpu().numpy()).cluster_centers_).to(some), None
+    near = typical.includes(some)
+    rows = some if typical.scale is None else some * typical.scale.to(some)  # distances are those of scaled features
+    means.set_params(n_clusters=min(n_anchors, int(near.sum()))).fit(rows[near].cpu().numpy())
+    centres = torch.from_numpy(means.cluster_centers_).to(some)
+    return centres if typical.scale is None else centres / typical.scale.to(some), picked[~near.cpu().numpy()]
+
+
+def replace_outliers(
+    X: RowSource,
+    picked: NDArray[np.intp],
+    typical: TypicalRows,
+    random_state: np.random.RandomState,
+    device: torch.device,
+    ranks: Ranks,
+) -> tuple[Tensor, NDArray[np.intp]]:
+    """The picked rows with other rows in the place of outliers, and the outliers among the picked rows."""
+    A = take_everywhere(X, picked, device, ranks)
+    near = typical.includes(A).cpu().numpy()
+    far = picked[~near]
+    if not len(far):
+        return A, far
+    n = ranks.offset_and_total(len(X))[1]
+    left = np.setdiff1d(np.arange(n), picked)
+    more = np.sort(random_state.choice(left, min(len(left), 2 * len(far)), replace=False))
+    others = take_everywhere(X, more, device, ranks)
+    others = others[typical.squares(others) <= typical.reach**2][: len(far)] if len(more) else others
+    return torch.cat([A[torch.from_numpy(near).to(A.device)], others]), far
 
 
 def given_anchors(anchors: Any, X: RowSource, device: torch.device) -> Tensor:
@@ -94,121 +132,6 @@ def given_anchors(anchors: Any, X: RowSource, device: torch.device) -> Tensor:
             f"anchors must be finite, of shape (m, {d}) as X has {d} features; got shape {tuple(A.shape)}"
         )
     return A
-
-
-def take_everywhere(X: RowSource, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
-    """Rows by their global indices."""
-    mine, rows = local_rows(len(X), picked, ranks)
-    with ranks.raise_together():
-        found = X.take(mine, device)
-    if ranks.world == 1:
-        return found
-    out = torch.zeros(len(picked), X.shape[1], dtype=X.dtype, device=device)
-    out[rows] = found
-    return ranks.total(out).to(X.dtype)
-
-
-def local_rows(n: int, picked: NDArray[np.intp], ranks: Ranks) -> tuple[NDArray[np.intp], slice]:
-    """Of sorted global indices, those owned by this rank (as local indices) and their positions."""
-    start = ranks.offset_and_total(n)[0]
-    low, high = np.searchsorted(picked, [start, start + n])
-    return picked[low:high] - start, slice(int(low), int(high))
-
-
-# --- γ, the centre and outliers ---
-
-
-def choose_gamma(X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE) -> float:
-    """γ = 1 / the mean squared distance of rows to anchors; ``picked``: the indices of rows that became anchors.
-
-    γ is rounded to 9 digits, so that it does not depend on how the rows are distributed over processes.
-    """
-    mean = mean_squared_distance(X, A, picked, ranks)
-    tiny, huge = (1e-30, 1e35) if X.dtype == torch.float32 else (1e-290, 1e300)
-    if mean > 0 and not tiny < mean < huge:
-        raise InputError(
-            f"X: the mean squared distance of rows to anchors is {mean:.1e}, too {'small' if mean < 1 else 'large'} "
-            f"for the arithmetic of {str(X.dtype).removeprefix('torch.')}: scale X, for example to unit variance"
-        )
-    return float(f"{1.0 / mean:.9g}") if mean > 0 else 1.0
-
-
-def mean_squared_distance(
-    X: RowSource, A: Tensor, picked: NDArray[np.intp] | None = None, ranks: Ranks = ALONE
-) -> float:
-    """Mean of ‖x − a‖² over pairs, from at most 16,384 rows, as the mean of ‖x − c‖² + ‖a − c‖² with c the mean of A.
-
-    A few outliers would dominate this mean. They are left out, with a warning that names them.
-    """
-    n = ranks.offset_and_total(len(X))[1]
-    sampled = np.arange(0, n, max(1, n // 8192))
-    mine, _ = local_rows(len(X), sampled, ranks)
-    near = ordinary(A)
-    centre = A[near].double().mean(0)
-    with ranks.raise_together():
-        some = X.take(mine, A.device)
-    parts = [(block.double() - centre).square().sum(1).cpu() for block in some.split(1024)]
-    here = torch.cat(parts).numpy() if len(mine) else np.zeros(0)
-    squares = np.concatenate(ranks.gather_arrays(here))
-    far = outliers(squares)
-    _warn_of_outliers(squares, far, sampled, ~near.cpu().numpy(), picked)
-    mean = float(squares[~far].mean()) + float((A[near].double() - centre).square().sum(1).mean())
-    rounding = 1e-30 * float(centre.square().sum())  # what remains if all rows are equal
-    return mean if mean > rounding else 0.0
-
-
-def centre_of(A: Tensor) -> Tensor:
-    """Mean of the anchors without outliers, which would pull it away from all others."""
-    if not may_have_outliers((A - A.mean(0)).square().sum(1)):
-        return A.mean(0)
-    return A[ordinary(A)].mean(0)
-
-
-def ordinary(A: Tensor) -> Tensor:
-    """(m,) bool: the anchors that are not outliers."""
-    if not may_have_outliers((A - A.mean(0)).square().sum(1)):
-        return torch.ones(len(A), dtype=torch.bool, device=A.device)
-    squares = (A.double() - A.double().median(0).values).square().sum(1)
-    return ~torch.from_numpy(outliers(squares.cpu().numpy())).to(A.device)
-
-
-def may_have_outliers(squares: Tensor) -> bool:
-    """A cheap test whether outliers are possible, given squared distances from the mean.
-
-    An outlier pulls the mean towards itself, but its distance remains (m − 1) times that of the other anchors.
-    """
-    return bool(squares.max() > SPREAD * squares.median())
-
-
-def outliers(squares: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask of squared distances beyond ``FAR`` medians; all False if there are too many to be accidents."""
-    far = squares > FAR * np.median(squares)
-    return far if np.median(squares) > 0 and far.sum() <= max(1, len(far) // 100) else np.zeros_like(far)
-
-
-def _warn_of_outliers(
-    squares: NDArray[np.float64],
-    far: NDArray[np.bool_],
-    sampled: NDArray[np.intp],
-    far_anchors: NDArray[np.bool_],
-    picked: NDArray[np.intp] | None,
-) -> None:
-    rows = set(sampled[far].tolist())
-    if picked is not None:
-        rows |= set(picked[far_anchors].tolist())
-    if not rows and not far_anchors.any():
-        return
-    if rows:
-        what = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, sorted(rows)[:5]))}"
-        what += f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    else:
-        what = f"anchor {int(far_anchors.argmax())}"
-    are, them = ("are outliers", "them") if len(rows) > 1 else ("is an outlier", "it")
-    warnings.warn(
-        f"X: {what} (counted from 0) {are}, more than {FAR**0.5:.0f} times the typical distance away; "
-        f"gamma='auto' ignores {them}. Check your data for errors",
-        stacklevel=2,
-    )
 
 
 # --- K ---

@@ -14,6 +14,8 @@ from dish.checks import check_random_state
 from dish.encoder import FeatureMap
 from dish.io.rows import RowSource
 from dish.kernel.features import KernelMatrix, compute_features, make_feature_map
+from dish.kernel.held_out_check import SignBits
+from dish.kernel.typical_rows import RowSample
 from dish.kernel.whitening import Whitening, factor
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
@@ -38,6 +40,7 @@ class FitData:
     n: int = 0  # rows of all processes
     first: int = 0  # rows of the processes before this one
     stage: Stage = lambda name: nullcontext()  # times the stages of a fit
+    signs: SignBits | None = None  # of a sample of the rows
 
     @classmethod
     def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> FitData:
@@ -66,6 +69,7 @@ def prepare(
     anchors: Any = "random",
     n_anchors: int = 1000,
     gamma: float | str = "auto",
+    scale: Any = None,
     ridge: float = 1e-6,
     rng: np.random.RandomState,
     device: torch.device,
@@ -75,10 +79,11 @@ def prepare(
 ) -> FitData:
     """Compute the features of the rows; K stays in memory if every process has ``budget`` bytes for its part."""
     with stage("features"):
-        features = make_feature_map(rows, kernel, anchors, n_anchors, gamma, rng, device, ranks)
+        sample = RowSample.of(rows, S, device, ranks)
+        features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks)
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
-    return FitData(S, K, features, rng, ridge, ranks, n, first, stage)
+    return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S))
 
 
 def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:

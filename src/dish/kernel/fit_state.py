@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a kernel fit, and what identifies the fit: its parameters, labels and shapes."""
+"""What a checkpoint holds of a kernel fit, and what identifies the fit: its parameters, labels and rows."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def fingerprint(
     """A fingerprint of all that decides the codes; ``rng`` is the generator before anything was drawn from it."""
     first, n = ranks.offset_and_total(len(rows))
     known = {name: _stable(name, value, rows, rng) for name, value in params.items() if name not in LEFT_OUT}
-    labels = checksum(S.row_group.cpu().numpy(), first, ranks)
     shapes = {"n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
-    return fit_fingerprint(method, known | shapes | {"labels": labels, "S": probe(S)}, ranks)
+    sums = {"X": checksum(rows.blocks(), first, ranks), "labels": checksum([S.row_group], first, ranks)}
+    return fit_fingerprint(method, known | shapes | sums | {"S": probe(S)}, ranks)
 
 
 def probe(S: Similarity) -> NDArray[np.float64]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
+from numpy.typing import NDArray
 
+from dish import codes
 from dish.checks import check_integer, check_number, check_option, check_random_state
 from dish.encoder import Encoder, FeatureMap, HashFunction
 from dish.errors import InputError
@@ -20,17 +21,19 @@ from dish.parallel import ALONE, Ranks
 from dish.progress import Stopwatch
 from dish.similarity import Similarity, from_labels
 
+PROBE_BITS = 1024  # of the fingerprint; more tell similar models apart, fewer meet less bits that are close to 0
+
 
 class KernelHasher(Stopwatch, Hasher):
     """Kernel features and a hash function on them.
 
     A subclass has the parameters ``n_bits``, ``n_anchors``, ``gamma``, ``device`` and ``random_state``, and any of
-    ``kernel``, ``anchors``, ``ridge``, ``similar_weight`` and ``multilabel`` that users may choose. Its ``fit``
-    starts with ``_fit_data`` and ends with ``_keep``.
+    ``kernel``, ``scale``, ``anchors``, ``ridge``, ``similar_weight`` and ``multilabel`` that users may choose. Its
+    ``fit`` starts with ``_fit_data`` and ends with ``_keep``.
 
     Attributes
     ----------
-    kernel_, gamma_, anchors_, centre_, mean_
+    kernel_, gamma_, anchors_, centre_, mean_, scale_
         The features k(x): see ``encoder.FeatureMap``.
     hash_function_ : encoder.Linear, encoder.Posterior or encoder.Classifiers
         F on these features.
@@ -39,6 +42,7 @@ class KernelHasher(Stopwatch, Hasher):
     n_anchors: int
     gamma: float | str
     kernel: Any = "rbf"
+    scale: Any = None
     anchors: Any = "random"
     ridge: float = 1e-6
     similar_weight: float | str = 2.0
@@ -50,7 +54,7 @@ class KernelHasher(Stopwatch, Hasher):
     _most_bits = 1 << 14  # matrices of r² numbers are built
     _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
     _features_by: Callable[..., FitData] = staticmethod(prepare)
-    _state: tuple[str, ...] = ("kernel_", "gamma_", "anchors_", "centre_", "mean_", "hash_function_")
+    _state: tuple[str, ...] = ("kernel_", "gamma_", "anchors_", "centre_", "mean_", "scale_", "hash_function_")
 
     # --- fit ---
 
@@ -75,7 +79,7 @@ class KernelHasher(Stopwatch, Hasher):
         budget: int | None = None,
     ) -> FitData:
         """The features of checked rows, with their similarity."""
-        names = ("kernel", "gamma", "anchors", "n_anchors", "ridge")
+        names = ("kernel", "gamma", "scale", "anchors", "n_anchors", "ridge")
         return self._features_by(
             rows,
             S,
@@ -92,6 +96,7 @@ class KernelHasher(Stopwatch, Hasher):
         features = data.features.numpy()
         self.kernel_, self.gamma_ = features.kernel, features.gamma
         self.anchors_, self.centre_, self.mean_ = features.anchors, features.centre, features.mean
+        self.scale_ = features.scale
         self.hash_function_ = function.numpy()
 
     def _check_kernel_params(self) -> None:
@@ -104,6 +109,8 @@ class KernelHasher(Stopwatch, Hasher):
             check_number("gamma", self.gamma, low=0, strict=True)
         if not callable(self.kernel):
             check_option("kernel", self.kernel, self._kernels, " or a function (X, A) → (n, m)")
+        if isinstance(self.scale, str):
+            check_option("scale", self.scale, ("auto",), ", None or (d,) factors")
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
@@ -112,13 +119,40 @@ class KernelHasher(Stopwatch, Hasher):
     @property
     def encoder_(self) -> Encoder:
         """F(x) as one object, in NumPy."""
-        check_is_fitted(self)
-        features = FeatureMap(self.kernel_, self.anchors_, self.gamma_, self.centre_, self.mean_)
+        self._check_fitted()
+        features = FeatureMap(self.kernel_, self.anchors_, self.gamma_, self.centre_, self.mean_, self.scale_)
         return Encoder(features, self.hash_function_)
+
+    def _hash_function(self) -> dict[str, Any]:
+        """What identifies the hash function: the codes of a few rows.
+
+        The arrays themselves differ in their last digits with the number of threads and processes of the fit.
+        """
+        encoder = self.encoder_
+        in_float64 = Encoder(*(part.mapped(_float64) for part in (encoder.features, encoder.function)))  # type: ignore[arg-type]
+        F = in_float64(self._probe_rows(-(-PROBE_BITS // self.n_bits)))
+        return {"n_bits": self.n_bits, "n_features_in_": self.n_features_in_, "probe": codes.pack(F)}
+
+    def _probe_rows(self, n: int) -> NDArray[np.float64]:
+        """Rows like the training rows: anchors and points between them, or random rows of many lengths."""
+        rng, A = np.random.default_rng(0), _float64(self.anchors_[:n])
+        if len(A) == 0:
+            return rng.standard_normal((n, self.n_features_in_)) * 10.0 ** rng.uniform(-3, 6, (n, 1))
+        left, right = rng.integers(0, len(A), (2, n - len(A)))
+        between = A[left] + rng.random((n - len(A), 1)) * (A[right] - A[left])
+        return np.concatenate([A, between])
 
     def _encoder_on_device(self) -> Encoder:
         """F(x) by torch on ``device``; by NumPy if torch is not installed."""
         return self.encoder_.to(resolve_device(self.device)) if has_torch() else self.encoder_
 
+    @property
+    def _encoded_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.anchors_.dtype)
+
     def _encoder(self) -> EncodeRows:
         return self._encoder_on_device().decision_values
+
+
+def _float64(a: Any) -> NDArray[np.float64]:
+    return np.asarray(a, np.float64)

@@ -13,7 +13,8 @@ from dish import codes, threads
 from dish.cbcd import pack_signs
 from dish.cuda.graph import CudaGraph
 from dish.errors import InputError
-from dish.kernel.features import feature_blocks, local_rows, pack_F
+from dish.io.rows import local_rows
+from dish.kernel.features import feature_blocks, pack_F
 from dish.kernel.fit_data import FitData
 from dish.lazy import Tensor, torch
 from dish.machine import lost_threads, one_blas_thread

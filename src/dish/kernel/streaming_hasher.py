@@ -18,7 +18,7 @@ from dish.checks import check_integer
 from dish.encoder import HashFunction, Linear
 from dish.errors import InputError
 from dish.io.checkpoint import Checkpoint
-from dish.io.readers import read_features, read_labels
+from dish.io.readers import feature_names, read_features, read_labels
 from dish.io.rows import RowSource, is_path, is_streamed
 from dish.kernel.fit_data import FitData, shared_random_state
 from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
@@ -72,7 +72,7 @@ class StreamingHasher(KernelHasher):
         data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
         del X, y, given  # the features replace the rows
         if state is not None:
-            self._check_same_rows(state, data)
+            self._check_same_features(state, data)
         self._learn(data, state, self._after_sweep(saved, data), budget)
         return self
 
@@ -108,8 +108,9 @@ class StreamingHasher(KernelHasher):
         self._require_y(y, self._y_help)
         if not rows.checked:
             self.n_features_in_ = rows.shape[1]
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
+            self.__dict__.pop("feature_names_in_", None)
+        if is_path(X) and (names := feature_names(X)):
+            self.feature_names_in_ = np.array(names, object)
         if ranks.world > 1:
             check_labels(y, len(rows))  # before any message: a later error would leave the other processes waiting
         return rows, y
@@ -150,15 +151,15 @@ class StreamingHasher(KernelHasher):
             )
         return state
 
-    def _check_same_rows(self, state: KernelState, data: FitData) -> None:
-        """Refuse a checkpoint of other rows, and set the random generator to where it was."""
+    def _check_same_features(self, state: KernelState, data: FitData) -> None:
+        """Refuse a checkpoint of other features, and set the random generator to where it was."""
         features = data.features.numpy()
         assert features.mean is not None
         same = np.array_equal(state.anchors, features.anchors) and np.allclose(state.mean, features.mean, rtol=1e-3)
         if not same:
             raise InputError(
-                f"checkpoint {self.checkpoint} was written for other rows X or another random_state; delete it "
-                "or choose another path"
+                f"checkpoint {self.checkpoint} was written for other kernel features, such as the k-means anchors of "
+                "another machine: remove it, or use another folder"
             )
         data.rng.set_state(state.random)
         if self.verbose:
@@ -199,8 +200,9 @@ def open_path(X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:
         raise InputError(f"{X} has {n} rows, too few for {ranks.world} processes")
     y = read_labels(Path(y)) if is_path(y) else own_labels if y is None else y
     if y is not None and not isinstance(y, Similarity):
-        if np.shape(y)[:1] != (n,):
-            raise InputError(f"X has {n} rows but y has {len(y) if np.ndim(y) else 'none'}; they must be equal")
+        n_labels = y.shape[0] if hasattr(y, "shape") else len(y)
+        if n_labels != n:
+            raise InputError(f"X has {n} rows but y has {n_labels}; they must be equal")
         y = y[part]
     return RowSource(data, part), y
 

@@ -11,6 +11,7 @@ from dish.encoder import ROWS_IN_CACHE
 from dish.errors import InputError
 from dish.kernel.features import KernelMatrix, feature_blocks
 from dish.lazy import Tensor, torch
+from dish.machine import require_memory
 from dish.parallel import ALONE, Ranks
 
 RIDGE = 1e-6  # default of every kernel hasher
@@ -19,6 +20,10 @@ RIDGE = 1e-6  # default of every kernel hasher
 def gram(K: KernelMatrix, ranks: Ranks = ALONE) -> Tensor:
     """KᵀK (m, m) in float64. Products within a block use the dtype of K; sums across blocks use float64."""
     m = K.shape[1]
+    if K.device.type == "cpu":  # KᵀK, its factor and their inverse
+        remedy = "reduce the features of X, or use kernel='rbf', whose features are the anchors"
+        with ranks.raise_together():
+            require_memory(24 * m * m, f"X: the products of {m:,} kernel features", remedy)
     quarters = [slice(m * i // 4, m * (i + 1) // 4) for i in range(4)]
     G = torch.zeros(m, m, dtype=torch.float64, device=K.device)
     for _, block in feature_blocks(K, 16 * ROWS_IN_CACHE, "KᵀK"):

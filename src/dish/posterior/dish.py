@@ -15,6 +15,7 @@ tried, and the one that ranks held-out rows best is kept.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,23 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish import cbcd, codes
-from dish.encoder import Posterior, row_blocks
+from dish.encoder import Posterior, raised, row_blocks
 from dish.errors import InputError
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
+from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
 from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
 from dish.posterior.projection import centred, signed_projection
-from dish.posterior.regression import WhitenedRows, regress, whitening
+from dish.posterior.regression import Indices, WhitenedRows, regress, whitening
 from dish.posterior.selection import Choice
-from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, from_labels, n_labels
 
 MAX_LABELS = 4096  # with more, B is larger than everything else and a step too slow
 FEWEST_ROWS = 500  # with fewer rows none are held out
+CODEWORD_SWEEPS = 3  # of the H-step on classes
 ROUGH = Effort(4, 2e-3)  # for multi-label data: only one sign per label and bit of the codes is used
 
 
@@ -47,15 +50,14 @@ def fit_posterior(data: FitData, H: NDArray[np.uint8], n_bits: int, budget: int 
         T = whitening(data)
         rows = WhitenedRows.of(data, T, rng, budget)
     sums = group_sums(data, H, n_bits)
-    C = codewords(data.S, sums)
+    C = codewords(data.S, sums, rng)
     if rows.one_label:
         V, offset = centred(signed_projection(C, rng, rows.U.device))
         choice = Choice(V.to(rows.U), offset.to(rows.U), selection.sharpness(n_bits))
     else:
         V, offset = nearest_projection(data.S, sums)
         choice = Choice(V.to(rows.U), offset.to(rows.U), 1.0, power=2)
-    if rows.n >= FEWEST_ROWS:
-        choice = _choose(data, rows, choice, C, rng)
+    choice = _choose(data, rows, choice, C, rng)
     with data.stage("posterior"):
         share = 0.8 if choice.start else 1.0
         W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
@@ -67,17 +69,37 @@ def fit_posterior(data: FitData, H: NDArray[np.uint8], n_bits: int, budget: int 
 def _choose(
     data: FitData, rows: WhitenedRows, plain: Choice, C: NDArray[np.float64], rng: np.random.RandomState
 ) -> Choice:
-    """Hold rows out and let them decide."""
+    """Hold rows out, let them decide, and warn if their codes are of no use. With few rows they only warn."""
+    few = rows.n < FEWEST_ROWS
+    rng = np.random.RandomState(0) if few else rng
     order = rows.shuffled(np.arange(rows.n), rows.n, rng)
-    n_held = min(int(selection.HELD_OUT * rows.n), selection.MOST_HELD_OUT)
+    n_held = rows.n // 3 if few else min(int(selection.HELD_OUT * rows.n), selection.MOST_HELD_OUT)
     held, seen = order[:n_held], order[n_held:]
     with data.stage("posterior"):
         starts = selection.regressions(rows, seen, rng)
     with data.stage("projection"):
         parts = (held, seen[:n_held])
-        if rows.one_label:
-            return selection.choose_for_classes(rows, parts, starts, plain, rng)
-        return selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
+        if few:
+            choice = replace(plain, start=starts[1.0])
+        elif rows.one_label:
+            choice = selection.choose_for_classes(rows, parts, starts, plain, rng)
+        else:
+            choice = selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
+    with data.stage("check"):
+        _check(data, rows, held, choice)
+    return plain if few else choice
+
+
+def _check(data: FitData, rows: WhitenedRows, held: Indices, choice: Choice) -> None:
+    """Warn if a model without the held-out rows cannot tell their labels."""
+    assert choice.start is not None
+    W, b = choice.start
+    p, group = rows.scored(held, choice.sharp * W, choice.sharp * b)
+    indices = held.cpu().numpy() if isinstance(held, Tensor) else held
+    indices = indices if rows.of_all is None else rows.of_all[indices]
+    useless = warn_of_useless_codes(data.signs, indices, raised(p, choice.power) @ choice.V + choice.offset)
+    if rows.one_label and not useless:
+        warn_of_misplaced_labels(p, group)
 
 
 def group_sums(data: FitData, H: NDArray[np.uint8], n_bits: int) -> NDArray[np.float64]:
@@ -89,11 +111,25 @@ def group_sums(data: FitData, H: NDArray[np.uint8], n_bits: int) -> NDArray[np.f
     return sums
 
 
-def codewords(S: Similarity, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """C (l, r) of ±1: the majority vote of the codes of each label's rows."""
+def codewords(S: Similarity, sums: NDArray[np.float64], rng: np.random.RandomState) -> NDArray[np.float64]:
+    """C (l, r) of ±1: the majority vote of the codes of each label's rows.
+
+    With few rows per class, H may give two classes the same code. Then C is learned for the classes alone.
+    """
     if isinstance(S, LabelCounts | LabelSets):
-        sums = S.sets.T @ sums
-    return np.where(sums >= 0, 1.0, -1.0)
+        return np.where(S.sets.T @ sums >= 0, 1.0, -1.0)
+    C = np.where(sums >= 0, 1.0, -1.0)
+    l, r = C.shape  # noqa: E741
+    return C if len(np.unique(C, axis=0)) == min(l, 2.0**r) else distinct_codewords(l, r, rng)
+
+
+def distinct_codewords(l: int, r: int, rng: np.random.RandomState) -> NDArray[np.float64]:  # noqa: E741
+    """C (l, r) of ±1 for l classes that count once each: the H-step on l rows, from a random start."""
+    H = cbcd.columns_for(torch.from_numpy(codes.pack(rng.standard_normal((l, r)))), r)
+    S = from_labels(np.arange(l), similar_weight="auto")
+    for _ in range(CODEWORD_SWEEPS):
+        cbcd.sweep(H, S, torch.zeros(r, l))
+    return codes.unpack(H.packed(), r).astype(np.float64)
 
 
 def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
@@ -108,10 +144,10 @@ def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor
 
 
 def label_codes(S: Similarity, function: Posterior) -> NDArray[np.uint8]:
-    """Packed codes of multi-label rows as if their labels were certain."""
-    assert isinstance(S, LabelCounts | LabelSets)
-    V, offset = (each.double().cpu().numpy() for each in (function.V, function.offset))
-    return np.asarray(codes.pack(S.sets @ V + offset)[S.row_group.cpu().numpy()])
+    """Packed codes of the training rows as if their labels were certain: p is 1 for each of them, else 0."""
+    V, offset = (np.asarray(each, np.float64) for each in (function.numpy().V, function.numpy().offset))
+    of_groups = S.sets @ V if isinstance(S, LabelCounts | LabelSets) else V
+    return np.asarray(codes.pack(of_groups + offset)[S.row_group.cpu().numpy()])
 
 
 class DISH(StreamingHasher):
@@ -135,6 +171,10 @@ class DISH(StreamingHasher):
         Feature map. "linear" is x − mean, without anchors; "rbf+linear" has both. "auto": "rbf+linear" if x has at
         most ``n_anchors`` features, but "rbf" if there are at most 32,768 rows and held-out rows are predicted
         better; "rbf" if x has more features.
+    scale : "auto", None or (d,) factors, default="auto"
+        Factors by which the features of x are multiplied first. "auto": one over the median deviation of each
+        feature, if these differ by more than a factor of 100 and held-out rows are predicted better; a warning says
+        so. None: no scaling.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     n_iter : int, default=5
@@ -158,12 +198,12 @@ class DISH(StreamingHasher):
     classes_ : ndarray (l,)
         The labels, in the order of ``predict_proba``'s columns.
     codes_ : uint8 (n, ceil(n_bits/8))
-        The learned codes of the training rows. They use the labels; ``transform`` gives new rows the signs of F.
+        Codes of the labels of the training rows: F with certain probabilities. ``transform`` uses x alone.
     objective_ : float64 (n_iter_,)
         The objective Q after every H-step. It never rises.
     n_iter_ : int
         Number of H-steps.
-    kernel_, gamma_, anchors_, centre_, mean_
+    kernel_, gamma_, anchors_, centre_, mean_, scale_
         The features k(x).
     hash_function_ : dish.encoder.Posterior
         F(x) = p(x)ᵃ V + offset with p(x) = link(k(x) B + b).
@@ -192,6 +232,7 @@ class DISH(StreamingHasher):
         n_anchors: int = 1000,
         gamma: float | str = "auto",
         kernel: Any = "auto",
+        scale: Any = "auto",
         anchors: Any = "random",
         n_iter: int = 5,
         memory_budget: Any = None,
@@ -204,6 +245,7 @@ class DISH(StreamingHasher):
         self.n_anchors = n_anchors
         self.gamma = gamma
         self.kernel = kernel
+        self.scale = scale
         self.anchors = anchors
         self.n_iter = n_iter
         self.memory_budget = memory_budget
@@ -216,7 +258,7 @@ class DISH(StreamingHasher):
         if isinstance(y, Similarity):
             raise InputError("y: DISH learns from labels; use DISHK to learn from a similarity")
         given = super()._open(X, y)
-        check_learnable(given.S)
+        check_learnable(given.S, "DISH")
         return given
 
     def _resolved(self, given: FitInput) -> dict[str, Any]:
@@ -231,7 +273,7 @@ class DISH(StreamingHasher):
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
         function = fit_posterior(data, H, self.n_bits, spare)
         self._keep(data, function)
-        self._keep_codes(H if one_label else label_codes(data.S, function), objective)
+        self._keep_codes(label_codes(data.S, function), objective)
         self.classes_ = data.S.labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
@@ -241,13 +283,14 @@ class DISH(StreamingHasher):
         label. They are slightly over-confident: the codes need sharper probabilities than calibrated ones.
         """
         encoder = self._encoder_on_device()
-        return encoder.probabilities(self._check_X(X, reset=False))
+        parts = [encoder.probabilities(rows) for _, rows in self._encoded_blocks(X)]
+        return np.concatenate(parts or [encoder.probabilities(np.empty((0, self.n_features_in_), np.float32))])
 
 
-def check_learnable(S: Similarity) -> None:
+def check_learnable(S: Similarity, method: str) -> None:
     """Refuse labels whose probabilities cannot be learned."""
     l = n_labels(S)  # noqa: E741
     if l < 2:
         raise InputError("y has only one label; give at least two, or (n,) classes")
     if l > MAX_LABELS:
-        raise InputError(f"y has {l:,} labels; DISH learns at most {MAX_LABELS:,}: use DISHK")
+        raise InputError(f"y has {l:,} labels; {method} learns at most {MAX_LABELS:,}: use DISHK")

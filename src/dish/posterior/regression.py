@@ -20,7 +20,8 @@ from dish import threads
 from dish.cuda.compile import can_compile
 from dish.cuda.graph import CudaGraph
 from dish.cuda.tf32 import add_product, split, worth_splitting
-from dish.kernel.features import feature_blocks, local_rows
+from dish.io.rows import local_rows
+from dish.kernel.features import feature_blocks
 from dish.kernel.fit_data import FitData
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
@@ -53,6 +54,7 @@ class WhitenedRows:
     S: Similarity  # of the same rows
     ranks: Ranks
     n: int
+    of_all: NDArray[np.intp] | None = None  # indices of these rows if they are a sample of all rows
     _buffers: threading.local = field(default_factory=threading.local, repr=False)
 
     @property
@@ -66,7 +68,7 @@ class WhitenedRows:
         K, S, ranks = data.K, data.S, data.ranks
         T = T.to(K.dtype)
         if isinstance(K, Tensor) and _fits(K, budget, ranks):
-            U = torch.empty_like(K)
+            U, picked = torch.empty_like(K), None
             parts = split(T) if worth_splitting(K) else None
             for rows, block in feature_blocks(K, title="whitening"):
                 if parts is None:
@@ -79,7 +81,7 @@ class WhitenedRows:
             U, S = K[mine.to(K.device)] @ T, S.rows(mine.to(S.row_group.device))
         norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
         weight = (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
-        return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1])
+        return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1], picked)
 
     @property
     def draws_on_device(self) -> bool:

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish.io.rows import RowSource
-from dish.kernel.features import feature_blocks, local_rows
+from dish.io.rows import RowSource, local_rows
+from dish.kernel.features import feature_blocks
 from dish.kernel.fit_data import FitData, prepare
+from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
 from dish.posterior.multilabel import best_projection, held_out_map
 from dish.posterior.projection import centred, refine, signed_projection
@@ -27,7 +27,6 @@ FEW_ROWS = 1 << 15  # with more rows, x itself has helped wherever it was tried
 PER_LABEL = 100  # rows per label that are needed to decide on held-out rows
 NARROWER = 2.0  # factor on γ
 RIDGES = (10.0, 60.0)  # times 1/n of the mean diagonal
-TARGETS = 64  # more labels than this are replaced by random sums of them, which keeps the expected error
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 SHARP = 1.3  # factor on the logits: more rows of a class share one code, and MAP hardly falls
 SHARPER = (1.0, 1.5, 2.25)  # further factors: a strong prior makes p under-confident if there are few classes
@@ -38,15 +37,23 @@ FEW, PRIORS = 1 << 14, (1.0, 0.25, 4.0)  # with at most FEW rows, held-out rows 
 
 
 def prepare_features(
-    rows: RowSource, S: Similarity, *, kernel: Any, gamma: Any, anchors: Any, n_anchors: int, **options: Any
+    rows: RowSource,
+    S: Similarity,
+    *,
+    kernel: Any,
+    gamma: Any,
+    anchors: Any,
+    n_anchors: int,
+    scale: Any = None,
+    **options: Any,
 ) -> FitData:
     """``fit_data.prepare`` for a ``kernel`` that may be "auto"."""
     make = partial(prepare, rows, S, n_anchors=n_anchors, **options)
     chosen = first_kernel(kernel, rows.shape[1], n_anchors)
-    data = make(kernel=chosen, gamma=gamma, anchors=anchors)
+    data = make(kernel=chosen, gamma=gamma, scale=scale, anchors=anchors)
     if chosen != "rbf+linear" or chosen == kernel:
         return data
-    again = partial(make, anchors=data.features.anchors.cpu().numpy())
+    again = partial(make, scale=data.features.scale, anchors=data.features.anchors.cpu().numpy())
     return best_features(data, lambda g, k: again(gamma=g, kernel=k), isinstance(gamma, str))
 
 
@@ -97,7 +104,7 @@ def held_out_errors(data: FitData, m: int) -> list[tuple[int, float]]:
     K, ranks, n = data.K, data.ranks, data.n
     picked = np.sort(np.random.RandomState(0).permutation(n)[: int(HELD_OUT * n)])
     held = torch.from_numpy(local_rows(len(K), picked, ranks)[0]).to(K.device)
-    T = targets(data)
+    T = targets(data.S, data.S.row_group.to(K.device), K.dtype)
     T = T - ranks.total(T.sum(0, dtype=torch.float64)).to(T) / n
     K_held, T_held = K[held], T[held]
     KtT = torch.zeros(K.shape[1], T.shape[1], dtype=torch.float64, device=K.device)
@@ -117,16 +124,6 @@ def held_out_errors(data: FitData, m: int) -> list[tuple[int, float]]:
         return float(ranks.total(torch.stack(found)).min())
 
     return [(width, error(width)) for width in (K.shape[1], m)]
-
-
-def targets(data: FitData) -> Tensor:
-    """Labels (rows here, l) of 0 and 1, or random sums of them if there are many labels."""
-    S, K = data.S, data.K
-    sets = S.sets if isinstance(S, LabelCounts | LabelSets) else sp.eye_array(S.n_groups, format="csr")
-    if sets.shape[1] > TARGETS:
-        sets = sets @ np.random.RandomState(0).choice([-1.0, 1.0], (sets.shape[1], TARGETS))
-    table = sets.toarray() if sp.issparse(sets) else sets
-    return torch.from_numpy(np.asarray(table)).to(K.device, K.dtype)[S.row_group.long()]
 
 
 # --- Prior, sharpness and projection ---
