@@ -225,6 +225,12 @@ def _positive(number: float, given: Any) -> int:
     return int(number)
 
 
+def require_memory(needed: int, what: str, remedy: str) -> None:
+    """Refuse work that needs more bytes than are free, before it starts."""
+    if needed > (free := free_memory()):
+        raise InputError(f"{what} need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free: {remedy}")
+
+
 def free_memory() -> int:
     """Memory in bytes that is available without swapping, on the machine or in the control groups."""
     free = 4 << 30

@@ -14,6 +14,7 @@ from dish.checks import check_integer
 from dish.hasher import Hasher
 from dish.io.rows import RowSource, as_tensor
 from dish.kernel.features import choose_anchors
+from dish.kernel.typical_rows import TypicalRows
 from dish.lazy import torch
 from dish.similarity import anchor_weights
 
@@ -40,7 +41,7 @@ class AnchorGraphHasher(Hasher):
         if self.n_anchors > len(X):
             warnings.warn(
                 f"n_anchors={self.n_anchors} is more than the {len(X)} rows of X; {len(X)} anchors are used",
-                stacklevel=3,
+                stacklevel=4,
             )
         anchors = self._k_means(X, random_state)
         Z, self.width_ = anchor_weights(X, anchors, self.n_neighbors)
@@ -52,7 +53,9 @@ class AnchorGraphHasher(Hasher):
         n, most = len(X), ROWS_PER_ANCHOR * self.n_anchors
         some = X if n <= most else X[np.sort(random_state.choice(n, most, replace=False))]
         rows = as_tensor(np.asarray(some, np.float64))
-        return np.asarray(choose_anchors(RowSource(rows), self.n_anchors, "kmeans", random_state, rows.device)[0])
+        everything = TypicalRows(rows.mean(0))
+        A, _ = choose_anchors(RowSource(rows), self.n_anchors, "kmeans", everything, random_state, rows.device)
+        return np.asarray(A)
 
     def _weights(self, X: NDArray[Any]) -> sp.csr_array:
         """Z of new rows."""

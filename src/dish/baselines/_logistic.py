@@ -11,6 +11,7 @@ from dish.baselines._pairs import labelled
 from dish.encoder import Posterior
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor
+from dish.posterior.dish import check_learnable
 from dish.posterior.regression import WhitenedRows, regress, whitening
 from dish.posterior.selection import prepare_features
 from dish.similarity import Classes
@@ -42,7 +43,7 @@ class LogisticHasher(KernelHasher):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d) and labels y: (n,) classes, or (n, l) of 0 and 1."""
         data = self._fit_data(X, y)
-        labelled(data.S)
+        check_learnable(labelled(data.S), type(self).__name__)
         with self._stage("posterior"):
             T = whitening(data)
             rows = WhitenedRows.of(data, T, data.rng)

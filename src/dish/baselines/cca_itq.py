@@ -87,11 +87,19 @@ class CCAITQ(KernelHasher):
 
 def label_covariances(K: Tensor, S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:
     """Covariances C_xy (m, l) and C_yy (l, l) of centred features K (n, m) and labels Y (n, l), float64."""
-    n, size = len(K), S.group_sizes()
-    Y_g = torch.eye(S.n_groups).to(size) if isinstance(S, Classes) else S.Y_g.to_dense()  # (g, l): one row per group
+    n = len(K)
     KtY = S.project(feature_blocks(K))[1][:-1].T  # R = [Y, −1]
-    mean = Y_g.T @ size / n
-    return KtY / n, Y_g.T @ (size[:, None] * Y_g) / n - torch.outer(mean, mean)
+    YtY, totals = label_products(S)
+    return KtY / n, YtY / n - torch.outer(totals / n, totals / n)
+
+
+def label_products(S: Classes | LabelCounts) -> tuple[Tensor, Tensor]:
+    """YᵀY (l, l) and Yᵀ1 (l,), float64."""
+    size = S.group_sizes()
+    if isinstance(S, Classes):
+        return torch.diag(size), size
+    Y_g = S.Y_g.to_dense()  # (g, l): one row per group
+    return Y_g.T @ (size[:, None] * Y_g), Y_g.T @ size
 
 
 def canonical_directions(L: Tensor, C_xy: Tensor, C_yy: Tensor, r: int) -> tuple[Tensor, NDArray[np.float64]]:

@@ -27,6 +27,7 @@ from dish.baselines._pairs import labelled
 from dish.baselines._trees import Ensemble, Trees, boost, evaluate
 from dish.checks import check_integer, check_option, check_random_state
 from dish.encoder import Linear
+from dish.io.rows import narrowed
 from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
@@ -91,7 +92,7 @@ class FastH(KernelHasher):
         self.timings_ = {}
         S = from_labels(y, similar_weight=self.similar_weight, n_rows=len(X))
         rng = check_random_state(self.random_state)
-        return TreeStep(X.astype(np.float32), self.n_trees, self.depth, rng), S, rng
+        return TreeStep(narrowed(X, np.float32), self.n_trees, self.depth, rng), S, rng
 
     def _fit(
         self, data: FitData | None, step: RidgeStep | TreeStep, S: Similarity, rng: np.random.RandomState
@@ -115,6 +116,7 @@ class FastH(KernelHasher):
         d = self.n_features_in_  # trees take x itself: linear features with mean 0
         self.kernel_, self.gamma_, self.anchors_ = "linear", 1.0, np.empty((0, d), np.float32)
         self.centre_, self.mean_ = np.zeros(d, np.float32), np.zeros(d, np.float32)
+        self.scale_ = None
         self.hash_function_ = Trees(*(np.stack(part) for part in zip(*step.bits, strict=True)))
 
     def _check_params(self) -> None:

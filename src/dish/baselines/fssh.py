@@ -8,7 +8,7 @@ import numpy as np
 
 from dish import codes
 from dish.baselines._pairs import labelled
-from dish.baselines.cca_itq import label_covariances
+from dish.baselines.cca_itq import label_covariances, label_products
 from dish.checks import check_integer, check_number
 from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
@@ -86,13 +86,15 @@ class Sums:
 
     def __init__(self, Y_g: Tensor, rKtSY: Tensor, KtK: Tensor, YtY: Tensor) -> None:
         self.Y_g, self.rKtSY, self.KtK, self.YtY = Y_g, rKtSY, KtK, YtY
+        ridge = 1e-6 * YtY.diagonal().mean()  # a label may not occur at all
+        self.L = torch.linalg.cholesky(YtY + ridge * torch.eye(len(YtY)).to(YtY))
 
     @classmethod
     def of(cls, K: Tensor, S: Classes | LabelCounts, KtK: Tensor, r: int) -> Sums:
         """From centred features K (n, m) and labels. KᵀS = 2KᵀYYᵀ, because S = 2YYᵀ − 1 and Kᵀ1 = 0."""
         Y_g = torch.eye(S.n_groups, dtype=torch.float64) if isinstance(S, Classes) else S.Y_g.to_dense()
         Y_g = Y_g.to(S.diag)
-        YtY = Y_g.T @ (S.group_sizes()[:, None] * Y_g)
+        YtY = label_products(S)[0]
         KtY = len(K) * label_covariances(K, S)[0]
         return cls(Y_g, 2 * r * KtY @ YtY, KtK, YtY)
 
@@ -100,10 +102,8 @@ class Sums:
         """G (l, r) = (YᵀY)⁻¹ (r YᵀSᵀKW + μ YᵀB) (WᵀKᵀKW + μI)⁻¹."""
         inner = W.T @ self.KtK @ W
         inner.diagonal().add_(mu)
-        A = self.YtY.clone()
-        A.diagonal().add_(1e-6 * A.diagonal().mean())  # a label may not occur at all
         right = self.rKtSY.T @ W + mu * YtB
-        return torch.linalg.solve(inner, torch.linalg.solve(A, right).T).T
+        return torch.linalg.solve(inner, torch.cholesky_solve(right, self.L).T).T
 
     def w_step(self, G: Tensor, KtB: Tensor, theta: float) -> Tensor:
         """KᵀK W (m, r) = (r KᵀSYG + θ KᵀB) (GᵀYᵀYG + θI)⁻¹."""
