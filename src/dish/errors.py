@@ -36,8 +36,16 @@ class ModelFileError(DishError, ValueError):
     """A file is not a model, is damaged, or was written by a newer version of dish."""
 
 
+class FileInUseError(ModelFileError):
+    """Another process writes to an index."""
+
+
+class FileReplacedError(ModelFileError):
+    """Another program replaced an index while this one was writing to it."""
+
+
 class JournalError(ModelFileError):
-    """A journal of an index is damaged, used by another process, or cannot be written."""
+    """A journal of an index is missing, damaged, of another index, or cannot be written."""
 
 
 class ModelMismatchError(DishError, ValueError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import reprlib
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -19,11 +21,12 @@ from dish.checks import check_integer
 from dish.encoder import Classifiers, HashFunction, from_arrays, to_arrays
 from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.io import modelfile
-from dish.io.readers import read_features
-from dish.io.rows import blocks_of, check_finite, is_blocks, is_path, is_streamed
+from dish.io.readers import ColumnNames, read_features
+from dish.io.rows import blocks_of, check_finite, is_blocks, is_path, is_streamed, narrowed, too_large
 
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
+CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -37,6 +40,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     _most_bits: int | None = None
     _state: tuple[str, ...] = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "fit" in vars(cls):
+            cls.fit = _all_or_nothing(cls.fit)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = self._needs_y
@@ -45,9 +53,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """F(X), float32 (n, n_bits). The sign of an entry is the bit, its magnitude the confidence."""
-        check_is_fitted(self)
-        encode = self._encoder()
-        parts = [_float32(encode(rows)) for rows in self._checked_blocks(X) if rows.shape[0]]
+        parts = list(self._F_blocks(X))
         return np.concatenate(parts) if parts else np.empty((0, self.n_bits), np.float32)
 
     def transform(self, X: Any, n_bits: int | None = None) -> NDArray[np.uint8]:
@@ -55,28 +61,56 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         ``n_bits``: return only the first bits, a shorter code of the same rows.
         """
-        check_is_fitted(self)
-        encode, parts = self._encoder(), []
-        for X_block in self._checked_blocks(X):
-            n = X_block.shape[0]  # sparse rows have no len
-            packed = np.empty((n, codes.n_bytes(self.n_bits)), np.uint8)
-            for i in range(0, n, F_ROWS):
-                packed[i : i + F_ROWS] = codes.pack(_float32(encode(X_block[i : i + F_ROWS])))
-            parts.append(packed)
+        parts = [codes.pack(F) for F in self._F_blocks(X)]
         packed = np.concatenate(parts) if parts else np.empty((0, codes.n_bytes(self.n_bits)), np.uint8)
         return packed if n_bits is None else codes.prefix(packed, self.n_bits, check_integer("n_bits", n_bits, low=1))
+
+    def _F_blocks(self, X: Any) -> Iterator[NDArray[np.float32]]:
+        """F of a block of rows at a time. Outputs that overflow are an error: NaN would pass for a bit."""
+        self._check_fitted()
+        encode = self._encoder()
+        for first, rows in self._encoded_blocks(X):
+            with np.errstate(over="ignore", invalid="ignore"):
+                F = encode(rows).astype(np.float32, copy=False)
+            if not np.isfinite(F).all():
+                row = int(np.flatnonzero(~np.isfinite(F).all(axis=1))[0])
+                raise too_large(first + row, float(abs(rows[row]).max()), "the arithmetic of this model")
+            yield F
+
+    def _encoded_blocks(self, X: Any) -> Iterator[tuple[int, Any]]:
+        """Small blocks of checked rows in the number type of the model, each with the index of its first row."""
+        first, kind = 0, self._encoded_dtype
+        for X_block in self._checked_blocks(X):
+            n = X_block.shape[0]  # sparse rows have no len
+            for i in range(0, n, F_ROWS):
+                rows = X_block[i : i + F_ROWS]
+                yield first + i, rows if kind is None else narrowed(rows, kind, first + i)
+            first += n
+
+    @property
+    def _encoded_dtype(self) -> np.dtype[Any] | None:
+        """The number type in which the model encodes; None: that of the rows."""
+        return None
 
     def _checked_blocks(self, X: Any) -> Iterator[Any]:
         """Checked rows: X as one block, or block by block if it is a memory map, shards, a path or an iterable."""
         if not is_streamed(X):
             yield self._check_X(X, reset=False)
             return
-        X = read_features(X)[0] if is_path(X) else X
+        checker = self
+        if is_path(X):
+            X, checker = read_features(X, columns=ColumnNames().for_model(self))[0], self.without_names()
         start = 0
         for block in blocks_of(X):
             check_finite(block, start, X)  # names a bad row by its index in all of X
-            yield self._check_X(block, reset=False)
+            yield checker._check_X(block, reset=False)
             start += len(block)
+
+    def without_names(self) -> Self:
+        """A copy that does not know the names of its features, for rows whose columns are in its order already."""
+        same = copy.copy(self)
+        same.__dict__.pop("feature_names_in_", None)
+        return same
 
     def _encoder(self) -> EncodeRows:
         """The function that ``transform`` applies to every block, set up once per call."""
@@ -91,6 +125,22 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return codes.n_bytes(self.n_bits)
 
     # --- checks ---
+
+    def _check_fitted(self) -> None:
+        """Refuse a hasher that is not fitted, or whose parameters are no longer those of its fit."""
+        check_is_fitted(self)
+        known: dict[str, Any] = getattr(self, "fit_params_", {})
+        changed = [name for name, value in known.items() if not _equal(getattr(self, name), value)]
+        if changed:
+            before = ", ".join(" ".join(f"{name}={reprlib.repr(known[name])}".split()) for name in changed)
+            raise InputError(
+                f"{', '.join(changed)} changed after fit, which had {before}: call fit again, or change it back"
+            )
+
+    def _remember_params(self) -> None:
+        """Keep the parameters that decide the codes, to notice when they are changed."""
+        params = self.get_params(deep=False)
+        self.fit_params_ = {name: value for name, value in params.items() if name not in CHANGEABLE}
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Rows as a finite float32 or float64 matrix (n, d); with ``reset``, in a fit, at least one."""
@@ -122,7 +172,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         It is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
         ``PostgresStore(model=…)`` and ``io.code_provenance`` store it with the codes.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         return modelfile.fingerprint(type(self).__name__, self._hash_function())
 
     def _hash_function(self) -> dict[str, Any]:
@@ -143,7 +193,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted hasher to one file, atomically and without pickle. ``dish.load`` reads it."""
-        check_is_fitted(self)
+        self._check_fitted()
         arrays: modelfile.Arrays = {}
         values: dict[str, Any] = {}
         for name in (*self._state, "n_features_in_"):
@@ -180,6 +230,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if missing:
             raise ModelFileError(f"the model file lacks {', '.join(missing)}")
         hasher._check_restored()
+        hasher._remember_params()
         return hasher
 
     def _check_restored(self) -> None:
@@ -197,8 +248,27 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise InputError(f"one row gives outputs of shape {shape}, not {(1, self.n_bits)}")
 
 
-def _float32(F: NDArray[Any]) -> NDArray[np.float32]:
-    return F.astype(np.float32, copy=False)
+def _all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """``fit`` of a hasher that remembers its parameters; if it fails, the hasher is left as it was."""
+
+    @functools.wraps(fit)
+    def complete(self: Hasher, *args: Any, **options: Any) -> Any:
+        before = self.__dict__.copy()
+        try:
+            fit(self, *args, **options)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        self._remember_params()
+        return self
+
+    return complete
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values of a parameter are the same object, or equal numbers, strings or arrays."""
+    return a is b or bool(np.array_equal(a, b))
 
 
 def as_rows(X: Any) -> Any:

@@ -51,7 +51,7 @@ def main():
 
     collection = open_collection(HERE / "dish.dish", HERE / "index.dish", writable=True)
     collection.upsert([f"new {i}" for i in range(3)], expected["dish"][:3], [str(c) for c in y[:3]])
-    collection.journal.close()  # the items stay in the journal; collection.close() would write them to the index
+    collection.writer.release()  # the items stay in the journal; collection.close() would write them to the index
     np.savez_compressed(HERE / "expected.npz", **expected)
 
 

@@ -7,6 +7,7 @@ import torch
 from dish.io import checkpoint
 from dish.io.checkpoint import Checkpoint, FitState, checksum, fit_fingerprint
 from dish.parallel import ALONE, Ranks
+from helpers.killed_fit import fit, kill_after_state
 
 CODES = np.random.default_rng(0).integers(256, size=(50, 3), dtype=np.uint8)
 
@@ -131,10 +132,50 @@ def test_processes_that_see_different_states_are_told(tmp_path, monkeypatch):
         saved.load((50, 3))
 
 
-def test_the_checksum_does_not_depend_on_how_rows_are_shared():
-    parts = [checksum(CODES[:20], 0, ALONE), checksum(CODES[20:], 20, ALONE)]
-    assert sum(parts) % 2**40 == checksum(CODES, 0, ALONE)
-    assert checksum(CODES[::-1], 0, ALONE) != checksum(CODES, 0, ALONE)
+VALUES = [
+    torch.from_numpy(CODES),
+    torch.from_numpy(np.random.default_rng(1).standard_normal((50, 7))),
+    torch.from_numpy(np.random.default_rng(1).standard_normal((50, 7)).astype(np.float32)),
+    torch.arange(50),
+    torch.randn(50, 2, 3, generator=torch.Generator().manual_seed(0)).half(),
+]
+
+
+@pytest.mark.parametrize("rows", VALUES, ids=lambda rows: str(rows.dtype))
+def test_the_checksum_does_not_depend_on_how_rows_are_shared(rows):
+    whole = checksum([rows], 0, ALONE)
+    assert whole == checksum([rows[:1], rows[1:1], rows[1:30], rows[30:]], 0, ALONE)
+    assert whole == (checksum([rows[:20]], 0, ALONE) + checksum([rows[20:]], 20, ALONE)) % 2**64
+    assert whole == checksum([rows.repeat_interleave(2, 0)[::2]], 0, ALONE)  # not contiguous
+
+
+@pytest.mark.parametrize("rows", VALUES, ids=lambda rows: str(rows.dtype))
+def test_the_checksum_depends_on_every_value_and_on_their_order(rows):
+    found = {checksum([rows], 0, ALONE), checksum([rows.flip(0)], 0, ALONE), checksum([rows], 1, ALONE)}
+    for i in range(len(rows)):
+        for change in (lambda row: -row, lambda row: row + 1):
+            other = rows.clone()
+            other.view(50, -1)[i, i % other[0].numel()] = change(rows.view(50, -1)[i, i % other[0].numel()])
+            found.add(checksum([other], 0, ALONE))
+        other = rows.clone()
+        other[[0, i]] = rows[[i, 0]]
+        found.add(checksum([other], 0, ALONE))
+    same = (rows[1:].reshape(49, -1) == rows[0].reshape(-1)).all(1).sum() + 1
+    zeros = int((rows == 0).sum()) if not rows.is_floating_point() else 0  # −0 is another bit pattern only for floats
+    assert len(found) >= 3 + 2 * 50 + 50 - int(same) - zeros
+
+
+# --- kills ---
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["dish", "dish_k", "deep_dish", "dish_d"])
+def test_a_fit_that_is_killed_twice_ends_with_the_same_codes(method, tmp_path):
+    for seed in range(2):
+        kill_after_state(method, tmp_path / "c", seed)
+    assert (tmp_path / "c" / "state.dish").exists()
+    for whole, resumed in zip(fit(method), fit(method, tmp_path / "c"), strict=True):
+        np.testing.assert_array_equal(whole, resumed)
 
 
 # --- fingerprints ---

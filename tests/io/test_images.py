@@ -2,9 +2,12 @@
 
 import io
 import re
+import struct
 import sys
 import threading
+import time
 import warnings
+import zlib
 from functools import cache
 
 import numpy as np
@@ -17,6 +20,7 @@ from dish import DeepDISH
 from dish.errors import ImageError, TooManyPixels
 from dish.io import images
 from dish.io.images import check_images, decode, with_labels
+from helpers.worst_requests import flat_png, many_segments, progressive_jpeg
 
 
 def save(path, mode, colour, size=(12, 8), **options):
@@ -497,3 +501,45 @@ def test_sources_of_images(tmp_path):
         assert not images.is_image_source(other)
     with pytest.raises(ValueError, match="pass its Dataset"):
         images.is_image_source(torch.utils.data.DataLoader(Squares(2)))
+
+
+def test_jpeg_of_many_scans_is_refused(tmp_path):
+    """Each takes a pass over all pixels, for 31 bytes of the file."""
+    start = time.process_time()
+    for source in (progressive_jpeg(3000), tmp_path / "scans.jpg"):
+        (tmp_path / "scans.jpg").write_bytes(progressive_jpeg(3000))
+        with pytest.raises(ImageError, match="3,001 scans; at most 64"):
+            images.decode(source, 8)
+    assert time.process_time() - start < 1
+    assert images.decode(progressive_jpeg(60, 800), 8).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize("part", [b"\xff\xe5\0\2", b"\0", b"\xff", b"\xff\x01"])
+def test_jpeg_of_many_segments_is_refused(part):
+    with pytest.raises(ImageError, match="20,000 parts"):
+        images.decode(many_segments(part))
+    assert images.decode(many_segments(b"\xff\xe5" + struct.pack(">H", 60_000) + bytes(59_998))).shape == (8, 8, 3)
+
+
+def test_png_of_many_chunks_is_refused():
+    chunk = struct.pack(">I", 0) + b"teSt" + struct.pack(">I", zlib.crc32(b"teSt"))
+    with pytest.raises(ImageError, match="20,000 parts"):
+        images.decode(flat_png(extra=chunk * 20_000, side=8))
+    assert images.decode(flat_png(extra=chunk * 100, side=8)).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "CMYK", "I;16", "I", "F", "1"])
+def test_bands_give_the_same_pixels(mode, monkeypatch):
+    rng = np.random.default_rng(0)
+    if mode in ("I;16", "I", "F"):
+        kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+        image = Image.fromarray(rng.integers(0, 60_000, (40, 30)).astype(kind))
+        image.putpixel((29, 39), 65_535)
+    else:
+        image = Image.fromarray(rng.integers(0, 256, (40, 30, 4), np.uint8)).convert("RGB" if mode == "P" else "RGBA")
+        image = image.quantize(16) if mode == "P" else image.convert("CMYK" if mode == "CMYK" else mode)
+    if mode in ("P", "I;16"):
+        image.info["transparency"] = 3
+    whole = np.asarray(images._rgb(image))
+    monkeypatch.setattr(images, "BAND", 100)
+    np.testing.assert_array_equal(np.asarray(images._rgb(image)), whole)

@@ -3,17 +3,28 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
 from dish.errors import DataFileError
 from dish.io import readers
-from dish.io.readers import ColumnNames, as_saved, has_shards, read_features, read_ids, read_labels, read_npy
+from dish.io.readers import (
+    ColumnNames,
+    as_saved,
+    feature_names,
+    has_shards,
+    read_features,
+    read_ids,
+    read_labels,
+    read_npy,
+)
 from dish.io.rows import Shards, blocks_of
 
 X = np.arange(6.0).reshape(3, 2)
@@ -614,3 +625,62 @@ def test_more_shards_than_open_files(tmp_path):
         assert read_features(tmp_path)[0][:].sum() == 2 * sum(range(80))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+# --- Columns by name ---
+
+
+class Known:
+    """A model that knows the names of its features."""
+
+    feature_names_in_ = np.array(["a", "b", "y"], object)
+
+
+FOR_MODEL = ColumnNames().for_model(Known())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_are_read_in_the_order_of_the_model(tmp_path, suffix):
+    def write(**columns):
+        path = tmp_path / f"t{suffix}"
+        table = pa.table(columns)
+        pq.write_table(table, path) if suffix == ".parquet" else pa_csv.write_csv(table, path)
+        return path
+
+    path = write(label=["u", "v"], y=[5, 6], b=[3, 4], id=[7, 8], a=[1, 2])
+    X, y = read_features(path, columns=FOR_MODEL)
+    np.testing.assert_array_equal(X, [[1, 3, 5], [2, 4, 6]])  # y is a feature of this model
+    assert y.tolist() == ["u", "v"]
+    assert feature_names(path, FOR_MODEL) == ("a", "b", "y")
+    assert feature_names(path, ColumnNames(y="label")) == ("y", "b", "a")
+    chosen = ColumnNames(x=("y", "a", "b")).for_model(Known())
+    np.testing.assert_array_equal(read_features(path, columns=chosen)[0], X)
+    with pytest.raises(DataFileError, match=r"'y' and 'label': which one holds the labels\? Name it with --y-column"):
+        read_features(path)
+    with pytest.raises(DataFileError, match="without 'y'"):
+        read_features(path, columns=ColumnNames(y="y", x=("a", "b")).for_model(Known()))
+    with pytest.raises(DataFileError, match=r"than the 3 features expected: without 'b' and with 'c', 'd'"):
+        read_features(write(c=[1], a=[1], d=[2], y=[3]), columns=FOR_MODEL)
+
+
+def test_columns_without_names_go_by_position(tmp_path):
+    text = "1,2,3\n4,5,6\n"
+    np.testing.assert_array_equal(
+        read_features(write_csv(tmp_path / "x.csv", text), columns=replace(FOR_MODEL, header=False))[0],
+        [[1, 2, 3], [4, 5, 6]],
+    )
+    write_parquet(tmp_path / "v.parquet", id=[1, 2], vector=[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert read_features(tmp_path / "v.parquet", columns=FOR_MODEL)[0].shape == (2, 3)
+    np.save(tmp_path / "x.npy", np.ones((2, 3)))
+    assert read_features(tmp_path / "x.npy", columns=FOR_MODEL)[0].shape == (2, 3)
+    for name in ("v.parquet", "x.npy"):
+        assert feature_names(tmp_path / name) == ()
+    with pytest.raises(DataFileError, match="several columns 'a'"):
+        feature_names(write_csv(tmp_path / "twice.csv", "a,a\n1,2\n"))
+
+
+def test_shards_are_read_in_the_order_of_the_model(tmp_path):
+    write_parquet(tmp_path / "0.parquet", b=[3], a=[1], y=[5])
+    write_parquet(tmp_path / "1.parquet", a=[2], y=[6], b=[4])
+    np.testing.assert_array_equal(read_features(tmp_path, columns=FOR_MODEL)[0][:], [[1, 3, 5], [2, 4, 6]])
+    assert feature_names(tmp_path, FOR_MODEL) == ("a", "b", "y")

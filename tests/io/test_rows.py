@@ -247,3 +247,13 @@ def test_allocated_files_have_their_full_size(tmp_path):
     io_rows.allocate_npy(tmp_path / "c.npy", (1000, 3))
     assert np.load(tmp_path / "c.npy").shape == (1000, 3)
     assert (tmp_path / "c.npy").stat().st_blocks * 512 >= 3000
+
+
+def test_local_rows_are_the_indices_of_one_process():
+    class Second:
+        def offset_and_total(self, n):
+            return 10, 30
+
+    mine, places = io_rows.local_rows(10, np.array([3, 10, 14, 19, 20, 25]), Second())
+    assert mine.tolist() == [0, 4, 9]
+    assert places == slice(1, 4)

@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,19 @@ STALE_SECONDS = 24 * 3600  # age at which a temporary file counts as left behind
 _ours: set[str] = set()  # names of the temporary files that this process is writing
 
 
-def write_atomically(path: StrPath, data: bytes | Iterable[Any]) -> None:
-    """Write a file from bytes, or from an iterable of them. An existing file keeps its permissions."""
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        pieces: Iterable[Any] = [data] if isinstance(data, bytes) else data
-        file.writelines(pieces)
+def write_atomically(
+    path: StrPath, data: bytes | Iterable[Any], before_rename: Callable[[], None] | None = None
+) -> None:
+    """Write a file from bytes, or from an iterable of them. An existing file keeps its permissions.
+
+    ``before_rename`` is called when all is written. If it raises an error, the existing file stays.
+    """
+    with replacing(path) as temporary:
+        with open(temporary, "wb") as file:
+            pieces: Iterable[Any] = [data] if isinstance(data, bytes) else data
+            file.writelines(pieces)
+        if before_rename is not None:
+            before_rename()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dish.errors import InputError
 from dish.io.atomic import replacing
 from dish.io.code_provenance import note_model
 from dish.io.rows import allocate_npy, blocks_of, check_finite
-from dish.labels import is_tags, tag_matrix
+from dish.labels import plain_labels
 from dish.parallel import Ranks
 from dish.progress import progress
 
@@ -51,8 +51,7 @@ def evaluate_files(
     """Score labelled queries against a labelled database, whose rows are read block by block."""
     Xq, yq = queries
     X, y = database
-    if is_tags(yq) and is_tags(y):
-        yq, y = tag_matrix(yq, y)
+    yq, y = plain_labels(yq, y)
     if y.shape[0] != X.shape[0]:
         raise InputError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
     q, keys, repeated = hasher.transform(Xq), row_bytes(Xq), set[bytes]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,10 @@ from dish.errors import DataFileError, InputError
 from dish.io import modelfile
 from dish.io.readers import read_npy
 from dish.io.rows import allocate_npy
-from dish.lazy import torch
+from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 
+VALUES_AT_ONCE = 1 << 20  # of a checksum
 KIND, MARK, STATE = "checkpoint", ".dish-checkpoint", "state.dish"
 
 
@@ -50,7 +51,7 @@ class Checkpoint:
         self.start, self.n = span
 
     def prepare(self) -> None:
-        """Create the folder, so that a bad path is an error before the fit starts."""
+        """Check the folder, so that a bad path is an error before the fit starts. The first state creates it."""
         with self.ranks.raise_together():
             if not self.ranks.first:
                 return
@@ -58,11 +59,21 @@ class Checkpoint:
                 raise InputError(f"checkpoint {self.folder} is a file: pass a folder")
             if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
                 raise InputError(f"checkpoint {self.folder} holds other files: pass a new or an empty folder")
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / MARK).write_text("The state of an unfinished fit. This folder may be removed.\n")
+            there = next(path for path in (self.folder.absolute(), *self.folder.absolute().parents) if path.exists())
+            if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+                raise InputError(
+                    f"checkpoint {self.folder} cannot be written: {there} is not a folder, or is read-only"
+                )
+
+    def _create(self) -> None:
+        with self.ranks.raise_together():
+            if self.ranks.first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / MARK).write_text("The state of an unfinished fit. This folder may be removed.\n")
 
     def save(self, state: FitState) -> None:
         """Write the state of all processes, and delete the codes of the step before."""
+        self._create()
         path = self._codes_path(state.step)
         total = None if state.codes is None else self._write_codes(path, state.codes)
         with self.ranks.raise_together():
@@ -87,7 +98,7 @@ class Checkpoint:
             file = np.lib.format.open_memmap(path, "r+")
             file[self.start : self.start + len(codes)] = codes
             file.flush()
-        return checksum(codes, self.start, self.ranks)
+        return self._checksum(codes)
 
     def load(self, codes_shape: tuple[int, int] | None = None) -> FitState | None:
         """The last state, or None if there is none.
@@ -100,7 +111,7 @@ class Checkpoint:
         if found is None:
             return None
         state, expected = found
-        if state.codes is not None and checksum(state.codes, self.start, self.ranks) != expected:
+        if state.codes is not None and self._checksum(state.codes) != expected:
             raise DataFileError(f"checkpoint {self.folder}: its codes are damaged. Remove it to start over")
         return state
 
@@ -154,6 +165,9 @@ class Checkpoint:
             f"checkpoint {self.folder}: the processes read different states: {which}. All of them need the same "
             "folder, on shared storage"
         )
+
+    def _checksum(self, codes: NDArray[np.uint8]) -> int:
+        return checksum([torch.from_numpy(np.ascontiguousarray(codes))], self.start, self.ranks)
 
     def _codes_path(self, step: int) -> Path:
         return self.folder / f"codes-{step}.npy"
@@ -211,16 +225,32 @@ def _layers(module: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__} {text} {shapes}"
 
 
-def checksum(rows: NDArray[np.integer[Any]], first: int, ranks: Ranks) -> int:
-    """A checksum of rows of small integers (n,) or (n, k) that does not depend on how processes share them.
+def checksum(blocks: Iterable[Tensor], first: int, ranks: Ranks) -> int:
+    """64 bits that depend on all values of rows and on their order, but not on how blocks and processes share them.
 
-    ``first`` is the index of this process's first row.
+    ``blocks`` are the rows of this process, in order; ``first`` is the index of its first row.
     """
-    rows = rows.reshape(len(rows), -1)
-    with np.errstate(over="ignore"):
-        each = np.zeros(len(rows), np.uint64)
-        for column in rows.T:
-            each = each * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64) + np.uint64(1)
-        place = np.arange(first + 1, first + 1 + len(rows), dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = int((each * (place ^ (place >> np.uint64(29)))).sum()) % 2**40
-    return int(ranks.total(torch.tensor(float(mixed), dtype=torch.float64))) % 2**40
+    total = 0
+    for block in blocks:
+        block = block[:, None] if block.ndim == 1 else block.flatten(1)
+        for rows in block.split(max(1, VALUES_AT_ONCE // max(1, block.shape[1]))):
+            if rows.is_floating_point():
+                rows = rows.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()])
+            each = _products(rows, _odd_numbers(0, rows.shape[1], rows.device))
+            each = (each ^ (each >> 32)) * _odd_numbers(2**40 + first, len(rows), rows.device)
+            total += int(each.sum())
+            first += len(rows)
+    parts = ranks.gather_arrays(np.array([total % 2**64], np.uint64))
+    return sum(int(part[0]) for part in parts) % 2**64
+
+
+def _products(A: Tensor, x: Tensor) -> Tensor:
+    """A x in integers that wrap at 64 bits; on a CPU by NumPy, whose one thread waits for no other."""
+    return (A * x).sum(1) if A.is_cuda else torch.from_numpy(np.einsum("ij,j->i", A.numpy(), x.numpy()))
+
+
+def _odd_numbers(first: int, n: int, device: torch.device) -> Tensor:
+    """Entries first … first + n − 1 of a fixed sequence of odd 64-bit numbers that look random."""
+    x = torch.arange(first + 1, first + n + 1, device=device) * -7046029254386353131
+    x = (x ^ (x >> 30)) * -4658895280553007687
+    return (x ^ (x >> 27)) | 1

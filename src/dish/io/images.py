@@ -18,8 +18,8 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.errors import ImageError, InputError, TooManyPixels
+from dish.labels import plain_labels
 from dish.progress import progress
 
 MAX_PIXELS = 50_000_000
+MAX_SCANS = 64  # of a JPEG: a progressive one has about ten; each takes a pass over all pixels and can have 31 bytes
+MAX_PARTS = 20_000  # segments of a JPEG and chunks of a PNG in memory: Pillow reads each of them in Python
+BAND = 1 << 20  # pixels that are converted to RGB at a time, to save memory
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 PLUGGED = {".heic": "pillow-heif", ".heif": "pillow-heif", ".avif": "pillow-avif-plugin"}  # suffix → its plug-in
 DRAFT = 2  # a JPEG is decoded at no less than this multiple of the wanted side
 
 Pixels = NDArray[np.uint8]
+Hold = Callable[[int], AbstractContextManager[Any]]
 
 
 def decode(
@@ -45,6 +50,7 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     formats: Sequence[str] | None = None,
     name: str = "",
+    hold: Hold = nullcontext,
 ) -> Pixels:
     """Read one image, uint8 (H, W, 3), from a path, bytes or a binary stream. Thread-safe.
 
@@ -63,12 +69,15 @@ def decode(
         Pillow's names of the formats to accept, such as ("PNG", "JPEG"). None: all that Pillow reads.
     name : str
         The name of the image in errors. Default: the path.
+    hold : function
+        Called with the number of pixels; returns a context manager to decode in, which may wait for memory.
     """
     Image, ImageOps = _pillow()
-    with _opened(source, max_pixels, formats, name) as image:
+    with _opened(source, max_pixels, formats, name, hold) as image:
         if size is not None:
             image.draft(None, (DRAFT * size, DRAFT * size))  # has an effect on JPEGs only
-        image = _rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        image = _rgb(image)
         if size is not None:
             image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
         return np.array(image, np.uint8)
@@ -83,12 +92,13 @@ def is_readable(path: Path) -> bool:
     return True
 
 
-def shrunk(source: bytes, side: int, max_pixels: int = MAX_PIXELS) -> bytes:
+def shrunk(source: bytes, side: int, max_pixels: int = MAX_PIXELS, hold: Hold = nullcontext) -> bytes:
     """An image file scaled down to at most ``side`` × ``side``, as JPEG. The aspect ratio is kept."""
     _, ImageOps = _pillow()
-    with _opened(source, max_pixels) as image:
+    with _opened(source, max_pixels, hold=hold) as image:
         image.draft(None, (side, side))
-        small = _rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        small = _rgb(image)
         small.thumbnail((side, side))
         file = io.BytesIO()
         small.save(file, "JPEG", quality=82, optimize=True)
@@ -103,18 +113,27 @@ def kind_of(source: bytes) -> str:
 
 @contextmanager
 def _opened(
-    source: Any, max_pixels: int | None, formats: Sequence[str] | None = None, name: str = ""
+    source: Any,
+    max_pixels: int | None,
+    formats: Sequence[str] | None = None,
+    name: str = "",
+    hold: Hold = nullcontext,
 ) -> Iterator[Any]:
     """The image as Pillow opens it. Whatever goes wrong in the block becomes an ImageError."""
     Image, _ = _pillow()
     in_memory = isinstance(source, bytes | bytearray | memoryview)
     name = name or ("image" if in_memory else str(source))
+    if in_memory and _n_parts(bytes(source), MAX_PARTS + 1) > MAX_PARTS:
+        raise ImageError(f"{name}: not a readable image (it has more than {MAX_PARTS:,} parts)")
     try:
         with Image.open(io.BytesIO(source) if in_memory else source, formats=formats) as image:
             width, height = image.size
             if max_pixels is not None and width * height > max_pixels:
                 raise TooManyPixels(f"{name}: {width}×{height} is more than {max_pixels:,} pixels")
-            yield image
+            if image.format in ("JPEG", "MPO"):
+                _check_scans(image.fp, name)
+            with hold(width * height):
+                yield image
     except ImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the latter under -W error
@@ -123,13 +142,62 @@ def _opened(
         raise ImageError(f"{name}: not a readable image ({type(error).__name__}: {error})") from None
 
 
+def _n_parts(data: bytes, most: int) -> int:
+    """Number of segments before the first scan of a JPEG, or of chunks of a PNG, up to ``most``; 0 for other formats.
+
+    A byte between the segments of a JPEG, which Pillow skips, counts as a segment.
+    """
+    n, i = 0, 2 if data.startswith(b"\xff\xd8") else 8 if data.startswith(b"\x89PNG") else len(data)
+    while i + 4 <= len(data) and n < most:
+        n += 1
+        if data[0] == 0x89:
+            i += 12 + int.from_bytes(data[i : i + 4], "big")
+        elif data[i] != 0xFF or data[i + 1] == 0xFF:
+            i += 1
+        elif data[i + 1] == 0xDA:
+            break
+        elif data[i + 1] < 0xC0 or 0xD0 <= data[i + 1] <= 0xD9:  # not a segment, or one without content
+            i += 2
+        else:
+            i += 2 + int.from_bytes(data[i + 2 : i + 4], "big")
+    return n
+
+
+def _check_scans(file: Any, name: str) -> None:
+    """Reject a JPEG with too many scans. In its compressed data, FF is never followed by DA."""
+    place = file.tell()
+    file.seek(0)
+    n = file.read().count(b"\xff\xda")
+    file.seek(place)
+    if n > MAX_SCANS:
+        raise ImageError(f"{name}: not a readable image (a JPEG of {n:,} scans; at most {MAX_SCANS} are allowed)")
+
+
 def _rgb(image: Any) -> Any:
-    """Convert an image of any mode to RGB. Transparent pixels become white."""
+    """Convert an image of any mode to RGB, band by band. Transparent pixels become white."""
     Image, _ = _pillow()
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
+    image.load()
+    deep = _is_deep(image)
+    rgb, rows = Image.new("RGB", image.size), max(1, BAND // max(1, image.width))
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        rgb.paste(_band_to_rgb(band, deep), (0, top))
+    return rgb
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether the values of an image exceed 255."""
+    if image.mode == "F":
+        return bool(np.nan_to_num(np.asarray(image)).max(initial=0) > 255)
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.getextrema()[1] > 255)
+
+
+def _band_to_rgb(image: Any, deep: bool) -> Any:
+    Image, _ = _pillow()
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits or more
-        return Image.fromarray(_eight_bits(image)).convert("RGB")
+        return Image.fromarray(_eight_bits(image, deep)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -137,10 +205,9 @@ def _rgb(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _eight_bits(image: Any) -> Pixels:
+def _eight_bits(image: Any, deep: bool) -> Pixels:
     """Grey values of 16 bits or more, or floats, scaled to 0 … 255. Transparent pixels become white."""
     values = np.nan_to_num(np.asarray(image, np.float64))
-    deep = image.mode.startswith("I;16") or values.max(initial=0) > 255
     top = 65535.0 if deep else 255.0
     grey = (values.clip(0, top) / top * 255).astype(np.uint8)
     clear = image.info.get("transparency")
@@ -337,12 +404,14 @@ def read_folder(folder: Path, y: Any, size: int) -> tuple[Pixels, Any, list[str]
     if folder.is_file():
         return decode(folder, size)[None], y, [folder.stem]
     paths, labels = _folder_images(folder)
-    if y is not None and np.shape(y)[0] != len(paths):
-        raise InputError(f"y has {np.shape(y)[0]} labels, but {folder} has {len(paths)} images")
+    if y is not None:
+        (y,) = plain_labels(y)
+    if y is not None and y.shape[0] != len(paths):
+        raise InputError(f"y has {y.shape[0]} labels, but {folder} has {len(paths)} images")
     pixels, kept = read_files(paths, size)
     names = _names([paths[i].relative_to(folder) for i in kept])
     if y is not None:
-        return pixels, (y if hasattr(y, "toarray") else np.asarray(y))[kept], names  # without those of skipped images
+        return pixels, y[kept], names  # without those of skipped images
     if not labels:
         return pixels, None, names
     found = np.array(labels)[kept]

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,21 @@ DTYPES = {
 Arrays = dict[str, NDArray[Any]]
 
 
-def save(path: str | os.PathLike[str], kind: str, params: dict[str, Any], arrays: Arrays) -> None:
-    """Write a model file: the class name, the parameters (JSON values) and the arrays."""
+def save(
+    path: str | os.PathLike[str],
+    kind: str,
+    params: dict[str, Any],
+    arrays: Arrays,
+    before_rename: Callable[[], None] | None = None,
+) -> None:
+    """Write a model file: the class name, the parameters (JSON values) and the arrays.
+
+    ``before_rename`` may raise an error to keep the existing file.
+    """
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
     header = {"format": FORMAT, "version": str(VERSION), "kind": kind, "params": json.dumps(params)}
     header["sha256"] = _checksum(header, arrays)
-    write_atomically(path, _pieces(header, arrays))
+    write_atomically(path, _pieces(header, arrays), before_rename)
 
 
 def _pieces(header: dict[str, str], arrays: Arrays) -> Iterator[Any]:

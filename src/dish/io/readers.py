@@ -7,6 +7,10 @@ The header of a .csv file: the first line names the columns. For a file without 
 (in Python: ``ColumnNames(header=False)``). A first line that looks like data is refused, not guessed at: one in
 which every cell is a number, or the first of a single column of text (unless it is y, label or id). Pass ``--header``
 (``header=True``) if it is a header all the same. Choosing columns by name implies a header. Blank lines are skipped.
+
+Columns that have names are matched by name: a model that was fitted to a table remembers the names of its features
+(``feature_names_in_``), and ``ColumnNames.for_model`` reads other tables in their order. Files without names (.npy,
+.npz, .csv without a header, a column of vectors) go by position.
 """
 
 from __future__ import annotations
@@ -90,17 +94,24 @@ class ColumnNames:
         The columns of labels and of ids.
     header : bool or None
         Whether the first line of a .csv file names its columns. None: yes, and a line like data is refused.
+    order : tuple of str
+        The names of all features in the order to read them, as a model knows them. Empty: as in the file.
     """
 
     x: tuple[str, ...] = ()
     y: str | None = None
     ids: str | None = None
     header: bool | None = None
+    order: tuple[str, ...] = ()
 
     @property
     def named(self) -> bool:
         """Whether any column is chosen by name."""
         return bool(self.x or self.y or self.ids)
+
+    def for_model(self, hasher: Any) -> ColumnNames:
+        """The same columns, the features in the order that the model was fitted to, if it knows their names."""
+        return replace(self, order=tuple(getattr(hasher, "feature_names_in_", ())))
 
     def without_labels(self) -> ColumnNames:
         """For a file of rows whose labels are in another file."""
@@ -116,25 +127,70 @@ class ColumnNames:
 
     def labels_in(self, path: StrPath, names: Sequence[str], usual: tuple[str, ...] = LABEL_COLUMNS) -> str | None:
         """The name of the column of labels; None if there is none."""
-        return _pick(path, names, self.y, usual)
+        return self._pick(path, names, self.y, usual)
 
     def features_in(self, path: StrPath, names: Sequence[str]) -> list[int]:
-        """The positions of the columns of features."""
+        """The positions of the columns of features, in ``order`` if that is known."""
+        found = self.features_as_written(path, names)
+        return self._ordered(path, names, found) if self.order else found
+
+    def features_as_written(self, path: StrPath, names: Sequence[str]) -> list[int]:
+        """The positions of the columns of features, as in ``x`` or in the file."""
         if self.x:
-            return [names.index(str(_pick(path, names, name, ()))) for name in self.x]
-        others = {self.labels_in(path, names), _pick(path, names, self.ids, ID_COLUMNS)}
-        found = [
-            j for j, name in enumerate(names) if name not in others and not name.startswith(PARQUET_INDEX_COLUMN)
-        ]
+            found = [names.index(_find(path, names, name)) for name in self.x]
+        else:
+            others = {self.labels_in(path, names), self._pick(path, names, self.ids, ID_COLUMNS)}
+            found = [
+                j for j, name in enumerate(names) if name not in others and not name.startswith(PARQUET_INDEX_COLUMN)
+            ]
         if not found:
             raise DataFileError(f"{path} has no columns of features, only {', '.join(names)}")
         return found
 
+    def _pick(self, path: StrPath, names: Sequence[str], wanted: str | None, usual: tuple[str, ...]) -> str | None:
+        """The column called ``wanted``, which must exist; without it the one with a usual name, if any.
 
-def _pick(path: StrPath, names: Sequence[str], wanted: str | None, usual: tuple[str, ...]) -> str | None:
-    """The column called ``wanted``, which must exist; without it the first of the usual names that exists."""
-    if wanted is None:
-        return next((name for name in usual if name in names), None)
+        A feature is not a label or an id, whatever its name.
+        """
+        if wanted is not None:
+            return _find(path, names, wanted)
+        found = [name for name in usual if name in names and name not in (*self.x, *self.order)]
+        if len(found) > 1:
+            raise DataFileError(
+                f"{path} has the columns {' and '.join(map(repr, found))}: which one holds the labels? Name it with "
+                "--y-column"
+            )
+        return found[0] if found else None
+
+    def _ordered(self, path: StrPath, names: Sequence[str], found: list[int]) -> list[int]:
+        """Columns of features in ``order``. Raises DataFileError if one is missing or unknown."""
+        place = {names[j]: j for j in found}
+        _check_distinct(path, [names[j] for j in found])
+        missing, unknown = (
+            [repr(name) for name in some if name not in other]
+            for some, other in ((self.order, place), (place, self.order))
+        )
+        if missing or unknown:
+            problems = [
+                f"{what} {', '.join(some[:5])}{', …' if len(some) > 5 else ''}"
+                for what, some in (("without", missing), ("with", unknown))
+                if some
+            ]
+            raise DataFileError(
+                f"{path} has other columns than the {len(self.order)} features expected: {' and '.join(problems)}; "
+                "name the columns of features with --x-column, of labels with --y-column, of ids with --id-column"
+            )
+        return [place[name] for name in self.order]
+
+
+def _check_distinct(path: StrPath, names: Sequence[str]) -> None:
+    """Raise DataFileError if two features have the same name: they could not be matched by name."""
+    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+        raise DataFileError(f"{path} has several columns {twice!r}; features are matched by name: rename one")
+
+
+def _find(path: StrPath, names: Sequence[str], wanted: str) -> str:
+    """The column called ``wanted``, which must exist once."""
     if names.count(wanted) != 1:
         found = "several columns" if wanted in names else "no column"
         some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
@@ -195,6 +251,22 @@ def _read(path: Path, columns: ColumnNames) -> tuple[Any, Any]:
         name = columns.labels_in(path, list(_parquet_layout(path)[0]))
         return _parquet_matrix(path, _parquet_features(path, columns)), _parquet_labels(path, name) if name else None
     raise _unknown_kind(path)
+
+
+def feature_names(path: StrPath, columns: ColumnNames | None = None) -> tuple[str, ...]:
+    """The names of the features in the columns of a table or of shards; none for files without such names."""
+    path, columns = Path(path), columns or ColumnNames()
+    names: list[str] = []
+    if path.suffix == ".csv" and path.is_file():
+        header, _ = _csv_header(path, columns)
+        names = [header[j] for j in _csv_features(path, columns, header)] if header else []
+    else:
+        tables = _shard_files(path, ".parquet") if path.is_dir() else [path] if path.suffix == ".parquet" else []
+        for table in tables[:1]:
+            names, types = _parquet_features(table, columns), _parquet_layout(table)[0]
+            names = [] if _is_vectors(names, types) else names
+    _check_distinct(path, names)
+    return tuple(names)
 
 
 def read_labels(path: Path, columns: ColumnNames | None = None) -> Any:
@@ -379,10 +451,10 @@ def _csv_labels(path: Path, columns: ColumnNames, usual: tuple[str, ...] = LABEL
 
 def _csv_features(path: Path, columns: ColumnNames, names: list[str]) -> list[int]:
     """The positions of the columns of features, without the index that pandas writes unless told not to."""
-    used = columns.features_in(path, names)
+    used = columns.features_as_written(path, names)
     if len(used) > 1 and names[used[0]] in CSV_INDEX_COLUMNS:
         raise DataFileError(f"{path}: the first column looks like an index column: write the file with index=False")
-    return used
+    return columns.features_in(path, names)
 
 
 def _csv_matrix(path: Path, names: list[str], width: int, used: list[int], hint: str) -> NDArray[np.float64]:
@@ -471,7 +543,9 @@ def _parquet_features(path: StrPath, columns: ColumnNames) -> list[str]:
     """The names of the columns of features: one column of vectors, or columns of numbers."""
     types, _ = _parquet_layout(path)
     every = list(types)
-    names = [every[j] for j in columns.features_in(path, every)]
+    names = [every[j] for j in columns.features_as_written(path, every)]
+    if not _is_vectors(names, types):
+        names = [every[j] for j in columns.features_in(path, every)]
     if len(names) > 1 and not all(_is_numeric(types[name]) for name in names):
         shown = ", ".join(f"{name} ({types[name]})" for name in names[:20])
         raise DataFileError(
@@ -479,6 +553,12 @@ def _parquet_features(path: StrPath, columns: ColumnNames) -> list[str]:
             "of numbers. Name them with --x-column, those of labels and ids with --y-column and --id-column"
         )
     return names
+
+
+def _is_vectors(names: list[str], types: dict[str, Any]) -> bool:
+    """Whether the features are one column of vectors."""
+    pa, _ = _pyarrow("parquet")
+    return len(names) == 1 and bool(pa.types.is_nested(types[names[0]]))
 
 
 def _parquet_matrix(path: StrPath, names: list[str], head: int | None = None) -> NDArray[Any]:
@@ -538,6 +618,11 @@ class _Shard:
     shape: tuple[int, ...]
     dtype: Any
     rows: Any
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file or a folder of shards may have columns with names."""
+    return path.suffix in (".csv", ".parquet") or (path.is_dir() and bool(_shard_files(path, ".parquet")))
 
 
 def has_shards(folder: Path) -> bool:

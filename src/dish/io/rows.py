@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dish.errors import InputError
 from dish.io.atomic import StrPath
 from dish.lazy import Tensor, torch
+from dish.parallel import Ranks
 
 
 class RowSource:
@@ -71,6 +72,12 @@ class RowSource:
         tensor = _tensor(block, self.dtype, device)
         return self._finite(tensor, range(start, stop)) if check else tensor
 
+    def blocks(self, size: int = 1 << 12) -> Iterator[Tensor]:
+        """All rows, unchecked, a block at a time on the device that holds them."""
+        device = self.array.device if isinstance(self.array, Tensor) else torch.device("cpu")
+        for start in range(0, len(self), size):
+            yield self.read(slice(start, start + size), device, check=False)
+
     def take(self, indices: NDArray[np.intp], device: torch.device) -> Tensor:
         """The rows with the given indices, in ascending order, on the device."""
         if isinstance(self.array, Tensor):
@@ -105,6 +112,28 @@ def _tensor(block: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 def as_tensor(X: NDArray[Any]) -> Tensor:
     """X as a tensor that shares its memory; read-only arrays are copied, since torch has no read-only tensors."""
     return torch.from_numpy(X if X.flags.writeable else X.copy())
+
+
+# --- Rows of several processes --------------------------------------------------------------------------------------
+
+
+def take_everywhere(X: RowSource, picked: NDArray[np.intp], device: torch.device, ranks: Ranks) -> Tensor:
+    """Rows by their global indices."""
+    mine, rows = local_rows(len(X), picked, ranks)
+    with ranks.raise_together():
+        found = X.take(mine, device)
+    if ranks.world == 1:
+        return found
+    out = torch.zeros(len(picked), X.shape[1], dtype=X.dtype, device=device)
+    out[rows] = found
+    return ranks.total(out).to(X.dtype)
+
+
+def local_rows(n: int, picked: NDArray[np.intp], ranks: Ranks) -> tuple[NDArray[np.intp], slice]:
+    """Of sorted global indices, those owned by this rank (as local indices) and their positions."""
+    start = ranks.offset_and_total(n)[0]
+    low, high = np.searchsorted(picked, [start, start + n])
+    return picked[low:high] - start, slice(int(low), int(high))
 
 
 # --- Several arrays or files as one matrix ------------------------------------------------------------------------
@@ -269,6 +298,24 @@ def check_finite(block: NDArray[Any], start: int, X: Any) -> None:
     """Raise InputError if a block has NaN or infinity. ``start`` is the index of its first row in X."""
     if block.dtype.kind == "f" and not np.isfinite(block).all():
         raise not_finite(start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0]), X)
+
+
+def narrowed(X: NDArray[Any], dtype: Any, start: int = 0) -> NDArray[Any]:
+    """Finite X as ``dtype``, not copied if it has that type; an error that names the first row beyond its range."""
+    with np.errstate(over="ignore"):
+        cast = X.astype(dtype, copy=False)
+    if X.dtype.itemsize > cast.dtype.itemsize and not np.isfinite(cast).all():
+        row = int(np.flatnonzero(~np.isfinite(cast).all(axis=1))[0])
+        raise too_large(start + row, float(abs(X[row]).max()), cast.dtype.name)
+    return cast
+
+
+def too_large(row: int, value: float, kind: str) -> InputError:
+    """The error for a finite row that overflows when it is encoded."""
+    return InputError(
+        f"X: row {row:,} has values up to {value:.3g}, too large for {kind}: scale X in fit and transform alike, "
+        "for example to unit variance"
+    )
 
 
 def not_finite(row: int, X: Any) -> InputError:
