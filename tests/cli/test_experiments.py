@@ -125,3 +125,38 @@ def test_bench_takes_a_split_and_columns(tmp_path, digits, cli):
     assert code == 0, err
     assert "lsh" in out
     assert cli("bench", "--data", "digits", *lsh)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda X, y: (np.where(np.arange(len(X))[:, None] == 7, np.nan, X), y), "NaN or infinity in row 7"),
+        (lambda X, y: (X, np.where(np.arange(len(y)) == 5, np.nan, y)), "the first is row 5"),
+        (lambda X, y: (X, 2 * np.eye(3, dtype=int)[y]), "only 0 and 1"),
+        (lambda X, y: (X[:, 0], y), "must hold a matrix"),
+        (lambda X, y: (X, y[:50]), "its labels have shape (50,)"),
+        (lambda X, y: (X[:1], y[:1]), "class 0 has 1 rows"),
+        (lambda X, y: (X.astype(str), y), "must hold a matrix of numbers"),
+    ],
+)
+def test_bad_data_are_refused_once_and_not_by_every_run(cli, tmp_path, damage, says):
+    X, y = damage(np.random.default_rng(0).normal(size=(360, 4)), np.arange(360) % 3)
+    np.savez(tmp_path / "d.npz", X=X, y=y)
+    code, _, err = cli("bench", "--data", tmp_path / "d.npz", "--methods", "lsh", "--results", tmp_path / "runs")
+    assert (code, says in err, (tmp_path / "runs").exists()) == (2, True, False), err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--trials", 0), "--trials"),
+        (("--top", 0), "--top"),
+        (("--bits", "0"), "--bits must be comma-separated whole numbers above 0"),
+        (("--bits", "²"), "--bits must be comma-separated whole numbers above 0"),
+        (("--train", "0"), "--train must be comma-separated whole numbers above 0"),
+        (("--dry-run", "--table", "t.md"), "--dry-run writes no --table"),
+    ],
+)
+def test_bad_options_of_bench_are_refused_in_one_line(cli, tmp_path, options, says):
+    code, _, err = cli("bench", "--methods", "lsh", "--results", tmp_path / "runs", *options)
+    assert (code, says in err, len(err.strip().splitlines())) == (2, True, 1), err

@@ -8,7 +8,7 @@ import pytest
 
 import dish
 from dish import registry
-from dish.cli import fit
+from dish.cli import fit, method_options
 
 QUICK = ("--bits", 8, "--anchors", 20, "-q")
 
@@ -249,3 +249,19 @@ def test_a_transposed_X_is_noticed(cli, folder, blobs):
     assert code == 2
     assert "X has 6 rows but y has 120" in err
     assert "transposed" in err
+
+
+def test_a_refused_fit_leaves_no_checkpoint(cli, folder):
+    X = np.load(folder / "X.npy")
+    X[5, 0] = np.nan
+    np.save(folder / "bad.npy", X)
+    code, _, err = cli("fit", folder / "bad.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "-q")
+    assert (code, "NaN" in err) == (2, True)
+    assert not (folder / "m.dish.checkpoint").exists()
+    assert not (folder / "m.dish").exists()
+
+
+def test_a_usage_error_does_not_import_every_method(cli, folder, monkeypatch):
+    monkeypatch.setattr(method_options, "refusal", lambda *_, **__: pytest.fail("looked for other methods"))
+    code, _, err = cli("fit", folder / "both.npz", "-o", folder / "m.dish", "--bits")
+    assert (code, "--bits" in err) == (2, True)

@@ -48,7 +48,8 @@ def test_option_names_follow_parameters():
 
 
 def test_texts_that_are_numbers_become_numbers():
-    assert [value_of(text) for text in ("auto", "2", "0.5", "2GB", None, 3)] == ["auto", 2, 0.5, "2GB", None, 3]
+    texts = ("auto", "2", "0.5", "2GB", None, 3, "none")
+    assert [value_of(text) for text in texts] == ["auto", 2, 0.5, "2GB", None, 3, None]
 
 
 @pytest.mark.parametrize(

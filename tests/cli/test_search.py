@@ -1,13 +1,12 @@
 """`dish index`, `dish search` and `dish store`."""
 
 import json
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 import dish
-from dish.web.journal import Journal, journal_path
+from dish.web.index_writer import IndexWriter
 from helpers.codes import brute_nearest, make_codes
 
 
@@ -99,16 +98,63 @@ def test_add_to_an_index_and_remove_from_it(cli, folder, index):
     assert 100 not in dish.HammingIndex.load(folder / "ix.dish")
 
 
+def test_k_cuts_the_rows_within_a_radius(cli, folder):
+    np.save(folder / "c.npy", np.array([[0], [1], [3], [7], [255]], np.uint8))
+    np.save(folder / "q.npy", np.array([[0], [255]], np.uint8))
+    assert cli("index", folder / "c.npy", "-o", folder / "ix.dish")[0] == 0
+
+    def found(*options):
+        _, out, _ = cli("search", folder / "ix.dish", "--codes", folder / "q.npy", "--json", *options)
+        return [[hit["id"] for hit in json.loads(line)["hits"]] for line in out.splitlines()]
+
+    assert found("--radius", 2) == [[0, 1, 2], [4]]
+    assert found("-k", 2, "--radius", 2) == [[0, 1], [4]]
+    assert found("-k", 2) == [[0, 1], [4, 3]]
+    assert found() == [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
+    for wrong in (("-k", 0), ("-k", 0, "--radius", 1), ("--radius", -1)):
+        assert cli("search", folder / "ix.dish", "--codes", folder / "q.npy", *wrong)[0] == 2
+
+
 def test_adding_needs_an_index_and_codes(cli, folder, index):
     code, _, err = cli("index", folder / "c.npy", "-o", folder / "none.dish", "--add")
     assert (code, "none.dish" in err) == (2, True)
     for options in ((), ("--add",), ("--ids", folder / "ids.npy")):
         code, _, err = cli("index", "-o", folder / "ix.dish", *options)
         assert (code, "CODES are missing" in err) == (2, True)
-    with closing(Journal(journal_path(folder / "ix.dish"))) as journal:
-        journal.append({"ids": [1], "codes": "00", "labels": None})
-    code, _, err = cli("index", folder / "c.npy", "-o", folder / "ix.dish", "--add")
-    assert (code, "server" in err) == (2, True)
+
+
+def test_changes_of_a_server_are_not_lost(cli, folder, index):
+    """While it runs, after it was killed, and after its journal was given up."""
+    path, ids = folder / "ix.dish", folder / "gone.npy"
+    np.save(ids, [100])
+    commands = [
+        ("-o", path, "--remove", ids),
+        (folder / "c.npy", "-o", path, "--add"),
+        (folder / "c.npy", "-o", path),
+    ]
+    writer = IndexWriter(path)
+    writer.start(None)
+    writer.change({"ids": [7], "codes": "0707", "labels": None})
+    for where, says in (("running", "a server with --writable"), ("killed", "start ")):
+        for command in commands:
+            code, _, err = cli("index", *command)
+            assert (code, says in err) == (2, True), (where, command, err)
+        writer.release()
+    code, _, err = cli("index", "-o", path, "--discard-journal", "--remove", ids)
+    assert (code, "works alone" in err) == (2, True)
+    code, out, _ = cli("index", "-o", path, "--discard-journal")
+    assert (code, "10 codes" in out, "journal deleted" in out) == (0, True, True)
+    assert [cli("index", *command)[0] for command in commands] == [0, 0, 0]
+
+
+def test_removal_says_what_it_did_not_find(cli, folder, index):
+    np.save(folder / "gone.npy", [100, 100, 555])
+    code, out, _ = cli("index", "-o", folder / "ix.dish", "--remove", folder / "gone.npy")
+    assert (code, "1 removed, 1 not found" in out) == (0, True)
+    np.save(folder / "gone.npy", ["101", "102"])
+    code, out, err = cli("index", "-o", folder / "ix.dish", "--remove", folder / "gone.npy")
+    assert (code, "are strings, those of the index integers" in err) == (2, True)
+    assert len(dish.HammingIndex.load(folder / "ix.dish")) == 9
 
 
 def test_rejects_codes_of_another_model(cli, folder):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as js
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.markup import escape
+from typer.core import TyperCommand
 
 from dish.cli.options import (
     Header,
@@ -17,6 +19,7 @@ from dish.cli.options import (
     RowsPath,
     XColumn,
     YColumn,
+    check_picture,
     check_writable,
     columns_of,
     example,
@@ -62,8 +65,8 @@ def encode(
     from dish.io.batch_jobs import encode_file
     from dish.io.data_cache import save_npy
 
-    hasher: Any = load_model(model)
-    columns = columns_of(x_column, y_column, id_column, header)
+    columns = columns_of(rows, x=x_column, y=y_column, ids=id_column, header=header)
+    hasher, columns = load_model(model, columns)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
             X, extra = _rows_and_columns(hasher, rows, columns)
@@ -80,7 +83,7 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[An
 
     from dish.io import images, readers
 
-    X = _rows_for(hasher, path, columns)
+    X, _ = _rows_for(hasher, path, columns)
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher.image_side)
         return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
@@ -134,14 +137,14 @@ def evaluate(
     """
     if not compare and (seen or picture):
         raise InputError("--seen and --picture need --compare, which is the default")
-    if picture is not None:
-        check_writable(picture, model, *db, *queries)
+    check_picture(picture, model, *db, *queries)
     from dish import parallel
     from dish.io.batch_jobs import evaluate_files
 
-    hasher = load_model(model)
-    columns = columns_of(x_column, y_column, id_column, header)
-    base, wanted = (_labelled_for(hasher, x, y, columns) for x, y in (db, queries))
+    columns = columns_of(*db, *queries, seen, x=x_column, y=y_column, ids=id_column, header=header)
+    hasher, columns = load_model(model, columns)
+    base, columns = _labelled_for(hasher, *db, columns)
+    wanted, _ = _labelled_for(hasher, *queries, columns)
     with parallel.from_environment() as ranks:
         report = evaluate_files(hasher, wanted, base, top, ranks)
         if not ranks.first:
@@ -155,6 +158,24 @@ def evaluate(
         print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
     else:
         _show_scores(report, lines)
+
+
+class EvalCommand(TyperCommand):
+    """`dish eval`, which says that a file of labels is missing, and does not take the next option for it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check that --db and --queries are followed by two words."""
+        for option in ("--db", "--queries"):
+            given = args[args.index(option) + 1 :][:2] if option in args else ["-", "-"]
+            if len(given) < 2 or any(word.startswith("-") and word != "-" for word in given):
+                raise InputError(
+                    f"{option} takes rows and labels, two files; got {' '.join(given[:1])}. Give a file of labels, "
+                    "or - for labels that come with the rows"
+                )
+        return super().parse_args(ctx, args)
+
+
+evaluate.cls = EvalCommand  # type: ignore[attr-defined]
 
 
 def _other_rankings(
@@ -233,36 +254,40 @@ def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
     return shapes
 
 
-def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> Any:
-    """Rows of a file or of shards, or the path itself if the model encodes images."""
+def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, Any]:
+    """Rows of a file or of shards, and labels that come with them; the path itself if the model encodes images."""
     from dish.io import images
     from dish.io.readers import has_shards, read_features
 
     reads_images = getattr(hasher, "takes_images", False)
     if reads_images and path.is_file() and path.suffix.lower() in images.suffixes():
-        return path
+        return path, None
     if not path.is_dir() or has_shards(path):
-        return read_features(path, columns=columns)[0]
+        return read_features(path, columns=columns)
     if not reads_images:
         raise InputError(
             f"{path} is a folder without shards (.npy, .npz or .parquet files), but this {type(hasher).__name__} "
             "encodes rows of features"
         )
-    return path
+    return path, None
 
 
-def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -> tuple[Any, Any]:
-    """Rows and labels. Labels "-" come with the rows, or are the names of the sub-folders of images."""
+def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -> tuple[tuple[Any, Any], ColumnNames]:
+    """Rows and labels, and the columns in the order of these rows, for a second table to match.
+
+    Labels "-" come with the rows, or are the names of the sub-folders of images.
+    """
     from dish.io import images
-    from dish.io.readers import read_features, read_labels
+    from dish.io.readers import feature_names, read_labels
 
     within = str(labels) == "-"
-    X = _rows_for(hasher, rows, columns if within else columns.without_labels())
-    y = None if within else read_labels(labels, columns.only_labels())
+    columns_of_rows = columns if within else columns.without_labels()
+    X, y = _rows_for(hasher, rows, columns_of_rows)
+    y = y if within else read_labels(labels, columns.only_labels())
     if isinstance(X, Path):
         X, y = images.with_labels(X, y, hasher.image_side)
-    elif within:
-        y = read_features(rows, columns=columns)[1]
+    else:
+        columns = replace(columns, order=columns.order or feature_names(rows, columns_of_rows))
     if y is None:
         raise InputError(f"{rows} comes without labels: give a file of labels instead of -")
-    return X, y
+    return (X, y), columns

@@ -42,8 +42,8 @@ def bench(
         str,
         typer.Option(help="Comma-separated training sizes; all: the whole database; paper: the paper's sizes."),
     ] = "all",
-    trials: Annotated[int, typer.Option(help="Number of random splits.")] = 1,
-    top: Annotated[int | None, typer.Option(metavar="K", help="Compute MAP@K instead of MAP.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Number of random splits.")] = 1,
+    top: Annotated[int | None, typer.Option(min=1, metavar="K", help="Compute MAP@K instead of MAP.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the run files.")] = RESULTS,
     force: Annotated[bool, typer.Option("--force", help="Repeat finished runs.")] = False,
     dry_run: DryRun = False,
@@ -67,9 +67,12 @@ def bench(
     if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
         raise InputError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
     opened = benchmark.OpenDatasets()
-    key = opened.key(data, labels, split, columns_of(x_column, y_column, id_column, header))
+    columns = columns_of(Path(data), labels, split, x=x_column, y=y_column, ids=id_column, header=header)
+    key = opened.key(data, labels, split, columns)
     runs = _runs(key, data, methods, bits, train, trials, top)
     if dry_run:
+        if table is not None:
+            raise InputError("--dry-run writes no --table: leave out one of the two")
         print(benchmark.plan(runs, results, force=force, data=opened))
         return
     found = benchmark.run_all(runs, results, force=force, data=opened, report=_status)
@@ -116,7 +119,7 @@ def reproduce(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for tables, figures and the page.")] = Path(
         "report"
     ),
-    trials: Annotated[int, typer.Option(help="Number of random splits.")] = 5,
+    trials: Annotated[int, typer.Option(min=1, help="Number of random splits.")] = 5,
     data: Annotated[str | None, typer.Option(help="Real data instead of a stand-in: a name or a path.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the run files.")] = RESULTS,
     dry_run: DryRun = False,
@@ -164,6 +167,6 @@ def _status(line: str) -> None:
 
 
 def _whole(option: str, text: str) -> int:
-    if not text.strip().isdigit():
-        raise InputError(f"{option} must be comma-separated whole numbers; got {text!r}")
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise InputError(f"{option} must be comma-separated whole numbers above 0; got {text!r}")
     return int(text)

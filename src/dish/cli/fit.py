@@ -47,9 +47,11 @@ class FitCommand(TyperCommand):
         try:
             return _command(kind).make_context(info_name, list(args), parent, **extra)
         except Exception as error:
+            if type(error).__name__ != "NoSuchOption":  # only then are the classes of all methods imported
+                raise
             option = getattr(error, "option_name", "")
-            refused = method_options.refusal(option, kind, name, implied=given is None) if option else None
-            if type(error).__name__ != "NoSuchOption" or refused is None:
+            refused = method_options.refusal(option, kind, name, implied=given is None)
+            if refused is None:
                 raise
             raise refused from None
 
@@ -138,7 +140,8 @@ def fit(
     """
     check_writable(output, rows, labels)
     name = method or _default_method(rows)
-    columns = columns_of(x_column, y_column, id_column, header)
+    _check_row_options(context, rows)
+    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
     kind = method_options.find_method(name)
     job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet)
     job.check(context)
@@ -157,6 +160,14 @@ def fit(
 
 
 fit.cls = FitCommand  # type: ignore[attr-defined]
+
+
+def _check_row_options(context: typer.Context, rows: Path) -> None:
+    """Reject options about rows of features if there is a folder of images."""
+    for option in FOR_ROWS if _is_image_folder(rows) else ():
+        if _given(context, option):
+            name = option.replace("_", "-")
+            raise InputError(f"--{name} is for rows of features, and {rows} is a folder of images")
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -210,11 +221,6 @@ class _Job:
             )
         if not hasattr(self.kind, "save"):
             raise InputError(f"{name} cannot be saved: it needs a method save, as dish.hasher.Hasher has")
-        for option in FOR_ROWS if self.images else ():
-            if _given(context, option):
-                raise InputError(
-                    f"--{option.replace('_', '-')} is for rows of features, and {self.rows} is a folder of images"
-                )
         for option in ("checkpoint", "resume"):
             if _given(context, option) and "checkpoint" not in takes:
                 raise InputError(f"--{option} needs a method that writes checkpoints, and {name} does not")
@@ -227,14 +233,28 @@ class _Job:
             params["verbose"] = int(sys.stderr.isatty() and not self.quiet)
         streams = "resume" in inspect.signature(self.kind.fit).parameters
         with parallel.from_environment() as ranks:
+            with ranks.raise_together():
+                names = self._feature_names()
             start = time.perf_counter()
             hasher, n = (self._fit_streamed if streams else self._fit_in_memory)(params, ranks)
             if not ranks.first:
                 return ""
+            if names is not None:
+                hasher.feature_names_in_ = names
             hasher.save(self.output)
             seconds = sum(getattr(hasher, "timings_", {}).values()) or time.perf_counter() - start
             what = "images" if self.images else "rows"
             return f"{self.output}: {hasher.n_bits} bits learned from {n:,} {what} in {seconds:.1f} s"
+
+    def _feature_names(self) -> Any:
+        """The names of the features, by which a model finds them in other tables; None if they have none."""
+        import numpy as np
+
+        from dish.io.readers import feature_names
+
+        columns = self.columns.without_labels() if self.labels else self.columns
+        names = () if self.images else feature_names(self.rows, columns)
+        return np.array(names, object) if names else None
 
     def _fit_streamed(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
         """Fit this process's rows, read block by block; the model holds the codes of all rows."""
@@ -282,7 +302,7 @@ def rows_and_labels(
 ) -> tuple[Any, Any]:
     """Rows of a file or of shards, and as many labels; with ``drop``, only the rows that have a label."""
     from dish.io.readers import read_features, read_labels
-    from dish.labels import is_tags, tag_matrix, without_label
+    from dish.labels import plain_labels, without_label
 
     X, y = read_features(path, columns=columns.without_labels() if labels else columns)
     if labels:
@@ -300,8 +320,7 @@ def rows_and_labels(
         if not keep.all():
             print(f"dish: note: {int((~keep).sum()):,} of {len(keep):,} rows have no label", file=sys.stderr)
             X, y = X[keep], y[keep]
-    if is_tags(y):
-        (y,) = tag_matrix(y)
+    (y,) = plain_labels(y)
     n = X.shape[0]
     if y.shape[0] != n:
         header = labels is not None and labels.suffix == ".csv" and abs(y.shape[0] - n) == 1

@@ -23,6 +23,7 @@ FLAGS = (  # options without a value
 HELP = {
     "n_bits": "Code length.",
     "n_anchors": "Number of anchors of the kernel features. More are better and slower.",
+    "scale": "Scale features of very different scales: auto, or none to use them as they are.",
     "anchors": "How anchors are chosen: random or kmeans.",
     "gamma": "RBF kernel coefficient γ in exp(-γ|x-a|²): auto, or a number.",
     "kernel": "Feature map: rbf, linear or rbf+linear, or auto (DISH only).",
@@ -86,9 +87,11 @@ def options(kind: type) -> list[inspect.Parameter]:
 
 
 def value_of(given: Any) -> Any:
-    """The value of an option. A text that is a number becomes one, so that auto and 0.5 are both possible."""
+    """The value of an option. The texts of numbers and "none" become values: auto, 0.5 and none are all possible."""
     if not isinstance(given, str):
         return given
+    if given == "none":
+        return None
     for kind in (int, float):
         try:
             return kind(given)

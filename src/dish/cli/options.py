@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
+PICTURES = (".png", ".svg")
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
@@ -33,8 +34,11 @@ QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the 
 IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids: integers or strings. Default: 0, 1, 2, …")]
 LabelsPath = Annotated[Path | None, typer.Option("--labels", help="Labels, one per row.")]
 Bits = Annotated[int | None, typer.Option(help="Code length, if it is not a multiple of 8.")]
-Nearest = Annotated[int, typer.Option("--k", "-k", help="Number of nearest rows.")]
-Radius = Annotated[int | None, typer.Option(help="Return all rows within this distance, instead of the k nearest.")]
+Nearest = Annotated[
+    int | None,
+    typer.Option("--k", "-k", help="Number of nearest rows, at most. Default: 10, or all with --radius."),
+]
+Radius = Annotated[int | None, typer.Option(help="Only rows within this distance.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per query.")]
 Host = Annotated[str, typer.Option(help="Address to listen on. Any other than loopback is open to the network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
@@ -78,12 +82,31 @@ def example(*lines: str) -> Callable[[Command], Command]:
 
 
 def columns_of(
-    x: list[str] | None = None, y: str | None = None, ids: str | None = None, header: bool | None = None
+    *files: Path | None,
+    x: list[str] | None = None,
+    y: str | None = None,
+    ids: str | None = None,
+    header: bool | None = None,
 ) -> ColumnNames:
-    """The columns that the options about tables name."""
-    from dish.io.readers import ColumnNames
+    """The columns that the options about tables name. Raises InputError if none of the files is such a table."""
+    from dish.io.readers import ColumnNames, is_table
 
+    given = {"--x-column": x, "--y-column": y, "--id-column": ids}
+    named = next((option for option, value in given.items() if value), None)
+    if named and not any(file is not None and is_table(file) for file in files):
+        raise InputError(f"{named} is for tables with named columns (.csv, .parquet), and there is none")
+    if header is not None and not any(file is not None and file.suffix == ".csv" for file in files):
+        raise InputError(f"--{'' if header else 'no-'}header is for .csv files, and there is none")
     return ColumnNames(tuple(x or ()), y, ids, header)
+
+
+def check_picture(path: Path | None, *inputs: Path | None) -> None:
+    """Raise an error if a picture cannot be written, or is of an unknown kind."""
+    if path is None:
+        return
+    if path.suffix not in PICTURES:
+        raise InputError(f"--picture must end in {' or '.join(PICTURES)}; got {path.name!r}")
+    check_writable(path, *inputs)
 
 
 def show_table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[str]], **style: Any) -> None:
@@ -96,11 +119,12 @@ def show_table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[
     Console().print(table)
 
 
-def load_model(path: Path) -> Hasher:
-    """Load a model from its file."""
+def load_model(path: Path, columns: ColumnNames) -> tuple[Hasher, ColumnNames]:
+    """A model from its file, and the columns of tables in its order. It takes rows as those columns give them."""
     from dish.registry import load
 
-    return load(path)
+    hasher = load(path)
+    return hasher.without_names(), columns.for_model(hasher)
 
 
 def check_token(token: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as js
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dish.index.hamming import HammingIndex
+    from dish.index.index_file import IndexFile
     from dish.io.readers import ColumnNames
 
 Dsn = Annotated[
     str, typer.Option(envvar="DISH_DSN", help="Connection string of the server: postgresql://user@host/database.")
 ]
+QUERIES = 10_000  # searched at a time
+NEAREST = 10  # rows per query, unless -k or --radius is given
 TableName = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 
@@ -58,41 +62,76 @@ def index(
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,
+    discard: Annotated[
+        bool,
+        typer.Option("--discard-journal", help="Give up the changes in the journal of a killed server."),
+    ] = False,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
     """Build a search index of packed codes, or add codes to one, or remove ids from it."""
     check_writable(output, codes, ids, labels, remove)
+    if discard:
+        if codes or remove:
+            raise InputError("--discard-journal works alone: add or remove items afterwards")
+        _discard_journal(output)
+        return
     if codes is None and (remove is None or add or ids or labels):
         raise InputError("CODES are missing: give a file of packed codes (only --remove works without)")
-    columns = columns_of(y=y_column, ids=id_column, header=header)
-    ix = _open_index(output) if add or remove else None
-    gone = 0
-    if ix is not None and remove is not None:
-        from dish.io import readers
+    from dish.index.index_file import IndexFile
 
-        before = len(ix)
-        ix.remove(readers.read_ids(remove, columns))
-        gone = before - len(ix)
-    if codes is not None:
-        ix = _put(ix, codes, _read(codes, ids, labels, columns), bits)
-    assert ix is not None
-    ix.save(output)
-    print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits" + (f", {gone:,} removed" if remove else ""))
+    columns, removed = columns_of(ids, labels, remove, y=y_column, ids=id_column, header=header), ""
+    with closing(IndexFile(output)) as file:  # from here on, nobody else changes it
+        file.check_settled()
+        ix = _open_index(file) if add or remove else None
+        if ix is not None and remove is not None:
+            removed = _remove(ix, remove, columns)
+        if codes is not None:
+            ix = _put(ix, codes, _read(codes, ids, labels, columns), bits)
+        assert ix is not None
+        file.write(ix.__getstate__())
+    print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits{removed}")
 
 
-def _open_index(path: Path) -> HammingIndex:
+def _open_index(file: IndexFile) -> HammingIndex:
+    """Load an index to change it. Changes that are only in its journal are never left behind."""
     from dish.index.hamming import HammingIndex
     from dish.web.journal import count_pending, journal_path
 
-    journal = journal_path(path)
-    if count_pending(journal):
+    if count_pending(file.path):
         raise InputError(
-            f"{journal} has changes of a server that are not in {path} yet: start the server once and stop it, or "
-            "change items over HTTP"
+            f"{journal_path(file.path)} has changes of a server that are not in {file.path} yet: start the server "
+            "once and stop it, or change items over HTTP"
         )
-    return HammingIndex.load(path)
+    return HammingIndex.load(file.path)
+
+
+def _discard_journal(path: Path) -> None:
+    """Delete the journal of an index, and write the index as one without a journal."""
+    from dish.index.hamming import HammingIndex
+    from dish.index.index_file import IndexFile
+    from dish.web.journal import delete_journal
+
+    with closing(IndexFile(path)) as file:
+        ix = HammingIndex.load(file.path)
+        found = delete_journal(file.path)
+        file.write(ix.__getstate__())
+    print(f"{path}: {len(ix):,} codes of {ix.n_bits} bits, {'journal deleted' if found else 'there was no journal'}")
+
+
+def _remove(ix: HammingIndex, path: Path, columns: ColumnNames) -> str:
+    """Remove the ids in a file and say how many were found."""
+    from dish.io import readers
+
+    ids = readers.read_ids(path, columns)
+    strings = ids.dtype.kind in "UO"
+    if len(ix) and len(ids) and strings != ix.snapshot().has_string_ids:
+        kinds = ("integers", "strings")
+        raise InputError(f"--remove: the ids in {path} are {kinds[strings]}, those of the index {kinds[not strings]}")
+    gone = ix.remove(ids)
+    unknown = len(set(ids.tolist())) - gone
+    return f", {gone:,} removed" + (f", {unknown:,} not found" if unknown else "")
 
 
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:
@@ -119,7 +158,7 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
 def search(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index made by `dish index`.")],
     queries: QueriesPath,
-    k: Nearest = 10,
+    k: Nearest = None,
     radius: Radius = None,
     json: AsJson = False,
 ) -> None:
@@ -150,7 +189,7 @@ def push(
     from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
-    columns = columns_of(y=y_column, ids=id_column, header=header)
+    columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header)
     B, given, y = _read(codes, ids, labels, columns)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
     note = note_of(codes)
@@ -166,7 +205,7 @@ def search_store(
     dsn: Dsn,
     table: TableName,
     queries: QueriesPath,
-    k: Nearest = 10,
+    k: Nearest = None,
     radius: Radius = None,
     bits: Bits = None,
     strings: Annotated[bool, typer.Option("--string-ids", help="The table's ids are strings.")] = False,
@@ -200,20 +239,30 @@ def _read_codes(path: Path) -> NDArray[Any]:
     return codes
 
 
-def _show_hits(where: Any, Q: NDArray[Any], k: int, radius: int | None, as_json: bool) -> None:
+def _show_hits(where: Any, Q: NDArray[Any], k: int | None, radius: int | None, as_json: bool) -> None:
     """Print one line per query: ids with distances, and labels if there are any."""
+    from dish.checks import check_integer
+
+    if k is not None:
+        check_integer("k", k, low=1)
+    for start in range(0, len(Q), QUERIES):  # long lists of queries show results early, and stop soon on Ctrl-C
+        some = Q[start : start + QUERIES]
+        for i, line in enumerate(_hits(where, some, k, radius), start):
+            labels = where.labels_of([one for one, _ in line]).tolist()
+            found = [(one, d, y) for (one, d), y in zip(line, labels, strict=True)]
+            if as_json:
+                rows = [{"id": one, "distance": d, "label": y} for one, d, y in found]
+                print(js.dumps({"query": i, "hits": rows}))
+            else:
+                parts = [f"{one} ({d}{'' if y is None else f', {y}'})" for one, d, y in found]
+                print(f"query {i}: " + (", ".join(parts) or "nothing"))
+
+
+def _hits(where: Any, Q: NDArray[Any], k: int | None, radius: int | None) -> list[list[tuple[Any, int]]]:
+    """Ids and distances of the rows that each query finds, nearest first."""
     if radius is None:
-        D, found = where.search(Q, k)
-        hits = [list(zip(ids.tolist(), d.tolist(), strict=True)) for ids, d in zip(found, D, strict=True)]
-    else:
-        lims, D, found = where.radius_search(Q, radius)
-        flat = list(zip(found.tolist(), D.tolist(), strict=True))
-        hits = [flat[a:b] for a, b in pairwise(lims)]
-    for i, line in enumerate(hits):
-        labels = where.labels_of([one for one, _ in line]).tolist()
-        if as_json:
-            rows = [{"id": one, "distance": d, "label": y} for (one, d), y in zip(line, labels, strict=True)]
-            print(js.dumps({"query": i, "hits": rows}))
-        else:
-            parts = [f"{one} ({d}{'' if y is None else f', {y}'})" for (one, d), y in zip(line, labels, strict=True)]
-            print(f"query {i}: " + (", ".join(parts) or "nothing"))
+        D, found = where.search(Q, NEAREST if k is None else k)
+        return [list(zip(ids.tolist(), d.tolist(), strict=True)) for ids, d in zip(found, D, strict=True)]
+    lims, D, found = where.radius_search(Q, radius)
+    flat = list(zip(found.tolist(), D.tolist(), strict=True))
+    return [flat[a:b][:k] for a, b in pairwise(lims)]

@@ -88,8 +88,8 @@ def demo(
         raise InputError(f"--data {data} needs --serve")
     from dish.experiments import demo as demonstration
 
-    output.mkdir(parents=True, exist_ok=True)
     result = demonstration.run()
+    output.mkdir(parents=True, exist_ok=True)
     show_table(
         "Handwritten digits of scikit-learn: 300 queries, 1,497 database rows",
         ("ranking by", "bytes per row", "MAP", "precision within radius 2"),

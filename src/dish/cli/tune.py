@@ -19,7 +19,7 @@ from dish.cli.options import (
     RowsPath,
     XColumn,
     YColumn,
-    check_writable,
+    check_picture,
     columns_of,
     example,
     show_table,
@@ -49,11 +49,13 @@ def tune(
     header: Header = None,
 ) -> None:
     """Try code lengths, anchors and kernels on held-out rows within a time limit, and recommend parameters."""
-    if picture is not None:
-        check_writable(picture, rows, labels)
+    check_picture(picture, rows, labels)
+    from dish.checks import check_number
+
+    check_number("--minutes", minutes, low=0, strict=True)
     from dish.evaluation.tune import recommend
 
-    columns = columns_of(x_column, y_column, id_column, header)
+    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
     X, y = rows_and_labels(rows, labels, columns, drop_unlabelled)
     found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
     if picture is not None:

@@ -7,13 +7,13 @@ several at a time.
 
 from __future__ import annotations
 
-import tempfile
+import signal
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from typing import Any
 
 from dish.cli.options import example
@@ -36,18 +36,61 @@ def warmup() -> None:
 
 
 def compile_all(parts: dict[str, Callable[[], None]], report: Callable[[str], None]) -> float:
-    """Run all parts, one process per core, and return the elapsed seconds."""
+    """Run all parts, one process per core, and return the elapsed seconds. An error or Ctrl-C ends the processes."""
     from dish.machine import usable_cores
 
-    start = time.perf_counter()
-    with ProcessPoolExecutor(usable_cores(), get_context("spawn"), max_tasks_per_child=1) as pool:
-        running = {name: pool.submit(_timed, part) for name, part in parts.items()}
-        for name, result in running.items():
-            try:
-                report(f"{name}: {result.result():.1f} s")
-            except Exception as error:
-                raise RuntimeError(f"compiling the kernels for {name!r} failed: {error!r}") from error
+    start, waiting = time.perf_counter(), list(parts.items())
+    running: dict[Any, tuple[str, Any]] = {}  # by the pipe on which a process reports
+    try:
+        while waiting or running:
+            while waiting and len(running) < usable_cores():
+                name, part = waiting.pop(0)
+                pipe, process = _start(part)
+                running[pipe] = name, process
+            for pipe in wait(list(running)):
+                name, process = running.pop(pipe)
+                try:
+                    report(f"{name}: {_result(pipe):.1f} s")
+                except Exception as error:
+                    raise RuntimeError(f"compiling the kernels for {name!r} failed: {error!r}") from error
+                process.join()
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.join()
     return time.perf_counter() - start
+
+
+def _start(part: Callable[[], None]) -> tuple[Any, Any]:
+    """Start a process that ignores Ctrl-C, which reaches every process of a terminal: this one ends the others."""
+    context = get_context("spawn")
+    pipe, end = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(part, end), daemon=True)
+    masks = hasattr(signal, "pthread_sigmask")  # not on Windows
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if masks else ()
+    try:
+        process.start()  # a process inherits the mask
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    end.close()
+    return pipe, process
+
+
+def _report(part: Callable[[], None], pipe: Any) -> None:
+    """Run a part in its process, and send the seconds it took or its error."""
+    try:
+        pipe.send(_timed(part))
+    except Exception as error:
+        pipe.send(repr(error))
+
+
+def _result(pipe: Any) -> float:
+    """The seconds that a process sent. Raises an error if it failed or died."""
+    result = pipe.recv()  # EOFError: the process was killed
+    if isinstance(result, str):
+        raise RuntimeError(result)
+    return float(result)
 
 
 def _timed(part: Callable[[], None]) -> float:
@@ -89,25 +132,17 @@ def score(bits: int) -> None:
 
 
 def search(bits: int) -> None:
-    """Search an index with distinct codes, one with many equal codes, and a memory-mapped one."""
+    """Search by Hamming distance and by outputs."""
     import numpy as np
 
     from dish.index.hamming import HammingIndex
+    from dish.index.warmup import compile_kernels
 
     *_, codes = _data(bits)
-    for B in (codes, codes[np.arange(N) % 500]):
-        index = HammingIndex(bits)
-        index.add(B)
-        for queries in (B[:60], B[:60], B[:1]):  # the second search uses what the first one built
-            index.search(queries, 5)
-            index.radius_search(queries, 2)
-        index.search(np.random.default_rng(0).standard_normal((2, bits)), 5, method="asymmetric")
-    with tempfile.TemporaryDirectory() as folder:
-        index.save(folder + "/i")
-        mapped = HammingIndex.load(folder + "/i", mmap=True)
-        mapped.search(B[:60], 5)
-        mapped.search(B[:60], 5)
-        mapped.radius_search(B[:60], 2)
+    compile_kernels(bits, integer_ids=True)
+    index = HammingIndex(bits)
+    index.add(codes)
+    index.search(np.random.default_rng(0).standard_normal((2, bits)), 5, method="asymmetric")
 
 
 PARTS: dict[str, Callable[[], None]] = {

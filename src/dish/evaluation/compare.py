@@ -16,7 +16,7 @@ from sklearn.preprocessing import normalize
 from dish import codes, metrics
 from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError
-from dish.labels import is_missing, is_tags
+from dish.labels import as_array, encode_classes, encode_together, is_missing, plain_labels
 from dish.metrics.relevance import Labels, match_labels
 from dish.metrics.scores import expected_average_precision, found_at, recall_at, within_radius
 from dish.metrics.sorting import l2_distances
@@ -75,10 +75,10 @@ def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> lis
     of seen classes only. So does the classifier if the model has no class probabilities of its own.
     """
     (Xq, yq), (X, y) = ((np.asarray(rows, np.float32), labels) for rows, labels in (queries, database))
-    groups = _groups(yq, seen, len(Xq))
-    at = tuple(k for k in AT if k <= len(X))
+    yq, y = plain_labels(yq, y)
+    groups, known = _groups(yq, y, seen)
     labels = match_labels(yq, y, len(Xq), len(X))
-    known = np.isin(np.asarray(y), np.asarray(seen)) if "seen" in groups else np.ones(len(X), bool)
+    at = tuple(k for k in AT if k <= len(X))
     rng = np.random.default_rng(0)
     learned = np.sort(rng.permutation(np.flatnonzero(known))[:MAX_TRAIN])
     found = []
@@ -87,16 +87,18 @@ def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> lis
     return found
 
 
-def _groups(yq: Any, seen: Any, n: int) -> dict[str, NDArray[np.bool_]]:
-    """Name → mask of the queries in that group."""
-    every = {"all": np.ones(n, bool)}
+def _groups(yq: Any, y: Any, seen: Any) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.bool_]]:
+    """Name → mask of the queries in that group; and a mask of the database rows of seen classes."""
+    groups, known = {"all": np.ones(yq.shape[0], bool)}, np.ones(y.shape[0], bool)
     if seen is None:
-        return every
-    if is_tags(yq) or np.ndim(yq) != 1:
+        return groups, known
+    if yq.ndim != 1:
         raise InputError("seen needs exactly one label per row, but these queries are multi-label")
-    seen = np.asarray(seen)
-    was_seen = np.isin(np.asarray(yq), seen[~is_missing(seen)])
-    return every | {name: which for name, which in (("seen", was_seen), ("unseen", ~was_seen)) if which.any()}
+    seen = as_array(seen)
+    of_queries, of_rows, of_seen = encode_together(queries=yq, database=y, seen=seen[~is_missing(seen)])
+    was_seen = np.isin(of_queries, of_seen)
+    groups |= {name: which for name, which in (("seen", was_seen), ("unseen", ~was_seen)) if which.any()}
+    return groups, np.isin(of_rows, of_seen) if was_seen.any() else known
 
 
 def _rankings(
@@ -131,13 +133,13 @@ def class_probabilities(
     """
     if hasattr(hasher, "predict_proba"):
         return normalize(hasher.predict_proba(Xq)), normalize(hasher.predict_proba(X))
-    if is_tags(y) or np.ndim(y) != 1:
+    if y.ndim != 1:
         return None
     scale = max(float(X[learned].std()), 1e-12)
     model = LogisticRegression(max_iter=100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the ranking hardly changes after 100 steps
-        model.fit(X[learned] / scale, np.asarray(y)[learned])
+        model.fit(X[learned] / scale, encode_classes(y)[0][learned])
     return normalize(model.predict_proba(Xq / scale)), normalize(model.predict_proba(X / scale))
 
 

@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish import codes, metrics
-from dish.checks import check_integer, check_number
+from dish.checks import check_integer, check_number, check_random_state
 from dish.errors import InputError
 from dish.hasher import as_rows
-from dish.labels import as_array, is_tags, tag_matrix
+from dish.io.rows import not_finite
+from dish.labels import plain_labels
 from dish.posterior.dish import DISH
+from dish.similarity.labelled import check_labels
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     "n_bits": (32, 128, 16, 256),
@@ -118,20 +119,35 @@ def recommend(
     check_number("seconds", seconds, low=0, strict=True)
     start = time.perf_counter()
     X = X if isinstance(X, np.ndarray) else np.asarray(as_rows(X))
-    (y,) = tag_matrix(y) if is_tags(y) else (y if sp.issparse(y) else as_array(y),)
-    if X.ndim != 2 or X.shape[0] != y.shape[0]:
-        raise InputError(f"X must be (n, d), and y must have n labels; got {X.shape} and {y.shape}")
-    if X.shape[0] < MIN_ROWS:
-        raise InputError(f"X has {X.shape[0]} rows, too few to hold some out; it needs at least {MIN_ROWS}")
+    (y,) = plain_labels(y)
+    _check(X, y, random_state)
     rng = np.random.default_rng(random_state)
     n = min(X.shape[0], check_integer("max_rows", max_rows, low=100))
     picked = np.sort(rng.permutation(X.shape[0])[:n])
-    held_out = HeldOut(np.asarray(X[picked], np.float32), y[picked], rng, random_state)
+    held_out = HeldOut(_finite_rows(X, picked), y[picked], rng, random_state)
     report(f"{n:,} of {X.shape[0]:,} rows: {held_out.n_train:,} for training, the others for scoring")
     found = _search(held_out, CANDIDATES if candidates is None else candidates, start + seconds, report)
     found.n_rows, found.seconds = n, time.perf_counter() - start
     found.notes = _notes(found, X.shape[0], seconds)
     return found
+
+
+def _check(X: Any, y: Any, random_state: int) -> None:
+    """Refuse rows and labels that cannot be split and learned."""
+    if X.ndim != 2 or X.shape[0] != y.shape[0]:
+        raise InputError(f"X must be (n, d), and y must have n labels; got {X.shape} and {y.shape}")
+    if X.shape[0] < MIN_ROWS:
+        raise InputError(f"X has {X.shape[0]} rows, too few to hold some out; it needs at least {MIN_ROWS}")
+    check_labels(y)
+    check_random_state(random_state)
+
+
+def _finite_rows(X: Any, picked: NDArray[np.intp]) -> NDArray[Any]:
+    """The picked rows, or an error that names the first with NaN or infinity."""
+    rows = np.asarray(X[picked])
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise not_finite(int(picked[(~np.isfinite(rows)).any(1).argmax()]), X)
+    return rows
 
 
 def _search(

@@ -26,7 +26,7 @@ from dish.photos import fine_tune
 from dish.photos.folder import Say, find_photos, report_unsupported, subfolder_labels
 from dish.photos.options import EPOCHS, PhotoOptions, check_labels_early, must_relearn, next_state
 from dish.photos.reopen import Library
-from dish.photos.state import LibraryState, default_home, read_state, removed_by_hand, write_state
+from dish.photos.state import LibraryState, claim_home, default_home, read_state, removed_by_hand, write_state
 from dish.posterior.dish import DISH
 from dish.registry import load
 
@@ -42,6 +42,7 @@ def open_library(
     """
     options, home = options or PhotoOptions(), home or default_home(folder)
     files = find_photos(folder)
+    claim_home(home, folder)
     report_unsupported(folder, say)
     before = read_state(home)
     if before is None:

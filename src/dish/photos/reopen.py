@@ -20,7 +20,7 @@ from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.photos.duplicates import find_duplicates
 from dish.photos.folder import Say, find_photos, report_unsupported, subfolder_labels
 from dish.photos.options import PhotoOptions, must_relearn, next_state
-from dish.photos.state import read_state, removed_by_hand, write_state
+from dish.photos.state import claim_home, read_state, removed_by_hand, write_state
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
@@ -95,6 +95,7 @@ def reopen(folder: Path, options: PhotoOptions, home: Path, load: Load, say: Say
     if before is None or options.relearn or not model.exists() or Stamp.of(model) != before.stamp:
         return None
     files = find_photos(folder)
+    claim_home(home, folder)
     with FeatureCache(home / "features.db", NET) as cache:
         if cache.stamps() != {name: Stamp.of(path) for name, path in files.items()}:
             return None

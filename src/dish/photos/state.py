@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dish.errors import InputError
 from dish.index.hamming import HammingIndex
 from dish.io.atomic import write_atomically
 from dish.io.data_cache import cache_folder
@@ -37,6 +38,24 @@ def default_home(folder: Path) -> Path:
     place = str(folder.resolve())
     stem = re.sub(r"[^\w-]+", "_", folder.resolve().name)[:40]
     return cache_folder() / "photos" / f"{stem}-{hashlib.sha256(place.encode('utf8', 'replace')).hexdigest()[:12]}"
+
+
+def claim_home(home: Path, folder: Path) -> None:
+    """Record the photo folder whose files ``home`` holds. Raises InputError if it holds those of another folder."""
+    note, place = home / "folder.json", str(folder.resolve())
+    try:
+        owner = json.loads(note.read_text())["folder"]
+    except FileNotFoundError:
+        home.mkdir(parents=True, exist_ok=True)
+        write_atomically(note, json.dumps({"folder": place}).encode())
+        return
+    except (OSError, ValueError, TypeError, KeyError):
+        owner = f"an unknown folder ({note} is damaged)"
+    if owner != place:
+        raise InputError(
+            f"--cache {home} holds features and codes of {owner}, not of {place}: give every folder a --cache of its "
+            f"own. If the photos were moved, remove {note.name} there"
+        )
 
 
 def read_state(home: Path) -> LibraryState | None:
