@@ -67,7 +67,7 @@ dist: $(VENV)/.ready            ## wheel and sdist, checked in fresh environment
 site: $(VENV)/.ready            ## the documentation as pages in site/; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-torture: $(VENV)/.ready         ## fuzzed files, concurrent index changes, hostile requests: 15 minutes at most
+torture: $(VENV)/.ready         ## fuzzed files, index changes, replay, replaced files, worst requests: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
 
 lint: $(VENV)/.ready

@@ -32,10 +32,10 @@ import numpy as np
 from mutations import MUTATIONS, craft
 
 import dish.cli as cli
-from dish import DISH, HammingIndex, load
+from dish import DISHK, HammingIndex, load
 from dish.baselines import REGISTRY
-from dish.web.collection import Collection
-from dish.web.journal import Journal
+from dish.web.index_writer import IndexWriter
+from dish.web.journal import journal_path
 
 SECONDS, MEGABYTES, ADDRESS_SPACE = 40, 1024, 12 << 30
 PARAMS = {"n_bits": 16, "n_anchors": 20, "init": "random"}
@@ -60,9 +60,9 @@ def prepare(base: Path) -> None:
     np.savetxt(base / "X.csv", X, delimiter=",", header="a,b,c,d,e", comments="")
     pq.write_table(pa.table({f"f{i}": X[:, i] for i in range(5)}), base / "X.parquet")
     pq.write_table(pa.table({"v": pa.array(list(X))}), base / "lists.parquet")
-    hasher = DISH(**PARAMS, n_iter=3).fit(X, y)
+    hasher = DISHK(**PARAMS, n_iter=3).fit(X, y)
     hasher.save(base / "dish.dish")
-    DISH(**PARAMS, n_iter=3, checkpoint=base / "state").fit(X, y)
+    DISHK(**PARAMS, n_iter=3, checkpoint=base / "state").fit(X, y)
     REGISTRY["pca_itq"](n_bits=4).fit(X).save(base / "itq.dish")
     B = hasher.transform(X)
     np.save(base / "queries.npy", B[:3])
@@ -71,11 +71,13 @@ def prepare(base: Path) -> None:
         ix = HammingIndex(16, model=hasher.fingerprint_)
         ix.add(B, given, labels=[None if k else f"label {k}" for k in y])
         ix.save(base / f"{name}.dish")
-    journal = Journal(base / "items.journal")
+    shutil.copy(base / "numbers.dish", base / "served.dish")
+    writer = IndexWriter(base / "served.dish")
+    writer.start(hasher.fingerprint_)
     for k in range(12):
         labels = ["a", "b"] if k % 2 else None
-        journal.append({"ids": [1000 + k, 2000 + k], "codes": B[k : k + 2].tobytes().hex(), "labels": labels})
-    journal.close()
+        writer.change({"ids": [1000 + k, 2000 + k], "codes": B[k : k + 2].tobytes().hex(), "labels": labels})
+    writer.release()  # killed
 
 
 # --- what is done with a file: a word if all is well, else a text in capitals ---------------------------------
@@ -115,7 +117,7 @@ class Fuzz:
         self.queries = np.load(base / "queries.npy")
         self.codes = {name: load(base / f"{name}.dish").transform(self.X) for name in ("dish", "itq")}
         self.hits = {name: self.search(base / f"{name}.dish")[1] for name in ("numbers", "strings")}
-        self.resumed = DISH(**PARAMS, n_iter=6).fit(self.X, self.y).codes_
+        self.resumed = DISHK(**PARAMS, n_iter=6).fit(self.X, self.y).codes_
 
     def search(self, path: Path) -> tuple[int, str, str]:
         """Through the command line."""
@@ -171,29 +173,28 @@ class Fuzz:
         file = next(folder.glob(part))
         file.write_bytes(change(file.read_bytes()))
         try:
-            hasher = DISH(**PARAMS, n_iter=6, checkpoint=folder).fit(self.X, self.y)
+            hasher = DISHK(**PARAMS, n_iter=6, checkpoint=folder).fit(self.X, self.y)
         except (ValueError, OSError):
             return "refused"
         return "resumed" if np.array_equal(hasher.codes_, self.resumed) else "WRONG CODES after a resumed fit"
 
     def journal(self, data: bytes) -> str:
-        """Open it as the service does."""
-        path = self.work / "items.journal"
-        for old in self.work.glob("items.journal*"):
+        """Open it as the service does: all changes, or an error."""
+        for old in self.work.glob("served.dish*"):
             old.unlink()
-        path.write_bytes(data)
+        shutil.copy(self.base / "served.dish", self.work)
+        journal_path(self.work / "served.dish").write_bytes(data)
         try:
-            journal = Journal(path)
+            writer = IndexWriter(self.work / "served.dish")
         except (ValueError, OSError):
             return "refused"
         try:
-            ix = HammingIndex.load(self.base / "numbers.dish")
-            Collection(self.hasher, ix, journal=journal, path=self.work / "ix.dish")
+            writer.start(self.hasher.fingerprint_)
         except (ValueError, OSError):
             return "refused"
         finally:
-            journal.close()
-        return "opened" if len(ix) in (120, 144) else "WRONG NUMBER OF ITEMS"
+            writer.release()
+        return "opened" if len(writer.index) == 144 else "WRONG NUMBER OF ITEMS"
 
     def kinds(self) -> dict[str, Callable[[np.random.Generator], str]]:
         """What is done with a mutation of each kind of file."""
@@ -210,7 +211,7 @@ class Fuzz:
             "checkpoint": lambda rng: self.state("state.dish", change(rng, False)),
             "checkpoint, crafted": lambda rng: self.state("state.dish", change(rng, True)),
             "checkpoint's codes": lambda rng: self.state("codes-*.npy", change(rng, False)),
-            "journal": lambda rng: self.journal(mutated("items.journal", rng)),
+            "journal": lambda rng: self.journal(mutated("served.dish.journal.db", rng)),
         }
         for name in ("dish", "itq"):
             kinds[f"model {name}"] = lambda rng, n=name: self.model(n, mutated(f"{n}.dish", rng), False)

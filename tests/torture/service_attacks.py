@@ -3,7 +3,7 @@
     python tests/torture/service_attacks.py --seconds 400 --kills 20 --output attacks.json
 
 Every attack reports what was seen and whether the server withstood it ("ok"). An attack for which no time is left is
-reported as not ok. The exit code is 1 unless all are ok.
+reported as not run. The exit code is 1 if one that was run is not ok.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import argparse
 import http.client
 import io
 import json
+import os
 import random
 import resource
 import shutil
+import signal
 import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -173,21 +179,41 @@ def many_samples(server: Server) -> dict[str, Any]:
 # --- crashes ---
 
 
-def kill_loop(folder: Path, kills: int, end: float) -> dict[str, Any]:
-    """Kill the server during writes, again and again. Every acknowledged item must be there afterwards."""
-    acknowledged: dict[str, str] = {}
-    missing: list[str] = []
-    done, rng = 0, random.Random(0)
+@dataclass
+class Model:
+    """What clients know: the code of each item whose write was acknowledged, and the items that were removed."""
+
+    codes: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+
+    @property
+    def acknowledged(self) -> int:
+        """Items written and removed."""
+        return len(self.codes) + 2 * len(self.removed)
+
+    def differences(self, code_of: Callable[[str], str | None], sample: Callable[[Any], Any] = list) -> list[str]:
+        """The ids that are lost, have another code, or are back."""
+        wrong = [id for id in sample(sorted(self.codes)) if code_of(id) != self.codes[id]]
+        return wrong + [id for id in sample(sorted(self.removed)) if code_of(id) is not None]
+
+
+def kill_loop(folder: Path, kills: int, end: float, seed: int) -> dict[str, Any]:
+    """Kill the server during changes, again and again. Afterwards, items must be what clients know."""
+    model, wrong = Model(), list[str]()
+    done, peak, rng = 0, 0, random.Random(seed)
+
+    def asked(id: str) -> str | None:
+        status, content = server.post("/search", {"id": id, "k": 1})
+        return json.loads(content)["code"] if status == 200 else None
+
     while True:
         server = Server(folder, "--writable", journal=SMALL_JOURNAL if done % 2 else None)
         codes = json.loads(server.post("/encode", {"vectors": X[:50].tolist()})[1])["codes"]
-        for id in rng.sample(sorted(acknowledged), min(50, len(acknowledged))):
-            status, content = server.post("/search", {"id": id, "k": 1})
-            if status != 200 or json.loads(content)["code"] != acknowledged[id]:
-                missing.append(id)
-        if done >= kills or time.monotonic() > end:
+        wrong += model.differences(asked, lambda ids: rng.sample(ids, min(25, len(ids))))
+        peak = max(peak, server.status("VmHWM"))
+        if done >= kills or (done and time.monotonic() > end):
             break
-        writers = [threading.Thread(target=_write, args=(server, done, t, codes, acknowledged)) for t in range(4)]
+        writers = [threading.Thread(target=_write, args=(server, f"r{done}t{t}", codes, model)) for t in range(4)]
         for thread in writers:
             thread.start()
         time.sleep(rng.uniform(0.1, 0.8))
@@ -197,10 +223,56 @@ def kill_loop(folder: Path, kills: int, end: float) -> dict[str, Any]:
         done += 1
     code = server.stop()
     index = HammingIndex.load(folder / "ix.dish")
-    missing += [id for id in acknowledged if id not in index]
-    left = sorted(path.name for path in folder.iterdir() if path.suffix == ".tmp")
-    ok = not missing and done >= kills and code == 0 and len(acknowledged) > 10 * done and not left
-    return {"ok": ok, "kills": done, "acknowledged": len(acknowledged), "lost": missing[:10], "left_behind": left}
+    wrong += model.differences(lambda id: index.get([id]).tobytes().hex() if id in index else None)
+    left = sorted(path.name for path in folder.iterdir() if path.suffix in (".tmp", ".db"))
+    ok = not wrong and done > 0 and code == 0 and model.acknowledged > 10 * done and not left
+    counts = {"kills": done, "acknowledged": model.acknowledged, "removed": len(model.removed), "lost": len(wrong)}
+    return {"ok": ok, **counts, "first_lost": wrong[:10], "left_behind": left, "peak_memory_mb": peak // 1024}
+
+
+def replaced_index(folder: Path) -> dict[str, Any]:
+    """Replace the index of a writable server, and overwrite it: it refuses changes and leaves the file alone."""
+    seen = []
+    for replace in (os.replace, shutil.copyfile):
+        other = HammingIndex(64)
+        other.add(np.zeros((5, 8), np.uint8), ids=list("abcde"))
+        other.save(folder / "other.dish")
+        before = (folder / "ix.dish").read_bytes()
+        server = Server(folder, "--writable")
+        statuses = [server.post("/items", {"ids": ["x"], "vectors": X[:1].tolist()})[0]]
+        replace(folder / "other.dish", folder / "ix.dish")
+        statuses += [server.post("/items", {"ids": ["y"], "vectors": X[:1].tolist()})[0]]
+        statuses += [server.post("/search", {"id": "x", "k": 1})[0]]
+        code, left = server.stop(), len(HammingIndex.load(folder / "ix.dish"))
+        try:
+            Server(folder, "--writable").stop()
+            again = "started"
+        except RuntimeError:
+            again = "refused"
+        seen.append((statuses, code, left, again))
+        for path in folder.glob("ix.dish*"):
+            path.unlink()
+        (folder / "ix.dish").write_bytes(before)
+    return {"ok": all(one == ([200, 503, 200], 2, 5, "refused") for one in seen), "seen": seen}
+
+
+def replaced_under_workers(folder: Path) -> dict[str, Any]:
+    """Overwrite the index of two workers in place and kill one: both answer from the index they started with."""
+    before = (folder / "ix.dish").read_bytes()
+    server = Server(folder, "--workers", 2)
+    first = server.post("/search", {"id": "item1", "k": 5})[1]
+    (folder / "ix.dish").write_bytes(before[: len(before) // 2])
+    worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()[-1])
+    os.kill(worker, signal.SIGKILL)
+    answers, end = Counter[str](), time.monotonic() + 12
+    while time.monotonic() < end:
+        with suppress(OSError, http.client.HTTPException):  # connections to the killed worker
+            status, content = server.post("/search", {"id": "item1", "k": 5})
+            same = status == 200 and json.loads(content)["ids"] == json.loads(first)["ids"]
+            answers["same" if same else "other"] += 1
+    code = server.stop()
+    (folder / "ix.dish").write_bytes(before)
+    return {"ok": set(answers) == {"same"} and code == 0, "answers": dict(answers), "exit_code": code}
 
 
 def full_disk(folder: Path) -> dict[str, Any]:
@@ -247,16 +319,21 @@ def _raw(server: Server, data: bytes) -> str:
             return type(error).__name__
 
 
-def _write(server: Server, round_: int, thread: int, codes: list[str], acknowledged: dict[str, str]) -> None:
+def _write(server: Server, name: str, codes: list[str], model: Model) -> None:
+    """Write items and remove every tenth. What was not acknowledged is not known."""
     for i in range(10_000):
         rows = [(5 * i + j) % 50 for j in range(5)]
-        ids = [f"r{round_}t{thread}i{i}-{j}" for j in range(5)]
+        ids = [f"{name}i{i}-{j}" for j in range(5)]
         try:
             status, _ = server.post("/items", {"ids": ids, "vectors": X[rows].tolist(), "labels": ["new"] * 5})
+            if status == 200:
+                model.codes.update({id: codes[row] for id, row in zip(ids, rows, strict=True)})
+            if status == 200 and i % 2:
+                model.codes.pop(ids[0])
+                if server.ask("DELETE", f"/items/{ids[0]}")[0] == 200:
+                    model.removed.add(ids[0])
         except (OSError, http.client.HTTPException):
             return
-        if status == 200:
-            acknowledged.update({id: codes[row] for id, row in zip(ids, rows, strict=True)})
 
 
 def main() -> None:
@@ -264,29 +341,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     start = time.monotonic()
-    results: dict[str, dict[str, Any]] = {}
+    end, results, peak = start + given.seconds, dict[str, dict[str, Any]](), 0
     attacks = (slow_headers, idle_flood, slow_bodies, hostile_json, image_bombs, broken_http, many_samples)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "one")
         folder.mkdir()
         prepare(folder)
-        shutil.copytree(folder, folder.with_name("crash"))
-        plans = [(attacks, ("--input", "digits8")), ((wrong_tokens,), ("--token", TOKEN))]
-        for group, options in plans:
+        crash = Path(shutil.copytree(folder, folder.with_name("crash")))
+        some = start + 0.4 * given.seconds
+        results["kill_loop"] = _within(end, kill_loop, crash, given.kills, some, given.seed)
+        results["full_disk"] = _within(end, full_disk, crash)
+        for attack in (replaced_index, replaced_under_workers):
+            results[attack.__name__] = _within(end, attack, folder)
+        for group, options in [(attacks, ("--input", "digits8")), ((wrong_tokens,), ("--token", TOKEN))]:
             server = Server(folder, *options)
             try:
                 for attack in group:
-                    results[attack.__name__] = _within(start + given.seconds, attack, server)
+                    results[attack.__name__] = _within(end, attack, server)
+                peak = max(peak, server.status("VmHWM"))
             finally:
                 server.stop()
-        crash = folder.with_name("crash")
-        results["full_disk"] = _within(start + given.seconds, full_disk, crash)
-        results["kill_loop"] = _within(start + given.seconds, kill_loop, crash, given.kills, start + given.seconds)
-    ok = all(result["ok"] for result in results.values())
-    content = {"ok": ok, "seconds": round(time.monotonic() - start, 1), "attacks": results}
+    ok = all(result["ok"] for result in results.values() if "not_run" not in result)
+    peak = max(peak // 1024, results["kill_loop"].get("peak_memory_mb", 0))
+    content = {
+        "ok": ok,
+        "seconds": round(time.monotonic() - start, 1),
+        "not_run": sum("not_run" in result for result in results.values()),
+        **{name: results["kill_loop"].get(name) for name in ("kills", "acknowledged", "lost")},
+        "longest_health_s": max((result.get("health_s", 0.0) for result in results.values()), default=0.0),
+        "peak_memory_mb": peak,
+        "attacks": results,
+    }
     text = json.dumps(content, indent=1, default=float)
     print(text)
     if given.output:
@@ -296,11 +385,11 @@ def main() -> None:
 
 def _within(end: float, attack: Any, *args: Any) -> dict[str, Any]:
     if time.monotonic() > end:
-        return {"ok": False, "seen": "not run: the time limit was reached"}
+        return {"ok": False, "not_run": "the time limit was reached"}
     try:
         return dict(attack(*args))
     except Exception as error:
-        return {"ok": False, "seen": repr(error)[:300]}
+        return {"ok": False, "seen": f"{type(error).__name__}: {str(error)[-300:]}"}
 
 
 if __name__ == "__main__":
