@@ -226,7 +226,7 @@ def test_methods_for_vectors_and_for_images():
 def test_rows_that_would_fill_the_memory_are_streamed(digits_set, monkeypatch):
     run = Run("digits", "dish", 16, None, 0, (("n_anchors", 50),))
     whole = bench.execute(run, digits_set)
-    monkeypatch.setattr("dish.machine.free_memory", lambda: 1000)
+    monkeypatch.setattr("dish.machine.free_memory", lambda: 100_000)
     monkeypatch.setattr("dish.machine.memory_budget", lambda _: 10**9)
     split = digits_set.split(0)
     assert isinstance(bench.training_rows(run, digits_set, split.train), RowSource)
