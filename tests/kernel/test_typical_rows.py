@@ -142,6 +142,17 @@ def test_codes_survive_outliers(method, kind, share):
     assert held_out_map(hasher, rest, y_rest, rest, y_rest) > clean - 0.02
 
 
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.1])
+def test_outliers_are_found_among_many_classes_with_a_linear_part(share):
+    """Their linear features spoil the prediction of their own labels, which must not decide for all rows."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(100), 30)
+    X = rng.standard_normal((100, 128))[y] + 0.7 * rng.standard_normal((3000, 128))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    X[rng.choice(3000, int(share * 3000), replace=False)] *= 1e4
+    assert typical_of(X, y, kernel="rbf+linear").reach < 100
+
+
 def test_a_distant_group_of_its_own_is_not_an_outlier():
     """A tight class of 80 % and three wide ones far away: γ must resolve the distant rows, where the labels are."""
     rng = np.random.default_rng(0)
