@@ -175,6 +175,15 @@ def test_default_ids_after_the_largest_integer(tmp_path):
     np.testing.assert_array_equal(ix.get([1, 3, 4]), B[3:])
 
 
+def test_a_default_id_may_be_the_largest_integer():
+    B = make_codes("random", 3, 8)
+    ix = HammingIndex(8)
+    ix.add(B[:2], ids=[2**63 - 2, 0])
+    ix.add(B[2:])
+    ix.add(B[:0])
+    assert ix.ids.tolist() == [2**63 - 2, 0, 2**63 - 1]
+
+
 def test_unordered_integer_ids():
     B = make_codes("random", 3000, 64)
     ids = np.random.default_rng(0).permutation(10**6)[:3000] - 5 * 10**5

@@ -222,7 +222,8 @@ class HammingIndex:
             if strings and self._now.n:
                 raise InputError("ids must be given: the ids of this index are strings")
             if self._next_id + n <= MOST_ID + 1:
-                return np.arange(self._next_id, self._next_id + n)
+                # arange up to 2**63 would be float64; if the next id is 2**63, n is 0
+                return min(self._next_id, MOST_ID) + np.arange(n, dtype=np.int64)
             free = np.setdiff1d(np.arange(len(self._now) + n), self._now.ids)  # at least n of them
             return free[:n]
         given = as_ids(ids, n)
