@@ -1,5 +1,7 @@
 """The contract of a hasher: kinds of rows, errors that say what to do, blocks, files and fingerprints."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -101,6 +103,18 @@ def test_bfloat16_rows_become_float32(expected):
     rows = as_rows(half)
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(expected.transform(half), expected.transform(half.float().numpy()))
+
+
+@pytest.mark.parametrize("kind", [partial(DISHK, n_anchors=20), LSH])
+def test_whole_numbers_have_the_codes_of_the_same_floats(kind):
+    rows = np.round(100 * X).astype(np.int64) + 1_700_000_000
+    made = kind(n_bits=8).fit(rows.astype(np.float64), Y)
+    codes = made.transform(rows.astype(np.float64))
+    frame = pd.DataFrame(rows, columns=list("abcdef")).assign(truth=Y > 0)
+    for same in (rows, rows.astype(">i8"), rows.astype(">f8"), torch.from_numpy(rows), rows.tolist(), iter([rows])):
+        np.testing.assert_array_equal(made.transform(same), codes)
+    np.testing.assert_array_equal(kind(n_bits=8).fit(rows, Y).transform(rows), codes)
+    assert made._check_X(frame, reset=True).dtype == np.float64  # a column of truth values does not change the others
 
 
 NO_NUMBERS = {

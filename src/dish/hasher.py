@@ -22,7 +22,16 @@ from dish.encoder import Classifiers, HashFunction, from_arrays, to_arrays
 from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.io import modelfile
 from dish.io.readers import ColumnNames, read_features
-from dish.io.rows import blocks_of, check_finite, is_blocks, is_path, is_streamed, narrowed, too_large
+from dish.io.rows import (
+    blocks_of,
+    check_finite,
+    is_blocks,
+    is_path,
+    is_streamed,
+    narrowed,
+    number_type,
+    too_large,
+)
 
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
@@ -144,10 +153,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _check_X(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """Rows as a finite float32 or float64 matrix (n, d); with ``reset``, in a fit, at least one."""
-        floats = [np.float32, np.float64]
         try:
+            rows = as_rows(X)
             checked: NDArray[Any] = validate_data(
-                self, as_rows(X), reset=reset, dtype=floats, ensure_min_samples=int(reset), order="C"
+                self, rows, reset=reset, dtype=number_type(rows), ensure_min_samples=int(reset), order="C"
             )
         except ValueError as error:
             vague = str(error).startswith(("could not convert string", "setting an array element"))

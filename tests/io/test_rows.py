@@ -6,12 +6,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from dish.errors import InputError
 from dish.io import rows as io_rows
-from dish.io.rows import RowSource, Shards, as_tensor, blocks_of, check_finite, is_blocks, is_streamed
+from dish.io.rows import RowSource, Shards, as_tensor, blocks_of, check_finite, is_blocks, is_streamed, number_type
 
 CPU = torch.device("cpu")
 X = np.random.default_rng(0).standard_normal((300, 5)).astype(np.float32)
@@ -64,13 +65,37 @@ def test_a_part_of_the_rows(mapped):
         np.testing.assert_array_equal(rows.take(np.array([3, 99]), CPU), X[[103, 199]])
 
 
-@pytest.mark.parametrize("dtype", [">f4", "longdouble", "uint16", "uint8", "int8", "bool", "float16", "bfloat16"])
-def test_types_that_torch_or_numpy_lack_become_float32(dtype):
+@pytest.mark.parametrize("dtype", [">f4", "uint16", "int16", "uint8", "int8", "bool", "float16", "bfloat16"])
+def test_types_that_are_exact_in_float32_become_float32(dtype):
     whole = np.arange(12).reshape(4, 3) % 2
     array = torch.from_numpy(whole).bfloat16() if dtype == "bfloat16" else whole.astype(dtype)
     block = RowSource(array).read(slice(0, 4), CPU)
-    assert block.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    assert block.dtype == torch.float32
     np.testing.assert_array_equal(block, whole)
+
+
+@pytest.mark.parametrize("dtype", [">f8", "longdouble", "int64", "uint64", ">i8", "int32", "uint32"])
+def test_larger_types_become_float64(dtype):
+    whole = 1_700_000_000 + np.arange(12).reshape(4, 3)
+    for array in (whole.astype(dtype), [whole[:2].astype(dtype), whole[2:].astype(dtype)], iter([whole.astype(dtype)])):
+        rows = RowSource.of(array)
+        assert rows.dtype == torch.float64
+        np.testing.assert_array_equal(rows.read(slice(0, 4), CPU), whole)
+    assert RowSource(torch.from_numpy(whole)).dtype == torch.float64
+
+
+def test_blocks_of_several_types_keep_their_values(monkeypatch):
+    parts = [X[:50], 10**9 + np.arange(15).reshape(3, 5), X[50:].astype(np.float64) / 3]
+    monkeypatch.setattr(io_rows._widen, "__defaults__", (7,))
+    rows = RowSource.of(iter(parts))
+    np.testing.assert_array_equal(rows.read(slice(0, 303), CPU), np.concatenate(parts))
+
+
+def test_number_types_of_frames_and_lists():
+    frame = pd.DataFrame({"a": np.arange(3, dtype=np.int8), "b": [True, False, True]})
+    assert number_type(frame) == number_type(frame.astype({"a": "Int16"})) == np.float32
+    for wide in (frame.assign(c=0.5), frame.astype({"a": "int64"}), frame.astype({"a": "Int64"}), [[1, 2]], [[0.5]]):
+        assert number_type(wide) == np.float64
 
 
 def test_float64_rows_stay_float64():

@@ -39,8 +39,7 @@ class RowSource:
         self.shape = (stop - self.start, array.shape[1])
         if 0 in self.shape:
             raise InputError(f"X must have at least one row and one feature, got shape {self.shape}")
-        wide = str(array.dtype).endswith("float64")
-        self.dtype = torch.float64 if wide else torch.float32
+        self.dtype = torch.float64 if float_type(array.dtype) == np.float64 else torch.float32
 
     @classmethod
     def of(cls, X: Any) -> RowSource:
@@ -238,15 +237,17 @@ def blocks_of(X: Any, size: int = 1 << 14, part: slice | None = None) -> Iterato
 
 def spool(blocks: Iterable[Any]) -> NDArray[Any]:
     """Copy row blocks to a scratch file: its memory map. The file is deleted with the map."""
-    n, width, dtype = 0, None, np.dtype("float32")
+    n, width, dtype = 0, 0, np.dtype(np.float32)
     with tempfile.TemporaryFile(prefix="dish-rows-") as file:
         for block in blocks:
             rows = block_array(block)
             if rows.ndim != 2 or rows.dtype.kind not in "fiub":
                 raise InputError(f"X: a row block must hold numbers (rows, d), got {rows.dtype} {rows.shape}")
-            if width is None:
-                width, dtype = rows.shape[1], np.dtype("float64" if rows.dtype == np.float64 else "float32")
+            width = rows.shape[1] if n == 0 else width
             check_widths({(width,), rows.shape[1:]})
+            if float_type(rows.dtype) != dtype == np.float32:
+                _widen(file, n * width)
+                dtype = np.dtype(np.float64)
             np.ascontiguousarray(rows, dtype).tofile(file)
             n += len(rows)
         if not n or not width:
@@ -255,12 +256,51 @@ def spool(blocks: Iterable[Any]) -> NDArray[Any]:
         return np.memmap(file, dtype, "r", shape=(n, width))
 
 
+def _widen(file: Any, count: int, size: int = 1 << 20) -> None:
+    """Turn the float32 numbers in a file into float64, from the last to the first: none is overwritten unread."""
+    for stop in range(count, 0, -size):
+        start = max(0, stop - size)
+        file.seek(4 * start)
+        some = np.fromfile(file, np.float32, stop - start)
+        file.seek(8 * start)
+        some.astype(np.float64).tofile(file)
+    file.seek(8 * count)
+
+
 def block_array(block: Any) -> NDArray[Any]:
     """A row block as an array; it may be a tensor of any kind on any device."""
     if hasattr(block, "detach"):
         block = block.detach().cpu()
         block = block.float() if "bfloat16" in str(block.dtype) else block  # NumPy has no bfloat16
     return np.asarray(block)
+
+
+# --- The number type of rows --------------------------------------------------------------------------------------
+
+
+def float_type(dtype: Any) -> np.dtype[Any]:
+    """float32 or float64: the type in which numbers of ``dtype`` (of NumPy or torch) are computed with.
+
+    float32 if that is exact: for itself, for whole numbers of 1 or 2 bytes, and for truth values. float64 otherwise,
+    so that equal values have equal codes whether a file holds them as int64 or as float64.
+    """
+    name = str(dtype).removeprefix("torch.")
+    kind = np.dtype("float16" if name == "bfloat16" else name)  # NumPy has no bfloat16
+    exact = kind.kind in "biuf" and np.result_type(np.float32, kind) == np.float32
+    return np.dtype(np.float32 if exact else np.float64)
+
+
+def number_type(X: Any) -> np.dtype[Any]:
+    """``float_type`` of an array, a sparse matrix, a data frame or nested lists."""
+    found = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", []))
+    kinds = [getattr(kind, "numpy_dtype", kind) for kind in found]  # pandas' types of columns with gaps
+    if not kinds or not all(isinstance(kind, np.dtype) for kind in kinds):
+        try:
+            kinds = [np.asarray(X).dtype]
+        except ValueError:  # lists of different lengths
+            return np.dtype(np.float64)
+    numbers = all(kind.kind in "biuf" for kind in kinds)
+    return float_type(np.result_type(*kinds)) if numbers else np.dtype(np.float64)
 
 
 # --- What X is, and checks ----------------------------------------------------------------------------------------
