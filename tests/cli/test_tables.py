@@ -49,8 +49,13 @@ def random_table(seed):
     values = np.round((4 * rng.normal(size=(c, d))[y] + rng.normal(size=(n, d))) * 64) / 64
     rows = pd.DataFrame(values, columns=features)
     for name in features:
-        kind = rng.choice(["float32", "float64", "int64", "int8"])
-        rows[name] = rows[name].astype(kind) if kind[0] == "f" else rows[name].round().astype(kind)
+        kind = rng.choice(["float32", "float64", "int64", "int8", "bool", "large"])
+        if kind == "bool":
+            rows[name] = rows[name] > 0
+        elif kind == "large":  # beyond the whole numbers that float32 holds
+            rows[name] = rows[name].round().astype("int64") + 10**9
+        else:
+            rows[name] = rows[name].astype(kind) if kind[0] == "f" else rows[name].round().astype(kind)
     kind = rng.choice(["int", "text", "gaps", "text with gaps"])
     rows[label] = [f"class {k}" for k in y] if "text" in kind else y
     if "gaps" in kind:
@@ -87,7 +92,7 @@ def check(cli, folder, seed):
     np.testing.assert_array_equal(np.load(folder / "c.npy"), expected.transform(rows))
     if not table.options:
         np.testing.assert_array_equal(model.transform(other), expected.transform(rows))
-    np.savez(folder / "plain.npz", X=rows.to_numpy())  # no names: by position
+    np.savez(folder / "plain.npz", X=rows.to_numpy(np.float64))  # no names: by position
     assert cli("encode", folder / "m.dish", folder / "plain.npz", "-o", folder / "p.npy")[0] == 0
     np.testing.assert_array_equal(np.load(folder / "p.npy"), np.load(folder / "c.npy"))
     check_refused(cli, folder, table, expected, kinds[1])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,8 @@ def test_columns_that_npy_files_can_hold():
     assert as_saved("t.parquet", "id", np.array(["a", "b"], object)).dtype.kind == "U"
     with pytest.raises(DataFileError, match="column 'id' has gaps, lists or values of several types"):
         as_saved("t.parquet", "id", np.array(["a", None], object))
+    with pytest.raises(DataFileError, match=r"column 'id' holds 'x1\\x00'; a \.npy file drops zero characters"):
+        as_saved("t.parquet", "id", np.array(["x1", "x1\0"], object))
 
 
 # --- .csv: values ---
@@ -180,6 +183,7 @@ def test_columns_that_npy_files_can_hold():
         ("a,b\n1e0,.2e1\n3.,inf\n", [[1, 2], [3, np.inf]]),
         ("a,a\n1,2\n3,4\n", [[1, 2], [3, 4]]),  # a name that occurs twice
         ("a\n1\n3\n", [[1], [3]]),
+        ("a,b,c\nTrue,2,false\nFalse,0.5,true\n", [[1, 2, 0], [0, 0.5, 1]]),
     ],
 )
 def test_rows_of_a_csv_file(tmp_path, text, expected):
@@ -191,6 +195,9 @@ def test_rows_of_a_csv_file(tmp_path, text, expected):
     [
         ("a,b\n1,2\n3,\n", r"x\.csv: row 3 \(the first line is row 1\) has an empty field, in column 'b'"),
         ("a,b\n1,2\n3,x\n", r"row 3 .* has 'x', which is not a number, in column 'b'; .*--y-column"),
+        ("a,b\n1,True\n3,x\n", r"row 3 .* has 'x', which is neither True nor False, as in other rows, in column 'b'"),
+        ("a,b\n1,True\n3,\n", r"row 3 .* has an empty field, in column 'b'"),
+        ("a,b\n1,2\n3,True\n", r"row 3 .* has 'True', which is not a number, in column 'b'"),
         ("a,b\n1,2\n3\n", r"x\.csv: row 3 .* has 1 fields, but the first line has 2"),
         ("a,b\n1,2\n3,4,5\n", r"x\.csv: row 3 .* has 3 fields, but the first line has 2"),
         ("a,b\n1,2\n" + "3,4\n" * 20 + "5;6\n", r"row 23 .* has 1 fields"),
@@ -244,6 +251,8 @@ def test_tables_without_pyarrow_name_the_extra(tmp_path):
         ("9007199254740992\n9007199254740993", [2**53, 2**53 + 1], "i"),
         ("9223372036854775807\n9223372036854775808", ["9223372036854775807", "9223372036854775808"], "U"),
         ("001\n1\n01\n1", ["001", "1", "01", "1"], "U"),
+        ("13\n1٣", ["13", "1٣"], "U"),
+        ("1.5\n1.٥", ["1.5", "1.٥"], "U"),
         ("+1\n1", ["+1", "1"], "U"),
         ("1_0\n10", ["1_0", "10"], "U"),
         ("3\n-1\n0", [3, -1, 0], "i"),
@@ -279,6 +288,7 @@ def test_several_columns_of_labels(tmp_path):
         "0,1\n0.5,2\n3,4.5\n",  # pandas' names for unnamed columns
         "1,,3\n4,5,6\n",
         "nan,2\n3,4\n",
+        "True,2\nFalse,4\n",
         "3\n1\n2\n",
     ],
 )
@@ -677,6 +687,22 @@ def test_columns_without_names_go_by_position(tmp_path):
         assert feature_names(tmp_path / name) == ()
     with pytest.raises(DataFileError, match="several columns 'a'"):
         feature_names(write_csv(tmp_path / "twice.csv", "a,a\n1,2\n"))
+
+
+def test_an_empty_first_shard_does_not_decide_the_order_of_the_features(tmp_path):
+    write_parquet(tmp_path / "0.parquet", b=pa.array([], pa.float64()), a=pa.array([], pa.float64()))
+    write_parquet(tmp_path / "1.parquet", a=[1.0], b=[2.0])
+    assert feature_names(tmp_path) == ("a", "b")
+    np.testing.assert_array_equal(read_features(tmp_path)[0][:], [[1, 2]])
+
+
+def test_many_columns_are_matched_in_linear_time():
+    """Looking each name up in a list or a tuple would take minutes."""
+    names = [f"f{i}" for i in range(30_000)]
+    start = time.perf_counter()
+    found = ColumnNames(order=tuple(names)).features_in("t.parquet", names[::-1])
+    assert found == list(range(29_999, -1, -1))
+    assert time.perf_counter() - start < 2
 
 
 def test_shards_are_read_in_the_order_of_the_model(tmp_path):

@@ -49,6 +49,7 @@ LABEL_COLUMNS = ("y", "label")
 ID_COLUMNS = ("id",)
 CSV_INDEX_COLUMNS = ("", "Unnamed: 0")  # pandas' names for the index in a .csv file
 PARQUET_INDEX_COLUMN = "__index_level_"  # the beginning of pandas' names for the index in a .parquet file
+TRUTH = ("True", "False", "true", "false", "TRUE", "FALSE")  # a column of these is read as 1 and 0
 CSV_BLOCK = 1 << 20  # bytes parsed at a time, in addition to 64 bytes per column: a line must fit
 
 # What the parsers of NumPy and the standard library raise on damaged files: a .npy header is a Python literal.
@@ -164,11 +165,11 @@ class ColumnNames:
 
     def _ordered(self, path: StrPath, names: Sequence[str], found: list[int]) -> list[int]:
         """Columns of features in ``order``. Raises DataFileError if one is missing or unknown."""
-        place = {names[j]: j for j in found}
+        place, expected = {names[j]: j for j in found}, set(self.order)
         _check_distinct(path, [names[j] for j in found])
         missing, unknown = (
             [repr(name) for name in some if name not in other]
-            for some, other in ((self.order, place), (place, self.order))
+            for some, other in ((self.order, place), (place, expected))
         )
         if missing or unknown:
             problems = [
@@ -185,8 +186,11 @@ class ColumnNames:
 
 def _check_distinct(path: StrPath, names: Sequence[str]) -> None:
     """Raise DataFileError if two features have the same name: they could not be matched by name."""
-    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-        raise DataFileError(f"{path} has several columns {twice!r}; features are matched by name: rename one")
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            raise DataFileError(f"{path} has several columns {name!r}; features are matched by name: rename one")
+        seen.add(name)
 
 
 def _find(path: StrPath, names: Sequence[str], wanted: str) -> str:
@@ -262,8 +266,9 @@ def feature_names(path: StrPath, columns: ColumnNames | None = None) -> tuple[st
         names = [header[j] for j in _csv_features(path, columns, header)] if header else []
     else:
         tables = _shard_files(path, ".parquet") if path.is_dir() else [path] if path.suffix == ".parquet" else []
-        for table in tables[:1]:
-            names, types = _parquet_features(table, columns), _parquet_layout(table)[0]
+        if tables:
+            first = _first_filled(tables)
+            names, types = _parquet_features(first, columns), _parquet_layout(first)[0]
             names = [] if _is_vectors(names, types) else names
     _check_distinct(path, names)
     return tuple(names)
@@ -310,6 +315,11 @@ def as_saved(path: StrPath, name: str, column: Any) -> NDArray[Any]:
     """A column of a table as an array that a .npy file can hold: no Python objects, gaps or lists."""
     values = np.asarray(column)
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
+        if cut := next((value for value in values if value.endswith("\0")), None):
+            raise DataFileError(
+                f"{path}: column {name!r} holds {cut!r}; a .npy file drops zero characters at the end of a text, "
+                "which could make two values equal. Remove them"
+            )
         values = values.astype(str)
     if values.dtype.kind == "O":
         raise DataFileError(
@@ -376,16 +386,22 @@ def _npz_labels(archive: NpzFile) -> NDArray[Any] | None:
 
 # --- .csv ---------------------------------------------------------------------------------------------------------
 
-WHOLE = re.compile(r"0|-?[1-9]\d*")  # str(int(text)) == text
-FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?|[+-]?inf|nan", re.IGNORECASE)
+WHOLE = re.compile(r"0|-?[1-9]\d*", re.ASCII)  # str(int(text)) == text; int() reads the digits of other scripts too
+FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?|[+-]?inf|nan", re.ASCII | re.IGNORECASE)
 
 
-def _csv_header(path: Path, columns: ColumnNames) -> tuple[list[str], int]:
-    """The column names of a .csv file (none if it has no header) and the number of its columns."""
+def _csv_head(path: Path) -> list[list[str]]:
+    """The first two lines of a .csv file that are not blank, or its only one."""
     with reading(path, "table of comma-separated values"), path.open(encoding="utf-8-sig", newline="") as file:
         head = list(islice((line for line in csv.reader(file) if line), 2))
     if not head:
         raise DataFileError(f"{path} is empty")
+    return head
+
+
+def _csv_header(path: Path, columns: ColumnNames) -> tuple[list[str], int]:
+    """The column names of a .csv file (none if it has no header) and the number of its columns."""
+    head = _csv_head(path)
     first = head[0]
     if columns.header is False:
         if columns.named:
@@ -403,7 +419,7 @@ def _csv_header(path: Path, columns: ColumnNames) -> tuple[list[str], int]:
 def _looks_like_data(head: list[list[str]]) -> bool:
     """Whether the first line could be a row: it has numbers only, or is the first of a single column of text."""
     first, rest = head[0], head[1:]
-    if all(not cell or _is_number(cell) for cell in first):
+    if all(not cell or _is_number(cell) or cell in TRUTH for cell in first):
         return True
     names_itself = first[0] in (*LABEL_COLUMNS, *ID_COLUMNS)
     return len(first) == 1 and not names_itself and bool(rest) and not _is_number(rest[0][0] or "0")
@@ -444,7 +460,7 @@ def _csv_labels(path: Path, columns: ColumnNames, usual: tuple[str, ...] = LABEL
         return _csv_matrix(path, names, width, used, hint)
     (pa,) = _pyarrow()
     found: list[str] = []
-    for batch in _csv_batches(path, names, width, used, pa.string(), ""):
+    for batch in _csv_batches(path, names, width, used, [pa.string()], ""):
         found += batch.column(0).to_pylist()
     return _classes(found)
 
@@ -458,18 +474,22 @@ def _csv_features(path: Path, columns: ColumnNames, names: list[str]) -> list[in
 
 
 def _csv_matrix(path: Path, names: list[str], width: int, used: list[int], hint: str) -> NDArray[np.float64]:
-    """Columns of numbers as (n, d). The matrix grows in place: no second copy of it is made."""
+    """Columns of numbers or truth values as (n, d). The matrix grows in place: no second copy of it is made."""
     (pa,) = _pyarrow()
+    first = dict(enumerate(_csv_head(path)[-1]))  # a row that tells truth values from numbers
+    types = [pa.bool_() if first.get(j) in TRUTH else pa.float64() for j in used]
     X = np.empty((0, len(used)))
-    for batch in _csv_batches(path, names, width, used, pa.float64(), hint):
+    for batch in _csv_batches(path, names, width, used, types, hint):
         n = len(X)
         X.resize((n + batch.num_rows, len(used)), refcheck=False)
         for j, column in enumerate(batch.columns):
-            X[n:, j] = column.to_numpy()
+            X[n:, j] = column.to_numpy(zero_copy_only=False)
     return X
 
 
-def _csv_batches(path: Path, names: list[str], width: int, used: list[int], kind: Any, hint: str) -> Iterator[Any]:
+def _csv_batches(
+    path: Path, names: list[str], width: int, used: list[int], types: list[Any], hint: str
+) -> Iterator[Any]:
     """Columns of a .csv file as Arrow record batches, read in blocks. ``hint`` ends the error for a bad value."""
     pa, arrow = _pyarrow("csv")
     columns = [str(j) for j in range(width)]  # names in the file may occur twice
@@ -486,7 +506,7 @@ def _csv_batches(path: Path, names: list[str], width: int, used: list[int], kind
             ),
             arrow.ParseOptions(newlines_in_values=True),
             arrow.ConvertOptions(
-                column_types=dict.fromkeys(chosen, kind),
+                column_types=dict(zip(chosen, types, strict=True)),
                 include_columns=chosen,
                 null_values=[],
                 strings_can_be_null=False,
@@ -506,7 +526,8 @@ def _csv_problem(message: str, names: list[str], width: int, hint: str) -> str:
     counted = "(the first line is row 1)"
     if found := re.search(r"column #(\d+): Row #(\d+): .* invalid value '(.*)'", message, re.DOTALL):
         column = repr(names[int(found[1])]) if names else str(int(found[1]) + 1)
-        what = f"{found[3]!r}, which is not a number" if found[3].strip() else "an empty field"
+        no = "neither True nor False, as in other rows" if "error to bool" in message else "not a number"
+        what = f"{found[3]!r}, which is {no}" if found[3].strip() else "an empty field"
         return f"row {found[2]} {counted} has {what}, in column {column}; {hint}"
     if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
         return f"row {found[1]} {counted} has {found[3]} fields, but the first line has {width}"
@@ -647,7 +668,7 @@ def _shard_files(folder: Path, suffix: str) -> list[Path]:
     """The files in the order of the numbers in their names: part-2 before part-10."""
 
     def key(file: Path) -> list[Any]:
-        return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", file.name)]
+        return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", file.name)]
 
     return sorted(folder.glob(f"*{suffix}"), key=key)
 
@@ -771,7 +792,7 @@ def _parquet_shards(files: list[Path], columns: ColumnNames) -> tuple[Shards, An
     filled = [file for file, (_, n) in layouts.items() if n]
     if not filled:
         raise DataFileError(f"{files[0].parent}: all shards are empty")
-    names = _parquet_features(filled[0], columns)
+    names = _parquet_features(_first_filled(files), columns)
     shards = []
     for file in filled:
         head = _parquet_rows(file, names, columns, head=16)
@@ -781,6 +802,11 @@ def _parquet_shards(files: list[Path], columns: ColumnNames) -> tuple[Shards, An
         shape = (layouts[file][1], head.shape[1])
         shards.append(_Shard(file, shape, dtype, partial(_parquet_rows, file, names, columns)))
     return _as_one(shards), y
+
+
+def _first_filled(files: list[Path]) -> Path:
+    """The first shard with rows, which sets the order of the features; without rows, the first of all."""
+    return next((file for file in files if _parquet_layout(file)[1]), files[0])
 
 
 def _parquet_rows(file: Path, names: list[str], columns: ColumnNames, head: int | None = None) -> NDArray[Any]:
