@@ -172,6 +172,38 @@ def test_headers_in_one_burst_get_431(collection):
         large.close()
 
 
+@pytest.mark.parametrize("path", [b"/search", b"/health"])
+@pytest.mark.parametrize(
+    "part",
+    [b"0\r\n" + b"a: b\r\n" * 20_000, b"0\r\nx: " + b"a" * 1_000_000, b"1\r\nx\r\n" * 200_000],
+    ids=["trailers", "a long trailer", "small chunks"],
+)
+def test_overhead_of_a_chunked_body_is_refused(collection, path, part):
+    with serving(collection) as address:
+        start = b"POST " + path + b" HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        (client,) = connect(address[1], 1, start)
+        client.settimeout(5)
+        with suppress(OSError):  # closed while we are still sending
+            for _ in range(20):
+                client.sendall(part)
+                part = part.removeprefix(b"0\r\n").removeprefix(b"x: ")
+            pytest.fail("all of it was accepted")
+        client.close()
+        assert ask(address)[0] == 200
+
+
+def test_trailers_are_refused(collection):
+    request = b"POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request += b'transfer-encoding: chunked\r\n\r\nb;note=1\r\n{"id":1000}\r\n0\r\n'
+    with serving(collection) as address:
+        plain, trailer = connect(address[1], 2, request)
+        plain.sendall(b"\r\n")
+        assert b"200 OK" in plain.recv(4000)
+        trailer.sendall(b"authorization: Bearer x\r\n\r\n")
+        assert trailer.recv(4000).startswith(b"HTTP/1.1 400 ")
+        close([plain, trailer])
+
+
 def silent_readers(port, n, request):
     """Clients that send a request and read nothing; their system buffers little."""
     clients = []

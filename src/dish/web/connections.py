@@ -5,6 +5,9 @@ uvicorn has no timeout for headers, and no timeout for a connection that never s
 the one that has been waiting longest for its client is closed to make room for a new one. A connection whose
 response is being prepared is never closed, so a client that sends its request at once is served.
 
+uvicorn has no limit on what comes with a chunked body either. Trailers, which nobody reads, are refused; and a body
+may not have more framing than content.
+
 Closing a connection waits until the client has read everything. So a client that does not read is cut off: by the
 middleware while its answer is sent, and here if the last of it is still unread after ``send_seconds``.
 
@@ -37,7 +40,9 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self.app: Any = partial(_with_abort, self.app, transport.abort)
         self._unread_timer: asyncio.TimerHandle | None = None
         self._header_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
+        self._overhead = 0  # bytes of this request that are not its body: headers, then framing
+        self._body_bytes = 0
+        self._headers_complete = self._has_trailers = False
         if len(self.connections) > self.limits.connections and not self._close_longest_waiting():
             self._reject(503, "busy: too many connections; try again")
             return
@@ -56,18 +61,52 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Parse the data. The header timer runs until the headers are complete."""
         if self.transport.is_closing():
             return
-        if not self._in_request():
-            self._header_bytes += len(data)
+        self._overhead += len(data)  # ``on_body`` takes its part away
         super().data_received(data)
+        if self.transport.is_closing():
+            return
         if self._in_request():
             self._stop_header_timer()
             if not self.cycle.more_body:
                 self.waiting.pop(self, None)
-        elif not self.transport.is_closing():
-            if self._header_bytes > self.limits.max_headers:
-                self._reject(431, f"the headers of a request may have at most {self.limits.max_headers:,} bytes")
-            elif self._header_timer is None:  # the first bytes of the next request on a kept-alive connection
-                self._start_header_timer()
+        if self._has_trailers:
+            self._reject(400, "trailers are not accepted")
+        elif self._in_request():
+            if self._overhead > 2 * self.limits.max_headers + self._body_bytes:
+                self._reject(400, "the chunks of the body have more framing than content")
+        elif self._overhead > self.limits.max_headers:
+            self._reject(431, f"the headers of a request may have at most {self.limits.max_headers:,} bytes")
+        elif self._header_timer is None:  # the first bytes of the next request on a kept-alive connection
+            self._start_header_timer()
+
+    def on_message_begin(self) -> None:
+        """Expect the headers of a request."""
+        self._headers_complete = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. One that follows the body is dropped, and ``data_received`` refuses the request."""
+        if self._headers_complete:
+            self._has_trailers = True
+        else:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request."""
+        self._headers_complete = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body. After the response nobody reads it, and it counts like headers."""
+        if self._in_request():
+            self._overhead -= len(body)
+            self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End the request. What else has arrived belongs to the next one, and is not counted."""
+        self._overhead = self._body_bytes = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request. uvicorn's keep-alive timeout starts here."""
@@ -101,7 +140,6 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._header_timer = self.loop.call_later(self.limits.header_seconds, self._reject_slow_headers)
 
     def _stop_header_timer(self) -> None:
-        self._header_bytes = 0
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
@@ -112,6 +150,10 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._reject(408, f"the headers took longer than {self.limits.header_seconds:g} s")
 
     def _reject(self, status: int, message: str) -> None:
+        """Answer with an error and close; cut the connection if a part of another answer would come first."""
+        if self.transport.get_write_buffer_size() or (self._in_request() and self.cycle.response_started):
+            self.transport.abort()
+            return
         body = f'{{"error": "{message}"}}'.encode()
         head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\nretry-after: 1\r\n\r\n" + body)
