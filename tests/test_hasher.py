@@ -1,5 +1,6 @@
 """The contract of a hasher: kinds of rows, errors that say what to do, blocks, files and fingerprints."""
 
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -218,6 +219,9 @@ def test_names_of_the_output_columns(expected):
     assert list(expected.get_feature_names_out()) == ["dishk0"]
     assert expected.__sklearn_tags__().target_tags.required
     assert not LSH().__sklearn_tags__().target_tags.required
+    changed = fit(X, Y).set_params(n_bits=16)
+    with pytest.raises(InputError, match="n_bits changed after fit"):
+        changed.get_feature_names_out()
 
 
 # --- Files ---
@@ -228,13 +232,14 @@ def test_names_of_the_output_columns(expected):
     [
         np.array([f"class {v}" for v in Y]),
         np.array([f"class {v}" for v in Y], object),
+        np.array(["a", "a\0", "b"], object)[Y],
         Y * 1000,
         Y.astype(np.float64),
         Y > 0,
         np.eye(3, dtype=int)[Y],
         TAGS,
     ],
-    ids=["strings", "objects", "ints", "floats", "truth values", "matrix", "tags"],
+    ids=["strings", "objects", "zeros at the end", "ints", "floats", "truth values", "matrix", "tags"],
 )
 def test_classes_survive_saving(labels, tmp_path):
     made = DISH(n_bits=8, n_anchors=10).fit(X, labels)
@@ -242,6 +247,19 @@ def test_classes_survive_saving(labels, tmp_path):
     same = dish.load(tmp_path / "m.dish")
     assert same.classes_.tolist() == made.classes_.tolist()
     np.testing.assert_array_equal(same.predict_proba(X), made.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("classes", "kind"),
+    [
+        (np.array(["2020", "2021", "2022"], "datetime64[ns]"), r"datetime64\[ns\]"),
+        (np.array([b"a", b"b", b"c"]), r"\|S1"),
+        (np.array([Decimal("1.5"), Decimal("2.5"), Decimal("3.5")]), "Decimal"),
+    ],
+)
+def test_classes_that_a_file_cannot_hold_are_refused_before_the_work(classes, kind):
+    with pytest.raises(UnsupportedError, match=f"labels of type {kind}, .*: pass strings or integers"):
+        DISH(n_bits=8, n_anchors=10).fit(X, classes[Y])
 
 
 def test_names_of_features_survive_saving(tmp_path):

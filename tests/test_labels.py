@@ -69,11 +69,23 @@ def test_missing_labels_of_pandas():
 
 
 @pytest.mark.parametrize(
-    "values", [[1, "1"], ["a\0", "a"], [True, 1], [2**63 + 1, -1], [1, 2.5], [b"a\0", b"a"], [None, np.inf, "x"]]
+    "values",
+    [
+        [1, "1"],
+        ["a\0", "a"],
+        [True, 1],
+        [2**63 + 1, -1],
+        [2**63, -1, 0, 1],
+        [1, 2.5],
+        [b"a\0", b"a"],
+        [None, np.inf, "x"],
+    ],
 )
 def test_as_array_keeps_the_values_of_a_list(values):
-    kept = as_array(values)
-    assert [(type(v), v) for v in kept.tolist()] == [(type(v), v) for v in values]
+    for given in (values, [[value] for value in values], [(value,) for value in values]):
+        kept = as_array(given)
+        assert kept.shape == np.shape(np.array(given, object))
+        assert [(type(v), v) for v in kept.ravel().tolist()] == [(type(v), v) for v in values]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +95,7 @@ def test_as_array_keeps_the_values_of_a_list(values):
         np.array(["a\0", "a", "a"], object),
         [2**53, 2**53 + 1, 2**53],
         [2**63 + 1, -5, 2**70],
+        [2**63, -5, 0, 1],
         ["001", "1", "01"],
         [True, False, True],
         [np.uint64(2**64 - 1), np.uint64(2**64 - 2)],
@@ -105,6 +118,7 @@ def test_classes_are_the_given_labels(y):
     [
         ([1, "1", 1], "row 0 is a number .*row 1 is a string"),
         ([True, 1, 0], "row 0 is a truth value .*row 1 is a number"),
+        ([[1], [True], [2]], "row 0 is a number .*row 1 is a truth value"),
         (np.array([1.0, True], object), "mixes types"),
         (["a", b"a"], "mixes types"),
         ([date(2020, 1, 1), "2020-01-01"], "mixes types"),

@@ -32,6 +32,7 @@ from dish.io.rows import (
     number_type,
     too_large,
 )
+from dish.labels import as_array
 
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
@@ -131,6 +132,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _n_features_out(self) -> int:
+        self._check_fitted()
         return codes.n_bytes(self.n_bits)
 
     # --- checks ---
@@ -211,7 +213,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 parts, values[name] = to_arrays(value)
                 arrays |= {f"{name}.{key}": part for key, part in parts.items()}
             elif name == "classes_":
-                values[name] = [to_json_value(name, label) for label in value]
+                values[name] = class_values(value)
             elif isinstance(value, np.ndarray):
                 arrays[name] = value
             else:
@@ -230,7 +232,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 parts = {key.removeprefix(prefix): part for key, part in arrays.items() if key.startswith(prefix)}
                 value = from_arrays(parts, value)
             elif isinstance(value, list):
-                value = np.array(value, object) if name == "feature_names_in_" else np.array(value)
+                value = np.array(value, object) if name == "feature_names_in_" else as_array(value)
             setattr(hasher, name, value)
         for name, value in arrays.items():
             if "." not in name:
@@ -340,6 +342,16 @@ def _first(X: Any) -> Any:
     for row in X:
         return row.flat[0] if isinstance(row, np.ndarray) and row.dtype.kind in "UO" and row.size else row
     return None
+
+
+def class_values(classes: NDArray[Any]) -> list[Any]:
+    """Classes as JSON values. Raises UnsupportedError for times, bytes and other types that a file would change."""
+    values = [label.item() if isinstance(label, np.generic) else label for label in classes]
+    other = next((value for value in values if not isinstance(value, str | int | float)), None)
+    if other is not None or classes.dtype.kind in "mM":  # times in nanoseconds would be whole numbers
+        kind = classes.dtype if classes.dtype.kind != "O" else type(other).__name__
+        raise UnsupportedError(f"y holds labels of type {kind}, which a model file cannot hold: pass strings or integers")
+    return values
 
 
 def to_json_value(name: str, value: Any) -> Any:

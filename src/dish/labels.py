@@ -38,9 +38,13 @@ def as_array(values: Any) -> NDArray[Any]:
         array = np.asarray(values)
     except ValueError:  # lists of different lengths
         return object_array(values)
-    if not isinstance(values, list | tuple) or array.ndim != 1:
+    if not isinstance(values, list | tuple) or array.ndim not in (1, 2):
         return array
-    if len({type(v) for v in values}) <= 1 and array.tolist() == list(values):
+    if array.ndim == 2:
+        return as_array([next(iter(row)) for row in values])[:, None] if array.shape[1] == 1 else array
+    whole = len(values) > 0 and isinstance(values[0], int | np.integer)
+    changed = whole and array.dtype.kind not in "biu"  # 2⁶³ and −1 have no integer type in common
+    if not changed and len({type(v) for v in values}) <= 1 and array.tolist() == list(values):
         return array
     return object_array(values)
 
@@ -165,7 +169,8 @@ def _one_kind(y: NDArray[Any], name: str) -> NDArray[Any]:
         )
     if first.keys() <= {"a number", "a truth value"}:
         plain = np.array(y.tolist())
-        if plain.dtype.kind in "biuf" and bool((plain == y).all()):
+        has_floats = any(isinstance(value, float | np.floating) for value in y)
+        if plain.dtype.kind in ("biuf" if has_floats else "biu") and bool((plain == y).all()):
             return plain
     return y
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dish import cbcd, codes
 from dish.encoder import Posterior, raised, row_blocks
 from dish.errors import InputError
+from dish.hasher import class_values
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
@@ -259,6 +260,7 @@ class DISH(StreamingHasher):
             raise InputError("y: DISH learns from labels; use DISHK to learn from a similarity")
         given = super()._open(X, y)
         check_learnable(given.S, "DISH")
+        class_values(given.S.labels)  # before the work: such a model could not be saved
         return given
 
     def _resolved(self, given: FitInput) -> dict[str, Any]:
