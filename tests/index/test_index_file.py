@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import closing
 
 import numpy as np
@@ -78,3 +79,45 @@ def test_index_with_an_open_journal_is_not_replaced(path):
         file.write(HammingIndex.load(path).__getstate__(), JournalMark("cd", open=False))
     HammingIndex.load(path).save(path)
     assert read_mark(path) is None  # a copy belongs to no journal
+
+
+def test_replaced_files_are_not_kept_open(path):
+    """An open file takes space on the disk after it was deleted."""
+    with closing(IndexFile(path)) as file:
+        for _ in range(5):
+            file.write(HammingIndex(8).__getstate__())
+        kept = [name for name in map(_target, os.listdir("/proc/self/fd")) if str(path) in name]
+    assert kept == [str(path)]
+
+
+def _target(handle):
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return ""
+
+
+def test_own_write_is_not_taken_for_that_of_another_program(path, monkeypatch):
+    with closing(IndexFile(path)) as file:
+        renamed, checked, problems, lock = threading.Event(), threading.Event(), [], file._lock
+
+        def check():
+            renamed.wait(10)
+            try:
+                file.check_unchanged()
+            except FileReplacedError as error:
+                problems.append(error)
+            checked.set()
+
+        def slow_lock(seconds):
+            renamed.set()
+            checked.wait(0.3)  # the other thread looks at the new file before its stamp is known
+            lock(seconds)
+
+        monkeypatch.setattr(file, "_lock", slow_lock)
+        thread = threading.Thread(target=check)
+        thread.start()
+        file.write(HammingIndex(8).__getstate__())
+        thread.join(10)
+        assert checked.is_set()
+        assert not problems

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +52,7 @@ class IndexFile:
     """An index file that only this process may write, until ``close``.
 
     The lock (flock) is on the file itself, so that all its names share it: relative paths, symbolic and hard links.
-    A write replaces the file. The lock of the replaced file is kept, because other hard links to it may remain.
+    A write replaces the file. The lock of the replaced file is kept as long as other hard links to it remain.
     Systems without flock have no lock here; there, SQLite's lock on the journal keeps a second server out.
     """
 
@@ -57,6 +60,7 @@ class IndexFile:
         self.path = Path(os.path.realpath(path))
         self._handles: list[int] = []
         self._stamp: tuple[int, ...] | None = None  # of the file as we know it; None: there is none
+        self._replacing = threading.RLock()  # held from before a rename until the stamp is that of the new file
         self._lock()
 
     def check_settled(self) -> None:
@@ -72,25 +76,45 @@ class IndexFile:
         """Replace the file with the state of an index (``HammingIndex.__getstate__``)."""
         content = {name: value for name, value in state.items() if name != "arrays"}
         content |= {} if mark is None else {"journal": asdict(mark)}
-        modelfile.save(self.path, "HammingIndex", content, state["arrays"], before_rename=self.check_unchanged)
-        self._lock(seconds=10.0)  # the new file is ours: whoever was quicker finds the mark, or the journal's lock
+        with ExitStack() as held:
+
+            def before_rename() -> None:
+                held.enter_context(self._replacing)
+                self.check_unchanged()
+
+            modelfile.save(self.path, "HammingIndex", content, state["arrays"], before_rename)
+            self._lock(seconds=10.0)  # it is ours: whoever was quicker finds the mark, or the journal's lock
+            self._close_handles(
+                lambda handle: os.fstat(handle).st_nlink == 0
+            )  # they keep the space of a deleted file
 
     def check_unchanged(self) -> None:
         """Raise an error if another program has replaced, changed or deleted the file."""
-        now = _stamp(os.stat(self.path)) if self.path.is_file() else None
-        if now != self._stamp:
-            raise FileReplacedError(
-                f"{self.path} was replaced by another program while this one was writing to it. It is left as it is"
-            )
+        if self._is_known():
+            return
+        with self._replacing:  # perhaps it is our own new file, whose stamp is known in a moment
+            if not self._is_known():
+                raise FileReplacedError(
+                    f"{self.path} was replaced by another program while this one was writing to it. It is left as "
+                    "it is"
+                )
+
+    def _is_known(self) -> bool:
+        return self._stamp == (_stamp(os.stat(self.path)) if self.path.is_file() else None)
 
     def close(self) -> None:
         """Release the lock."""
-        while self._handles:
-            os.close(self._handles.pop())
+        self._close_handles(lambda handle: True)
+
+    def _close_handles(self, is_done: Callable[[int], bool]) -> None:
+        done = [handle for handle in self._handles if is_done(handle)]
+        self._handles = [handle for handle in self._handles if handle not in done]
+        for handle in done:
+            os.close(handle)
 
     def _lock(self, seconds: float = LOCK_SECONDS) -> None:
         """Lock the file that the path names now, if there is one."""
-        self._stamp, end = None, time.monotonic() + seconds
+        end = time.monotonic() + seconds
         while self.path.is_file():
             handle = os.open(self.path, os.O_RDONLY)
             if _flock(handle):
