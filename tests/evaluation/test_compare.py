@@ -36,6 +36,18 @@ def test_scores_equal_those_of_metrics(parts):
     assert lines["classifier"].map > lines["DISH"].map > lines["PCA-ITQ"].map
 
 
+def test_rows_keep_their_number_type(parts):
+    _, (Xq, yq), (X, y) = parts
+    found = []
+    for factor, offset in ((1.0, 0.0), (1e40, 0.0), (1.0, 1e9)):
+        rows, queries = ((part.astype(np.float64) * factor + offset) for part in (X, Xq))
+        model = DISHK(n_bits=16, n_anchors=50).fit(rows, y)
+        found.append(by_name(compare(model, (queries, yq), (rows, y))))
+    for lines in found[1:]:
+        for name in ("sign bits", "PCA-ITQ", "DISHK"):
+            assert lines[name].map == pytest.approx(found[0][name].map, abs=0.02)
+
+
 def test_seen_and_unseen_classes_are_scored_separately(parts):
     model, queries, database = parts
     lines = compare(model, queries, database, seen=np.arange(8))

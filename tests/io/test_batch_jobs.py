@@ -1,5 +1,7 @@
 """Encoding and scoring of files, block by block."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,23 @@ def test_queries_in_the_database_cause_a_warning(data, hasher):
     X, y = data
     with pytest.warns(UserWarning, match="2 of 3 queries are also in the database"):
         evaluate_files(hasher, (np.stack([X[0], X[299], X[5] + 1]), y[[0, 299, 5]]), (X, y), None, ALONE)
+
+
+@pytest.mark.parametrize("change", [lambda X: X + 1e9, lambda X: X * 1e40], ids=["offset", "large"])
+def test_queries_are_compared_in_full_precision(data, change):
+    X, y = data
+    X = change(X)
+    hasher = DISHK(n_bits=12, n_anchors=30, n_iter=2).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate_files(hasher, (X[::10], y[::10]), (np.delete(X, np.s_[::10], 0), np.delete(y, np.s_[::10])), 5, ALONE)
+
+
+def test_equal_rows_of_other_number_types_are_found(data, hasher):
+    X, y = data
+    whole = np.round(10 * X)
+    with pytest.warns(UserWarning, match="4 of 4 queries are also in the database"):
+        evaluate_files(hasher, (whole[:4].astype(np.int64), y[:4]), (whole.astype(np.float32), y), None, ALONE)
 
 
 def test_labels_must_match_the_rows(data, hasher):

@@ -189,8 +189,9 @@ def _other_rankings(
     why = why or ("" if has_torch() else "torch is not installed")
     if not why:
         from dish import machine
+        from dish.io.rows import float_type
 
-        size = 16 * sum(X.shape[0] * X.shape[1] for X, _ in (queries, database))
+        size = 4 * sum(X.shape[0] * X.shape[1] * float_type(X.dtype).itemsize for X, _ in (queries, database))
         why = "" if size < machine.free_memory() else f"about {size >> 30} GB of memory would be needed"
     if why:
         if needed:

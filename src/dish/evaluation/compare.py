@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from sklearn.preprocessing import normalize
 from dish import codes, metrics
 from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError
+from dish.io.rows import number_type
 from dish.labels import as_array, encode_classes, encode_together, is_missing, plain_labels
 from dish.metrics.relevance import Labels, match_labels
 from dish.metrics.scores import expected_average_precision, found_at, recall_at, within_radius
@@ -74,7 +76,7 @@ def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> lis
     scored separately, which needs exactly one label per row. PCA-ITQ learns from at most 10,000 database rows,
     of seen classes only. So does the classifier if the model has no class probabilities of its own.
     """
-    (Xq, yq), (X, y) = ((np.asarray(rows, np.float32), labels) for rows, labels in (queries, database))
+    (Xq, yq), (X, y) = ((np.asarray(rows, number_type(rows)), labels) for rows, labels in (queries, database))
     yq, y = plain_labels(yq, y)
     groups, known = _groups(yq, y, seen)
     labels = match_labels(yq, y, len(Xq), len(X))
@@ -113,8 +115,9 @@ def _rankings(
     yield "float cosine", 4 * d, score_floats(normalize(Xq), normalize(X), labels, at)
     mean = X.mean(0)
     yield "sign bits", codes.n_bytes(d), of_codes(codes.pack(Xq - mean), codes.pack(X - mean))
-    itq = PCAITQ(n_bits=hasher.n_bits).fit(X[learned])
-    yield "PCA-ITQ", codes.n_bytes(hasher.n_bits), of_codes(itq.transform(Xq), itq.transform(X))
+    unit = 2.0 ** math.frexp(float(np.abs(X).max()))[1]  # outputs are float32; a power of two changes no code
+    itq = PCAITQ(n_bits=hasher.n_bits).fit(X[learned] / unit)
+    yield "PCA-ITQ", codes.n_bytes(hasher.n_bits), of_codes(itq.transform(Xq / unit), itq.transform(X / unit))
     predicted = class_probabilities(hasher, Xq, X, y, learned)
     if predicted is not None:
         p_q, p = predicted
