@@ -202,6 +202,20 @@ def test_deviations():
     assert 0.5 < found[3] < 1.5
 
 
+def test_deviations_of_features_with_a_large_offset():
+    """A deviation is rounding or not by the number type of the rows."""
+    X = 1e6 + RNG.standard_normal((1000, 3)) * [1e-2, 1, 100]
+    X[:, 0] -= X[:, 0].mean() - 1e6
+    found = typical_rows.deviations(torch.from_numpy(X))
+    np.testing.assert_allclose(found, 0.6745 * np.array([1e-2, 1, 100]), rtol=0.15)
+    assert typical_rows.deviations(torch.from_numpy(X).float())[0] == 0
+    factors = 10.0 ** RNG.uniform(-2, 2, 20)
+    y = RNG.integers(0, 4, 1000)
+    rows = (2 * RNG.standard_normal((4, 20))[y] + RNG.standard_normal((1000, 20))) * factors
+    with pytest.warns(UserWarning, match="the scales of its features differ"):
+        assert typical_of(rows + 1e6, y, scale="auto").scale is not None
+
+
 @pytest.mark.parametrize("method", [DISH, DISHK])
 @pytest.mark.parametrize("kind", ["one loud feature", "tiny to huge"])
 def test_features_of_different_scales_are_scaled_and_the_model_keeps_the_factors(method, kind, tmp_path):

@@ -29,6 +29,7 @@ MEDIANS = 2048  # rows for medians of features, which take longer than sums
 FAR = 1000.0  # rows beyond this many times the median squared distance are outliers, unless labels say otherwise
 WIDE = 25.0  # so are rows beyond this, if labels say so
 MOST_OUTLIERS = 1 / 3  # more rows than this share are not outliers
+ROUNDING = 16  # units in the last place of a number; smaller differences do not count
 UNEVEN = 100.0  # features are scaled if their scales differ by more than this factor
 TRIAL_ROWS, TRIAL_ANCHORS, TRIAL_RIDGE = 4096, 256, 1e-3
 TARGETS = 64  # more labels than this are replaced by random sums of them, which keeps the expected error
@@ -150,7 +151,7 @@ def _choices(sample: RowSample, scale: Tensor | None) -> list[TypicalRows]:
 
 def _factors(sample: RowSample) -> Tensor | None:
     """1 / the scale of every feature; None if the scales are similar."""
-    spread = deviations(sample.few.double())
+    spread = deviations(sample.few)
     varies = spread > 0
     if not bool(varies.any()) or float(spread[varies].max()) <= UNEVEN * float(spread[varies].min()):
         return None
@@ -162,8 +163,9 @@ def deviations(X: Tensor) -> Tensor:
 
     Zeros of a sparse feature do not count, nor do outliers. The scale of a constant feature is 0.
     """
+    rounding, X = ROUNDING * torch.finfo(X.dtype).eps, X.double()
     gaps = (X - X.median(0).values).abs()
-    gaps = torch.where(gaps > 1e-6 * X.abs().median(0).values, gaps, torch.nan)  # less is rounding
+    gaps = torch.where(gaps > rounding * X.abs().median(0).values, gaps, torch.nan)
     return gaps.nanmedian(0).values.nan_to_num(0.0)
 
 
