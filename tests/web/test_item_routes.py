@@ -229,6 +229,29 @@ def test_picture_does_not_replace_an_item_of_the_same_name(photos, learned):
     assert index.get(["a"]).tolist() == learned[0].transform(learned[1][:1]).tolist()
 
 
+def test_pictures_are_stored_after_the_last_item_was_removed(photos, learned):
+    client, folder, found = photos
+    found.writer.change({"ids": found.index.ids.tolist()})
+    assert client.get("/info").json()["ids"] == "string"
+    data = png(ink(learned[1][3]))
+    for fields, id in (({}, "x.png"), ({"id": "2024"}, "2024.png"), ({"id": "cat"}, "cat.png")):
+        answer = upload(client, data, "/items", **fields)
+        assert (answer.status_code, answer.json().get("id")) == (200, id), answer.text
+        assert (folder / id).read_bytes() == data
+        assert client.get(f"/images/{id}").content == data
+        found.remove(id)  # the index is empty for the next one too
+
+
+def test_form_id_is_an_integer_only_if_the_ids_are(learned, tmp_path):
+    with closing(writable(learned, tmp_path)) as found:
+        found.takes = "digits8"
+        data = png(ink(learned[1][3]))
+        assert found.add_picture(data, "2024", "", None, 10**6) == 2024
+        found.writer.change({"ids": found.index.ids.tolist()})
+        assert found.add_picture(data, "2024", "", None, 10**6) == "2024"
+        assert found.add_picture(data, "dog", "", None, 10**6) == "dog"
+
+
 def test_uploads_at_once_get_names_of_their_own(photos, learned):
     client, folder, _ = photos
     data = png(ink(learned[1][3]))

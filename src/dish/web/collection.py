@@ -103,12 +103,21 @@ class Collection:
         return len(self.index)
 
     def id_type(self) -> str:
-        """Return "integer" or "string", the type of the ids. An empty index accepts both."""
-        return "string" if self.index.snapshot().has_string_ids else "integer"
+        """Return "integer" or "string", the type of the ids.
+
+        An empty index accepts both, but the ids of pictures in a folder are their paths.
+        """
+        if self._has_integer_ids():
+            return "integer"
+        return "string" if len(self.index) or isinstance(self.pictures, FolderPictures) else "integer"
+
+    def _has_integer_ids(self) -> bool:
+        snapshot = self.index.snapshot()
+        return len(snapshot) > 0 and not snapshot.has_string_ids
 
     def parse_id(self, text: str) -> Id:
-        """Convert an id from a URL to the type of the ids in the index."""
-        if self.id_type() == "integer" and len(text) <= 20:
+        """Convert an id from a URL or a form to the type of the ids in the index; an empty one gets strings."""
+        if self._has_integer_ids() and len(text) <= 20:
             with suppress(ValueError):
                 number = int(text)
                 if str(number) == text and -(2**63) <= number < 2**63:  # neither "007" nor other scripts' digits
@@ -224,10 +233,10 @@ class Collection:
         """Add a picture and return its id.
 
         If the collection has a folder of pictures, the file is stored there and its path becomes the id. A number
-        is appended to a name that is taken.
+        is appended to a name that is taken. If the ids are integers, no file is stored.
         """
         code = self.encode_picture(data, max_pixels)
-        if not isinstance(self.pictures, FolderPictures) or self.id_type() == "integer":
+        if not isinstance(self.pictures, FolderPictures) or self._has_integer_ids():
             if id is None:
                 raise HTTPException(422, "give the picture an id")
             new_id = self.parse_id(id)

@@ -152,7 +152,8 @@ def exit_process(number: int, frame: FrameType | None) -> NoReturn:
 def warm_up(collection: Collection, encode: bool = True) -> None:
     """Compile all kernels that searches may need, and encode once, so that no client waits for it."""
     n_rows = len(collection) if collection.writer is None else None  # None: it may grow
-    compile_kernels(collection.n_bits, integer_ids=collection.id_type() == "integer", n_rows=n_rows)
+    integers = collection.id_type() == "integer" or not len(collection)  # an empty index accepts both kinds
+    compile_kernels(collection.n_bits, integer_ids=integers, n_rows=n_rows)
     if not encode:
         return
     if collection.takes != "vector":
