@@ -1,8 +1,12 @@
 """Photo libraries as collections of the web service."""
 
+import pytest
+
+from dish.errors import FileInUseError
 from dish.photos import PhotoOptions
+from dish.photos.library import open_library
 from dish.web.journal import count_pending
-from dish.web.photos import open_photos
+from dish.web.photos import open_or_update, open_photos
 from helpers.photos import draw
 
 
@@ -17,3 +21,26 @@ def test_writes_of_a_killed_server_are_not_lost(photo_folder, tmp_path, feature_
     ids = found.index.ids.tolist()
     assert (added in ids, "IMG_004.png" in ids, len(ids)) == (True, False, 12)
     assert library.new == 1
+
+
+@pytest.mark.parametrize("update", [open_or_update, open_library])
+def test_library_stays_whole_beside_a_server_that_writes(photo_folder, tmp_path, feature_network, update):
+    home = tmp_path / "home"
+    found, _ = open_photos(photo_folder, PhotoOptions(), home, writable=True, say=lambda line: None)
+    found.remove("IMG_004.png")
+    before = {path.name: path.read_bytes() for path in home.glob("*.dish")}
+    with pytest.raises(FileInUseError, match="is in use"):
+        update(photo_folder, PhotoOptions(bits=32), home, lambda line: None)
+    assert {path.name: path.read_bytes() for path in home.glob("*.dish")} == before
+    found.writer.release()  # as if killed
+    found, _ = open_photos(photo_folder, PhotoOptions(), home, writable=False, say=lambda line: None)
+    assert (len(found), "IMG_004.png" in found.index) == (11, False)
+
+
+def test_update_without_the_page_replays_the_journal(photo_folder, tmp_path, feature_network):
+    home = tmp_path / "home"
+    found, _ = open_photos(photo_folder, PhotoOptions(), home, writable=True, say=lambda line: None)
+    found.remove("IMG_004.png")
+    found.writer.release()  # as if killed
+    library = open_or_update(photo_folder, PhotoOptions(bits=32), home, lambda line: None)
+    assert (library.hasher.n_bits, len(library.index), "IMG_004.png" in library.index) == (32, 11, False)

@@ -7,6 +7,7 @@ labels and DISH learns from them. Both take seconds, since the network that comp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dish.deep.image_features import MOST_PIXELS, file_features
 from dish.errors import InputError, ModelFileError
 from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
+from dish.index.index_file import IndexFile
 from dish.io import checkpoint as checkpoints
 from dish.io import images
 from dish.io.feature_cache import NET, FeatureCache, Stamp
@@ -39,6 +41,7 @@ def open_library(
     """Bring the library of a folder up to date and return it.
 
     ``home`` is the folder for features, codes and index; None: one in the user's cache. ``say`` prints progress.
+    The index is locked from the start: beside a server that writes to it, nothing may change, not even the model.
     """
     options, home = options or PhotoOptions(), home or default_home(folder)
     files = find_photos(folder)
@@ -47,26 +50,28 @@ def open_library(
     before = read_state(home)
     if before is None:
         check_labels_early(files, options)
-    with FeatureCache(home / "features.db", NET) as cache:
+    with closing(IndexFile(home / "index.dish")) as index_file, FeatureCache(home / "features.db", NET) as cache:
+        index_file.check_settled()
         known = cache.stamps()
         new = [name for name in files if name not in known]
         gone = [name for name in known if name not in files]
         if new:
             say(f"{len(new):,} new of {len(files):,} photos: computing their features, once")
         changed = file_features(files, cache)
-        update = _Update(folder, home, files, cache, say)
+        update = _Update(folder, home, files, cache, index_file, say)
         hasher, index, state = update.run(options, before, changed)
         return Library(folder, home, hasher, index, state.method, len(new), len(gone), cache.problems())
 
 
 @dataclass(frozen=True)
 class _Update:
-    """One update of a library: the files there are now, and the features of each."""
+    """One update of a library: the files there are now, the features of each, and the index file, locked."""
 
     folder: Path
     home: Path
     files: Mapping[str, Path]
     cache: FeatureCache
+    index_file: IndexFile
     say: Say
 
     def run(
@@ -97,7 +102,7 @@ class _Update:
         rebuilt = index is None
         index = self._update_index(index, hasher, members, set(changed), label_of)
         if state != before or changed or rebuilt:
-            index.save(self.home / "index.dish")
+            self.index_file.write(index.__getstate__())
             write_state(self.home, state)
         return hasher, index, state
 

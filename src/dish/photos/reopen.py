@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from dish.errors import ModelFileError
 from dish.index.hamming import HammingIndex
+from dish.index.index_file import IndexFile
 from dish.io import modelfile
 from dish.io.feature_cache import NET, FeatureCache, Stamp
 from dish.photos.duplicates import find_duplicates
@@ -89,8 +91,15 @@ class Library:
 def reopen(folder: Path, options: PhotoOptions, home: Path, load: Load, say: Say) -> Library | None:
     """Return the library as the last call left it; None if there is none or something must be computed.
 
-    ``load`` reads the model file when something must be encoded.
+    ``load`` reads the model file when something must be encoded. The index is locked meanwhile, because the state
+    that is written must agree with it.
     """
+    with closing(IndexFile(home / "index.dish")) as index_file:
+        index_file.check_settled()
+        return _unchanged(folder, options, home, load, say)
+
+
+def _unchanged(folder: Path, options: PhotoOptions, home: Path, load: Load, say: Say) -> Library | None:
     before, model = read_state(home), home / "model.dish"
     if before is None or options.relearn or not model.exists() or Stamp.of(model) != before.stamp:
         return None
