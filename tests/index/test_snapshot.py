@@ -7,7 +7,7 @@ import pytest
 
 from dish import HammingIndex, codes
 from dish.index import ids as lookups
-from dish.index import scan
+from dish.index import scan, snapshot
 
 
 def random_codes(n, n_bits=64, seed=0):
@@ -146,3 +146,29 @@ def test_an_interrupted_write_changes_nothing(monkeypatch):
     ix.add(B[50:], np.arange(200, 210)[::-1])
     np.testing.assert_array_equal(ix.get(ix.ids), B)
     assert 105 not in ix
+
+
+@pytest.mark.parametrize("method", ["hamming", "asymmetric"])
+def test_memory_of_a_search_does_not_grow_with_deleted_rows(monkeypatch, method, kernels):
+    """Queries are searched in blocks; one row in a hundred is deleted."""
+    B, sizes, dropped = random_codes(3000), [], snapshot.drop_deleted
+    ix = HammingIndex(64)
+    ix.add(B)
+    ix.remove(np.arange(0, 3000, 100))
+
+    def measured(deleted, D, R, k):
+        sizes.append(D.size)
+        return dropped(deleted, D, R, k)
+
+    monkeypatch.setattr(snapshot, "drop_deleted", measured)
+    monkeypatch.setattr(snapshot, "MOST_PAIRS", 1000)
+    Q = B[:150] if method == "hamming" else np.random.default_rng(1).normal(size=(150, 64))
+    D, ids = ix.search(Q, 5, method=method)
+    assert len(sizes) > 1
+    assert max(sizes) <= 1000
+    again = HammingIndex(64)
+    again.add(np.delete(B, np.arange(0, 3000, 100), axis=0), np.delete(np.arange(3000), np.arange(0, 3000, 100)))
+    for found, expected in zip((D, ids), again.search(Q, 5, method=method), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert ix.snapshot().working_bytes(150, 5) == 32 * 1000
+    assert again.snapshot().working_bytes(150, 5) == 0

@@ -17,10 +17,12 @@ from dish.index import scan
 from dish.index.accelerators import AcceleratorCache, GroupedCodes, InvertedLists
 from dish.index.ids import IntegerLookup, StringLookup
 from dish.index.label_table import LabelTable
-from dish.index.merge import Scan, all_within, drop_deleted, k_best, merge, merge_within, rerank
+from dish.index.merge import Scan, all_within, drop_deleted, k_best, merge, merge_within, rerank, stack
 
 MakeAccelerator = Callable[[NDArray[Any]], GroupedCodes | InvertedLists]
 NO_ROWS = np.empty(0, np.int64)
+MOST_PAIRS = 1 << 18  # of queries and candidates, from which deleted rows are dropped at a time
+PAIR_BYTES = 32  # of memory for such a pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +196,11 @@ class Snapshot:
         exact, _ = self._best(None, Q, k, scan.nearest, accelerate=False)
         return float((exact[:, -1:] >= D).mean()) if exact.size else 1.0
 
+    def working_bytes(self, n_queries: int, k: int) -> int:
+        """Return the memory that a search for the k nearest takes beside its results."""
+        candidates = k + len(self.deleted)
+        return PAIR_BYTES * min(n_queries * candidates, max(candidates, MOST_PAIRS)) if len(self.deleted) else 0
+
     def _best(
         self, among: NDArray[Any] | None, Q: NDArray[Any], k: int, kernel: Scan, accelerate: bool = True
     ) -> scan.Found:
@@ -202,8 +209,16 @@ class Snapshot:
             D, R = k_best(kernel, Q, self.codes[among], min(k, len(among)))
             return D, among[R]
         k = min(k, len(self))
-        wanted = k + len(self.deleted)  # at least k of them are not deleted
         fast = self._accelerator(len(Q)) if accelerate else None
+        size = max(1, MOST_PAIRS // (k + len(self.deleted)) if len(self.deleted) else len(Q))
+        parts = [self._best_of_all(fast, Q[i : i + size], k, kernel) for i in range(0, len(Q), size)]
+        return stack(parts, len(Q), k)
+
+    def _best_of_all(
+        self, fast: GroupedCodes | InvertedLists | None, Q: NDArray[Any], k: int, kernel: Scan
+    ) -> scan.Found:
+        """Return the k best rows that are not deleted; ``fast`` covers the first rows."""
+        wanted = k + len(self.deleted)  # at least k of them are not deleted
         start = 0 if fast is None else fast.n
         parts = [] if fast is None else [fast.best(Q, min(wanted, fast.n), kernel)]
         if start < self.n:  # rows that the accelerator does not cover

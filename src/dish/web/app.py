@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.codes import n_bytes
+from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, SearchRange, to_hex
@@ -148,10 +149,10 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
     binary = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
     width = n_bytes(collection.n_bits)
 
-    def search(codes: bytes, k: int) -> bytes:
+    def search(snapshot: Snapshot, codes: bytes, k: int) -> bytes:
         queries = np.frombuffer(codes, np.uint8).reshape(-1, width)
         try:
-            D, ids = collection.index.snapshot().search(queries, k=k)
+            D, ids = snapshot.search(queries, k=k)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         file = io.BytesIO()
@@ -177,8 +178,10 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
         check_rows(n, limits)
         if n * k > limits.max_hits:
             raise HTTPException(413, f"at most {limits.max_hits:,} hits per request: send fewer codes or a smaller k")
-        reserve(request, 2 * 12 * n * k)  # the arrays, and the file made from them
-        return Response(await threads.run(search, body, k), media_type=BINARY)
+        snapshot = collection.index.snapshot()
+        results = 2 * 12 * n * k  # the arrays, and the file made from them
+        reserve(request, results + snapshot.working_bytes(n, k))
+        return Response(await threads.run(search, snapshot, body, k), media_type=BINARY)
 
 
 def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
