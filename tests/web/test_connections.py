@@ -275,6 +275,16 @@ def test_slow_readers_take_no_slot(learned, tmp_path):
         close(clients)
 
 
+def test_clients_that_do_not_read_make_room_for_new_ones(learned, tmp_path):
+    (tmp_path / "large.jpg").write_bytes(b"\xff\xd8\xff" + bytes(20 << 20))
+    collection = Collection(learned[0], make_index(learned), pictures=FolderPictures(tmp_path))
+    with serving(collection, Limits(connections=8)) as address:
+        clients = silent_readers(address[1], 8, b"GET /images/large HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        time.sleep(1.5)
+        assert [ask(address)[0] for _ in range(5)] == [200] * 5
+        assert len([client for client in clients if received(client) > 6 << 20]) >= 6  # only what was needed is cut
+
+
 def test_slow_reader_within_the_rate_gets_everything(learned, tmp_path):
     content = b"\xff\xd8\xff" + bytes(6 << 20)
     (tmp_path / "large.jpg").write_bytes(content)

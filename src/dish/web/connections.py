@@ -2,7 +2,8 @@
 
 uvicorn has no timeout for headers, and no timeout for a connection that never sends anything. Here every client has
 ``header_seconds`` to send the headers of a request, however slowly the bytes arrive. When ``connections`` are open,
-the one that has been waiting longest for its client is closed to make room for a new one. A connection whose
+the one that has been waiting longest for its client is closed to make room for a new one; if none waits for a
+request, the one whose client has not taken its answer for longest, at least ``STALLED_SECONDS``. A connection whose
 response is being prepared is never closed, so a client that sends its request at once is served.
 
 uvicorn has no limit on what comes with a chunked body either. Trailers, which nobody reads, are refused; and a body
@@ -28,11 +29,15 @@ from dish.web.limits import Limits
 from dish.web.middleware import ABORT
 
 
+STALLED_SECONDS = 1.0  # that a client may leave the buffers full while others find no room
+
+
 class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """uvicorn's protocol, with a deadline for headers and a limit on open connections."""
 
     limits: Limits  # the class attributes are set by ``limited_protocol``
     waiting: dict[LimitedProtocol, None]  # connections whose client has to send something, longest waiting first
+    stalled: dict[LimitedProtocol, float]  # connections with full buffers, and since when, longest first
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or answer 503 if there is no room for it."""
@@ -43,7 +48,7 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._overhead = 0  # bytes of this request that are not its body: headers, then framing
         self._body_bytes = 0
         self._headers_complete = self._has_trailers = False
-        if len(self.connections) > self.limits.connections and not self._close_longest_waiting():
+        if len(self.connections) > self.limits.connections and not self._make_room():
             self._reject(503, "busy: too many connections; try again")
             return
         self.waiting[self] = None
@@ -55,6 +60,7 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if self._unread_timer is not None:
             self._unread_timer.cancel()
         self.waiting.pop(self, None)
+        self.stalled.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -127,11 +133,25 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Return whether the headers of a request are complete and its response is not."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _close_longest_waiting(self) -> bool:
+    def pause_writing(self) -> None:
+        """Note that the client does not take its answer as fast as it is sent."""
+        self.stalled[self] = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the client has taken what was in the buffers."""
+        self.stalled.pop(self, None)
+        super().resume_writing()
+
+    def _make_room(self) -> bool:
+        """Close the connection that has waited longest for its client; return whether there was one."""
         longest = next(iter(self.waiting), None)
         if longest is None:
-            return False
-        del self.waiting[longest]
+            longest, since = next(iter(self.stalled.items()), (None, 0.0))
+            if longest is None or self.loop.time() - since < STALLED_SECONDS:
+                return False
+        self.waiting.pop(longest, None)
+        self.stalled.pop(longest, None)
         self.connections.discard(longest)  # counted until ``connection_lost`` otherwise
         longest.transport.abort()  # at once: a graceful close could last as long as the client likes
         return True
@@ -168,4 +188,4 @@ async def _with_abort(app: Any, abort: Callable[[], None], scope: Any, receive: 
 
 def limited_protocol(limits: Limits) -> type[LimitedProtocol]:
     """Return the protocol class of one server. uvicorn creates one object of it per connection."""
-    return type("ServerProtocol", (LimitedProtocol,), {"limits": limits, "waiting": {}})
+    return type("ServerProtocol", (LimitedProtocol,), {"limits": limits, "waiting": {}, "stalled": {}})
