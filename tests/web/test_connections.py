@@ -204,6 +204,28 @@ def test_trailers_are_refused(collection):
         close([plain, trailer])
 
 
+def test_announced_bodies_take_nothing_from_others(collection):
+    start = b" HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 4194304\r\n\r\n"
+    with serving(collection) as address:
+        clients = [
+            one for path in (b"/search", b"/encode") for one in connect(address[1], 9, b"POST " + path + start)
+        ]
+        time.sleep(0.2)
+        body = json.dumps({"vectors": [[0.5] * 64] * 400})
+        assert len(body) > 100_000
+        assert ask(address, "/encode", body=body)[0] == 200
+        close(clients)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/docs", "/openapi.json", "/static/app.js", "/static/nothing"])
+def test_body_without_a_token_is_not_read(collection, path):
+    with serving(collection, Limits(token="secret")) as address:
+        request = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4194304\r\n\r\n".encode()
+        (client,) = connect(address[1], 1, request)
+        assert client.recv(4000).startswith(b"HTTP/1.1 405 ")  # at once
+        client.close()
+
+
 def silent_readers(port, n, request):
     """Clients that send a request and read nothing; their system buffers little."""
     clients = []

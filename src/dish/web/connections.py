@@ -28,7 +28,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from dish.web.limits import Limits
 from dish.web.middleware import ABORT
 
-
 STALLED_SECONDS = 1.0  # that a client may leave the buffers full while others find no room
 
 

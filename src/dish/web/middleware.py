@@ -104,7 +104,10 @@ class LimitsMiddleware:
         self._check_host([value for name, value in scope["headers"] if name == b"host"])
         headers, path, method = dict(scope["headers"]), scope["path"], scope["method"]
         is_page = path.startswith("/static/")
-        if path not in PUBLIC and not is_page:
+        if path in PUBLIC or is_page:
+            if method not in ("GET", "HEAD"):  # else a body would be read from clients without the token
+                raise HTTPException(405, "only GET is allowed here", {"allow": "GET"})
+        else:
             self._check_token(headers.get(b"authorization", b""))
         if method in ("POST", "DELETE"):
             self._check_origin(headers)
@@ -283,7 +286,7 @@ class _ClientGone(Exception):
 
 
 async def _collect(receive: Receive, max_body: int, announced: int, share: BudgetShare) -> bytes:
-    share.grow_to(announced if announced <= max_body else 0)  # a client that announces a length is refused at once
+    """Return the body. It takes a share of the memory as it arrives: many clients may announce one and not send it."""
     parts: list[bytes] = []
     size, more = 0, announced <= max_body + MAX_DISCARDED  # a longer body is not read at all
     while more:
