@@ -207,9 +207,7 @@ def test_trailers_are_refused(collection):
 def test_announced_bodies_take_nothing_from_others(collection):
     start = b" HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 4194304\r\n\r\n"
     with serving(collection) as address:
-        clients = [
-            one for path in (b"/search", b"/encode") for one in connect(address[1], 9, b"POST " + path + start)
-        ]
+        clients = connect(address[1], 18, b"POST /search" + start)
         time.sleep(0.2)
         body = json.dumps({"vectors": [[0.5] * 64] * 400})
         assert len(body) > 100_000

@@ -1,5 +1,7 @@
 """Forms are split at their boundary; strange ones are rejected."""
 
+import time
+
 import pytest
 from starlette.exceptions import HTTPException
 
@@ -52,3 +54,51 @@ def test_rejects(body, status):
 def test_needs_a_boundary(kind):
     with pytest.raises(HTTPException, match="boundary"):
         parse_form(kind, b"--B--")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        'multipart/form-data; boundary="' + ";" * 60_000,
+        f"multipart/form-data; boundary*{'9' * 5000}=x",
+        f"multipart/form-data; boundary*{'9' * 500}=x",
+        'multipart/form-data; boundary="B',
+        "multipart/form-data; boundary*=utf-8''%ff",
+    ],
+    ids=["semicolons", "a long number", "a number", "no end", "not UTF-8"],
+)
+def test_strange_content_type_is_refused_at_once(kind):
+    start = time.perf_counter()
+    with pytest.raises(HTTPException) as error:
+        parse_form(kind, part('name="k"') + b"--B--")
+    assert error.value.status_code == 400
+    assert time.perf_counter() - start < 0.2
+
+
+@pytest.mark.parametrize(
+    "disposition",
+    ['name="' + ";" * 7900, 'name=k; x="' + '\\\\"; ' * 1900, "name=k" + ";a=b" * 1900, "name=k" + " ;" * 3900],
+)
+def test_headers_of_a_part_are_read_in_linear_time(disposition):
+    start = time.perf_counter()
+    for _ in range(20):
+        try:
+            parse_form(KIND, part(disposition) + b"--B--")
+        except HTTPException as error:
+            assert error.status_code == 400  # noqa: PT017 (some are valid)
+    assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize(
+    ("disposition", "file_name"),
+    [
+        ("name=image; filename=a.png", "a.png"),
+        ('name="image" ;\tFileName = "a b.png"', "a b.png"),
+        ('name=image; filename=""', ""),
+        ('name=image; filename="C:\\a.png"', "C:\\a.png"),
+        ('name=image; filename="x; name=k"', "x; name=k"),
+        ("name=image; filename=a; filename=b", "a"),
+    ],
+)
+def test_file_names(disposition, file_name):
+    assert parse_form(KIND, part(disposition) + b"--B--")["image"].filename == file_name

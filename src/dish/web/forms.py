@@ -8,7 +8,8 @@ folder.
 from __future__ import annotations
 
 import io
-from email.message import Message
+import re
+from urllib.parse import unquote_to_bytes
 
 from fastapi import UploadFile
 from starlette.exceptions import HTTPException
@@ -16,13 +17,18 @@ from starlette.exceptions import HTTPException
 MAX_PARTS = 8
 MAX_HEAD = 8 << 10  # bytes of the headers of a part
 MAX_FIELD = 16 << 10  # bytes of a field that is not a file
+MAX_TYPE = 1000  # characters of the Content-Type header
+MAX_BOUNDARY = 200
+PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))\s*')
 
 
 def parse_form(content_type: str, body: bytes) -> dict[str, str | UploadFile]:
     """Return the fields of a form by name. One with a file name is an ``UploadFile``."""
-    boundary = _parameter(content_type, "boundary").encode("latin1", "replace")
-    if not 1 <= len(boundary) <= 200:
-        raise HTTPException(400, "multipart/form-data needs a boundary of 1 to 200 characters")
+    if len(content_type) > MAX_TYPE:
+        raise HTTPException(400, f"the Content-Type of a form may have at most {MAX_TYPE:,} characters")
+    boundary = _parameters(content_type).get("boundary", "").encode("latin1", "replace")
+    if not 1 <= len(boundary) <= MAX_BOUNDARY:
+        raise HTTPException(400, f"multipart/form-data needs a boundary of 1 to {MAX_BOUNDARY} characters")
     mark = b"\r\n--" + boundary
     body = b"\r\n" + body  # the first boundary may be at the start
     before, *parts = body.split(mark, MAX_PARTS + 2)
@@ -45,24 +51,33 @@ def _field(part: bytes) -> tuple[str, str | UploadFile]:
         raise HTTPException(400, f"each field of a form needs headers of at most {MAX_HEAD:,} bytes and a blank line")
     headers = dict(line.partition(":")[::2] for line in _text(head).strip().split("\r\n"))
     disposition = next((value for name, value in headers.items() if name.lower() == "content-disposition"), "")
-    name, file_name = _parameter(disposition, "name"), _parameter(disposition, "filename")
+    parameters = _parameters(disposition)
+    name = parameters.get("name", "")
     if not name:
         raise HTTPException(400, "a field of the form has no name")
-    if file_name or "filename" in disposition:
-        return name, UploadFile(io.BytesIO(content), size=len(content), filename=file_name)
+    if "filename" in parameters:
+        return name, UploadFile(io.BytesIO(content), size=len(content), filename=parameters["filename"])
     if len(content) > MAX_FIELD:
         raise HTTPException(413, f"{name}: at most {MAX_FIELD:,} bytes")
     return name, _text(content)
 
 
-def _parameter(header: str, name: str) -> str:
-    """Return a parameter of a header such as ``form-data; name="image"``, "" if it has none."""
-    message = Message()
-    message["x"] = header.replace("\r", " ").replace("\n", " ")
-    value = message.get_param(name, "", header="x")
-    if isinstance(value, tuple):  # RFC 2231: filename*=utf-8''…
-        return _text(value[2].encode("latin1", "replace"))
-    return value
+def _parameters(header: str) -> dict[str, str]:
+    """Return the parameters of a header such as ``form-data; name="image"``, up to the first mistake.
+
+    Every character is looked at a few times at most, whatever the header is. ``name*=utf-8''…`` (RFC 5987) counts as
+    ``name``.
+    """
+    found: dict[str, str] = {}
+    end = header.find(";")
+    while end >= 0 and (match := PARAMETER.match(header, end)):
+        name, quoted, value = match.groups("")
+        value = value or re.sub(r'\\(["\\])', r"\1", quoted)
+        if name.endswith("*"):
+            name, value = name[:-1], _text(unquote_to_bytes(value.rpartition("'")[2]))
+        found.setdefault(name.lower(), value)
+        end = match.end()
+    return found
 
 
 def _text(data: bytes) -> str:

@@ -286,7 +286,7 @@ class _ClientGone(Exception):
 
 
 async def _collect(receive: Receive, max_body: int, announced: int, share: BudgetShare) -> bytes:
-    """Return the body. It takes a share of the memory as it arrives: many clients may announce one and not send it."""
+    """Return the body. Its share grows as it arrives, since a client may announce a body and not send it."""
     parts: list[bytes] = []
     size, more = 0, announced <= max_body + MAX_DISCARDED  # a longer body is not read at all
     while more:
