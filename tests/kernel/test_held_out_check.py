@@ -1,5 +1,6 @@
 """Warnings about codes that are of no use."""
 
+import re
 import warnings
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_codes_worse_than_sign_bits():
     y = RNG.integers(0, 256, 3000)
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(float)
     X = np.hstack([bits, bits])[y] + 0.1 * RNG.standard_normal((3000, 16))
-    with pytest.warns(UserWarning, match="rank worse than one bit per feature"):
+    with pytest.warns(UserWarning, match="rank worse than one bit per feature.* of similar scales, gamma='auto', and"):
         DISHK(16, n_anchors=20, gamma=0.001).fit(X, y)
 
 
@@ -55,6 +56,45 @@ def test_wrong_labels_are_counted():
     wrong = RNG.random(3000) < 0.3
     with pytest.warns(UserWarning, match=r"about (2[4-9]|3\d)% of the labels of 450 held-out rows fit no better"):
         DISH(16, n_anchors=100).fit(X, np.where(wrong, RNG.integers(0, 4, 3000), y))
+
+
+def warnings_of(fit):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    return " ".join(str(each.message) for each in caught)
+
+
+@pytest.mark.parametrize("centres", [0.5, 0.3, 0.2])
+def test_classes_that_overlap_are_not_wrong_labels(centres):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 4, 1500)
+        X = centres * rng.standard_normal((4, 6))[y] + rng.standard_normal((1500, 6))
+        assert "wrong labels" not in warnings_of(lambda X=X, y=y: DISH(16, n_anchors=100).fit(X, y))
+
+
+@pytest.mark.parametrize("kind", ["digits", "ten groups"])
+def test_wrong_labels_are_noticed(kind, digits):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 10, 1500)
+        X = 3 * rng.standard_normal((10, 20))[y] + rng.standard_normal((1500, 20))
+        if kind == "digits":
+            X, y = digits[:2]
+        given = np.where(rng.random(len(y)) < 0.3, rng.integers(0, 10, len(y)), y)
+        said = warnings_of(lambda X=X, y=given: DISH(16, n_anchors=300).fit(X, y))
+        assert re.search("about (1[6-9]|2.|3.|4.)% of the labels", said), said
+
+
+def test_warnings_say_what_was_found_and_what_to_try():
+    X, y = groups(1000)
+    said = warnings_of(lambda: DISH(16, n_anchors=100, gamma=1e6, kernel="rbf", scale=None).fit(X, y))
+    assert "rank no better than chance" in said
+    assert "cannot be predicted" not in said
+    assert said.endswith("scales of its features are similar; try gamma='auto', scale='auto'")
+    said = warnings_of(lambda: DISH(16, n_anchors=100).fit(X, RNG.permutation(y)))
+    assert said.endswith("scales of its features are similar")
 
 
 def test_left_out_F_is_ridge_regression_without_these_rows():

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer
 
 from dish import DISH, DISHK, metrics
 from dish.errors import InputError
@@ -164,6 +165,30 @@ def test_a_distant_group_of_its_own_is_not_an_outlier():
     assert int(sample_of(X).outliers(typical_of(X)).sum()) > 300  # without labels, they are
 
 
+@pytest.mark.parametrize("kind", ["sign of a normal number", "groups on a line", "breast cancer"])
+def test_ordinary_rows_have_no_outliers(kind):
+    """The tail of a normal distribution on a line reaches more than five times the median distance."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X, y = rng.standard_normal((1500, 1)), rng.integers(0, 4, 1500)
+        if kind == "sign of a normal number":
+            y = (X[:, 0] > 0).astype(int)
+        elif kind == "groups on a line":
+            X = X + 3 * rng.standard_normal((4, 1))[y]
+        else:
+            X, y = load_breast_cancer(return_X_y=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of scales
+            assert not sample_of(X, y).outliers(typical_of(X, y, "auto")).any()
+
+
+def test_outliers_at_ten_times_the_distance_are_found():
+    X, y = groups(1000)
+    X[::20] *= 10
+    assert 30 <= int(sample_of(X, y).outliers(typical_of(X, y)).sum()) <= 50
+    assert not sample_of(X[:400], y[:400]).outliers(typical_of(X[:400], y[:400])).any()  # too few rows to tell
+
+
 def test_more_than_a_third_of_the_rows_are_not_outliers():
     X, _ = groups()
     X[:1200] *= 1e4
@@ -248,6 +273,16 @@ def test_given_factors_are_used_as_if_X_had_been_scaled():
     for bad in (factors[:3], -factors, "standard"):
         with pytest.raises(InputError, match="scale must be"):
             DISHK(16, n_anchors=50, scale=bad).fit(X, y)
+
+
+@pytest.mark.parametrize("n", [16, 40, 160])
+def test_few_rows_are_scaled_without_a_trial(n):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        y = np.arange(n) % 2
+        X = (2 * rng.standard_normal((2, 10))[y] + rng.standard_normal((n, 10))) * 10.0 ** rng.uniform(-6, 6, 10)
+        with pytest.warns(UserWarning, match="the scales of its features differ"):
+            assert typical_of(X, y, scale="auto").scale is not None
 
 
 def test_principal_components_are_not_scaled():

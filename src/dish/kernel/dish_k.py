@@ -139,8 +139,8 @@ class DISHK(StreamingHasher):
         Feature map. "linear" is x − mean, without anchors; "rbf+linear" has both.
     scale : "auto", None or (d,) factors, default="auto"
         Factors by which the features of x are multiplied first. "auto": one over the median deviation of each
-        feature, if these differ by more than a factor of 100 and held-out rows are predicted better; a warning says
-        so. None: no scaling.
+        feature, if these differ by more than a factor of 100 and held-out rows are predicted better (from 200 rows
+        on); a warning says so. None: no scaling.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     ridge : float, default=1e-6
@@ -253,7 +253,8 @@ class DISHK(StreamingHasher):
             with data.stage("check"):
                 rows = data.signs.indices[:: max(4, len(data.signs.indices) // MOST)]
                 W = torch.as_tensor(function.W).to(data.device)
-                warn_of_useless_codes(data.signs, rows, left_out_F(data.K, data.white, W, H, rows, data.ranks))
+                F = left_out_F(data.K, data.white, W, H, rows, data.ranks)
+                warn_of_useless_codes(data.signs, rows, F, data.not_auto)
 
     def _resolved(self, given: FitInput) -> dict[str, Any]:
         auto = isinstance(self.similar_weight, str)

@@ -41,6 +41,7 @@ class FitData:
     first: int = 0  # rows of the processes before this one
     stage: Stage = lambda name: nullcontext()  # times the stages of a fit
     signs: SignBits | None = None  # of a sample of the rows
+    not_auto: tuple[str, ...] = ()  # which of gamma and scale the user chose
 
     @classmethod
     def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> FitData:

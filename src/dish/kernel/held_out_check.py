@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from dish.similarity import LabelCounts, LabelSets, Similarity
 
 MOST, FEWEST = 400, 40  # held-out rows that are compared
 CLEARLY = 2.0  # standard errors
-MISPLACED, ENOUGH = 0.15, 10  # share of misplaced labels, and number of rows that show it, for a warning
+MISPLACED, EVIDENCE = 0.15, 6.0  # share of random labels, and twice its gain in log-likelihood, for a warning
+FEWEST_LABELS, EXAMINED = 4, 1000  # different labels, and rows that are examined for it
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,13 @@ class SignBits:
         return cls(sample.indices, np.packbits(above.cpu().numpy(), axis=1), labels)
 
 
-def warn_of_useless_codes(signs: SignBits | None, rows: NDArray[np.intp], F: Tensor) -> bool:
-    """Warn if F (rows, r) of held-out rows ranks them no better than chance, or worse than sign bits.
+def warn_of_useless_codes(
+    signs: SignBits | None, rows: NDArray[np.intp], F: Tensor, not_auto: Sequence[str] = ()
+) -> bool:
+    """Whether it warned: F (rows, r) of held-out rows ranks them no better than chance, or worse than sign bits.
 
-    ``rows`` are their indices among the rows of all processes. Returns whether it warned.
+    ``rows`` are their indices among the rows of all processes. ``not_auto`` names parameters that "auto" may choose
+    better.
     """
     if signs is None:
         return False
@@ -61,19 +66,20 @@ def warn_of_useless_codes(signs: SignBits | None, rows: NDArray[np.intp], F: Ten
     found, chance, by_signs = (_average_precisions(c, labels) for c in (learned, shuffled, signs.codes[there]))
     if len(found) < FEWEST // 4:  # hardly two rows have the same label
         return False
+    auto = "".join(f", {name}='auto'" for name in not_auto)
     if not _is_higher(found, chance):
         warnings.warn(
             f"the codes of {len(here)} held-out rows rank no better than chance (MAP {found.mean():.2f}, chance "
-            f"{chance.mean():.2f}): y cannot be predicted from X. Check that the rows of X and y belong together, "
-            "that X has no wrong values, and that the scales of its features are similar",
+            f"{chance.mean():.2f}). Check that the rows of X and y belong together, that X has no wrong values, and "
+            f"that the scales of its features are similar{'; try ' + auto[2:] if auto else ''}",
             stacklevel=2,
         )
         return True
     if _is_higher(by_signs, found):
         warnings.warn(
             f"the codes of {len(here)} held-out rows rank worse than one bit per feature, its sign after centring "
-            f"(MAP {found.mean():.2f} and {by_signs.mean():.2f}). Try more labelled rows, more bits or more anchors, "
-            "and check y for wrong labels",
+            f"(MAP {found.mean():.2f} and {by_signs.mean():.2f}). Try more labelled rows, more bits, more anchors, "
+            f"features of similar scales{auto}, and check y for wrong labels",
             stacklevel=2,
         )
         return True
@@ -95,23 +101,31 @@ def _is_higher(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
 
 
 def warn_of_misplaced_labels(p: Tensor, label: Tensor) -> None:
-    """Warn if many held-out rows have a label that fits no better than chance; p (rows, l), label (rows,) < l.
-
-    A wrong label ranks anywhere among the probabilities of all labels, the right label of a difficult row seldom
-    ranks in the last quarter.
-    """
-    l, last = p.shape[1], p.shape[1] // 4  # noqa: E741
-    if last == 0:
+    """Warn if many labels of held-out rows were drawn at random, it seems; p (rows, l), label (rows,) < l."""
+    if p.shape[1] < FEWEST_LABELS:
         return
-    rank = (p > p.gather(1, label[:, None])).sum(1)
-    count = int((rank >= l - last).sum())
-    share = count / len(p) * l / last
-    if share > MISPLACED and count >= ENOUGH:
+    share, evidence = random_labels(p[:EXAMINED], label[:EXAMINED])
+    if share > MISPLACED and evidence > EVIDENCE:
         warnings.warn(
-            f"about {min(share, 1.0):.0%} of the labels of {len(p)} held-out rows fit no better than chance: check y "
-            "for wrong labels",
+            f"about {share:.0%} of the labels of {len(p)} held-out rows fit no better than chance: check y for wrong "
+            "labels",
             stacklevel=2,
         )
+
+
+def random_labels(p: Tensor, label: Tensor) -> tuple[float, float]:
+    """The share ε of labels that were drawn at random, and twice the gain in log-likelihood over ε = 0.
+
+    Labels follow (1 − ε) pᵗ / Σpᵗ + ε / l; t and ε have the largest likelihood. Where classes overlap, a label that
+    is not the most likely one is still a likely one, and a smaller t explains it: the gain is small. A wrong label
+    may be any one, however certain p is.
+    """
+    log_p = p.double().clamp(min=1e-30).log()
+    fits = [(t * log_p).log_softmax(1).gather(1, label[:, None].long())[:, 0].exp() for t in np.geomspace(0.1, 8, 25)]
+    q, shares = torch.stack(fits), np.linspace(0, 0.98, 50)
+    likelihood = [float(((1 - e) * q + e / p.shape[1]).clamp(min=1e-300).log().sum(1).max()) for e in shares]
+    best = int(np.argmax(likelihood))
+    return float(shares[best]), 2 * (likelihood[best] - likelihood[0])
 
 
 def left_out_F(

@@ -80,7 +80,7 @@ class KernelHasher(Stopwatch, Hasher):
     ) -> FitData:
         """The features of checked rows, with their similarity."""
         names = ("kernel", "gamma", "scale", "anchors", "n_anchors", "ridge")
-        return self._features_by(
+        data = self._features_by(
             rows,
             S,
             rng=rng,
@@ -90,6 +90,8 @@ class KernelHasher(Stopwatch, Hasher):
             stage=self._stage,
             **{name: getattr(self, name) for name in names},
         )
+        data.not_auto = tuple(name for name in ("gamma", "scale") if not isinstance(getattr(self, name), str))
+        return data
 
     def _keep(self, data: FitData, function: HashFunction) -> None:
         """Store the features and the hash function."""

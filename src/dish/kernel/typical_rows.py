@@ -27,7 +27,9 @@ from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
 FEWEST, ENTRIES = 8192, 1 << 24  # at least so many rows are sampled, if they hold at most so many numbers
 MEDIANS = 2048  # rows for medians of features, which take longer than sums
 FAR = 1000.0  # rows beyond this many times the median squared distance are outliers, unless labels say otherwise
-WIDE = 25.0  # so are rows beyond this, if labels say so
+WIDE = 25.0  # so are rows beyond this, if labels say so clearly: the tail of ordinary rows may reach that far
+CLEARLY, MANY = 0.95, 500  # held-out error relative to that of other choices, and rows, for a choice of WIDE
+FEW = 200  # with fewer rows a trial of scales is left to chance
 MOST_OUTLIERS = 1 / 3  # more rows than this share are not outliers
 ROUNDING = 16  # units in the last place of a number; smaller differences do not count
 UNEVEN = 100.0  # features are scaled if their scales differ by more than this factor
@@ -43,6 +45,11 @@ class TypicalRows:
     reach: float = np.inf  # distance from the centre in scaled features
     scale: Tensor | None = None  # (d,) factors; None: features are used as they are
     median: float = 0.0  # median distance from the centre
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether rows nearer than FAR are outliers."""
+        return self.reach**2 < FAR / 2 * self.median**2
 
     def squares(self, X: Tensor) -> Tensor:
         """‖(x − centre) · scale‖² of rows (n,), in float64."""
@@ -119,10 +126,11 @@ class RowSample:
 def find_typical_rows(sample: RowSample, kernel: Any, scale: Any) -> TypicalRows:
     """Which rows are typical, and by which factors features are scaled; ``scale``: "auto", None or (d,) factors."""
     factors = _factors(sample) if isinstance(scale, str) else _given(scale, sample.rows)
-    scales = [factors, None] if isinstance(scale, str) and factors is not None else [factors]
+    undecided = isinstance(scale, str) and factors is not None and len(sample.rows) >= FEW
+    scales = [factors, None] if undecided else [factors]
     choices = [one for each in scales for one in _choices(sample, each)]
     if len(choices) > 1 and sample.labels is not None and isinstance(kernel, str):
-        errors = [sample.held_out_error(one, kernel) for one in choices]
+        errors = [sample.held_out_error(one, kernel) / (CLEARLY if one.is_wide else 1) for one in choices]
         choices = [choices[int(np.argmin(errors))]]
     typical = choices[0]
     if isinstance(scale, str) and typical.scale is not None:
@@ -142,7 +150,7 @@ def _choices(sample: RowSample, scale: Tensor | None) -> list[TypicalRows]:
     if median == 0:  # more than half of the rows are equal
         return [TypicalRows(sample.centre, scale=scale)]
     found: dict[int, TypicalRows] = {}
-    for reach in (FAR, np.inf, WIDE):
+    for reach in (FAR, np.inf, WIDE) if len(squares) >= MANY else (FAR, np.inf):
         count = int((squares > reach * median).sum())
         if count <= MOST_OUTLIERS * len(squares):
             found.setdefault(count, TypicalRows(sample.centre, (reach * median) ** 0.5, scale, median**0.5))

@@ -98,7 +98,8 @@ def _check(data: FitData, rows: WhitenedRows, held: Indices, choice: Choice) -> 
     p, group = rows.scored(held, choice.sharp * W, choice.sharp * b)
     indices = held.cpu().numpy() if isinstance(held, Tensor) else held
     indices = indices if rows.of_all is None else rows.of_all[indices]
-    useless = warn_of_useless_codes(data.signs, indices, raised(p, choice.power) @ choice.V + choice.offset)
+    F = raised(p, choice.power) @ choice.V + choice.offset
+    useless = warn_of_useless_codes(data.signs, indices, F, data.not_auto)
     if rows.one_label and not useless:
         warn_of_misplaced_labels(p, group)
 
@@ -174,8 +175,8 @@ class DISH(StreamingHasher):
         better; "rbf" if x has more features.
     scale : "auto", None or (d,) factors, default="auto"
         Factors by which the features of x are multiplied first. "auto": one over the median deviation of each
-        feature, if these differ by more than a factor of 100 and held-out rows are predicted better; a warning says
-        so. None: no scaling.
+        feature, if these differ by more than a factor of 100 and held-out rows are predicted better (from 200 rows
+        on); a warning says so. None: no scaling.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     n_iter : int, default=5
