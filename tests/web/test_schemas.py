@@ -16,6 +16,7 @@ from dish.web.schemas import count_json
     [
         ({"vector": [1.0] * 63}, 422, "64 numbers, got 63"),
         ({"vector": []}, 422, "64 numbers, got 0"),
+        ({"vector": [0.5] * 2000}, 422, "64 numbers, got 2000"),
         ({"vector": [1e300] * 64}, 422, "float32"),
         ({"vector": ["1"] * 64}, 422, "vector"),
         ({"vector": [[1.0]] * 64}, 422, "vector"),
@@ -79,6 +80,8 @@ def test_punctuation_counts_what_parsing_counts(value):
         ("/encode", {"vectors": [[0.0]] * 400_000}, "lists"),
         ("/search", {"vector": [0] * 400_000}, "values"),
         ("/search", {str(i): 0 for i in range(50_000)}, "fields"),
+        ("/search", {str(i): 0 for i in range(1000)}, "fields"),  # 10 kB
+        ("/encode", {str(i): 0 for i in range(10_000)}, "fields"),
         ("/search", {"vector": ["ab"] * 100_000}, "strings"),
         ("/encode", {"vectors": [{}] * 100_000}, "lists"),
         ("/encode", {"vectors": [[0] * 64] * 10_001}, "10,000 rows"),
@@ -88,6 +91,18 @@ def test_too_many_elements_get_413(client, path, body, says):
     answer = client.post(path, json=body)
     assert answer.status_code == 413
     assert says in answer.json()["error"]
+
+
+def test_nested_lists_are_counted_before_they_are_parsed(client):
+    answer = client.post("/search", content=b"[" * 100_000, headers={"content-type": "application/json"})
+    assert (answer.status_code, "100,000 lists" in answer.json()["error"]) == (413, True)
+
+
+@pytest.mark.parametrize("text", ["x" * 4_000_000, "写" * 1000])
+def test_unknown_field_is_named_in_short(client, text):
+    answer = client.post("/search", json={"id": 1000, text: 1})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == f"{text[:100]}…: Extra inputs are not permitted"
 
 
 def test_first_error_ends_the_validation(client):

@@ -18,6 +18,8 @@ from dish.web.collection import Collection
 from dish.web.limits import Limits
 
 DEFAULT_K = 10
+ROOM, ROOM_FOR_VALUES = 64, 10_000  # elements of a body beyond those that it needs; parsing them takes 1 ms
+MAX_NAMED = 100  # characters of a client's text that are repeated in an error
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -32,11 +34,11 @@ class StrictModel(BaseModel):
     """A JSON body with exactly the declared fields and types: no NaN, no numbers in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    most: ClassVar[dict[str, int]] = {}  # the largest numbers of lists, fields, strings and values in a body
+    most: ClassVar[dict[str, int]]  # the largest numbers of lists, fields, strings and values in a body
 
     @classmethod
     def too_large(cls, body: bytes) -> str:
-        """Say what a body has too many of, "" if nothing. Takes a few milliseconds per MB."""
+        """Say what a body has too many of, "" if nothing. Takes 10 µs, and a few milliseconds per MB."""
         for what, n in count_json(body).items():
             if n > cls.most[what]:
                 return f"the body has {n:,} {what}, this request may have at most {cls.most[what]:,}"
@@ -60,8 +62,17 @@ def count_json(body: bytes) -> dict[str, int]:
 
 
 def _most(rows: int, length: int) -> dict[str, int]:
-    """Return the largest counts for a body with this many rows of this many numbers, with room for mistakes."""
-    return {"lists": 2 * rows + 8, "fields": 16, "strings": 4 * rows + 32, "values": 2 * rows * (length + 2) + 64}
+    """Return the largest counts for a body with this many rows of this many numbers.
+
+    There is room for mistakes, such as a vector of lists or one that is too long, so that the answer can say what is
+    wrong.
+    """
+    return {
+        "lists": 2 * rows + length + ROOM,
+        "fields": ROOM,
+        "strings": 4 * rows + length + ROOM,
+        "values": 2 * rows * (length + 2) + ROOM_FOR_VALUES,
+    }
 
 
 class SearchRequest(StrictModel):
@@ -315,6 +326,10 @@ def describe_errors(errors: Any) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if isinstance(reason, ValueError):  # raised by a validator above: its message is complete
         return f"{reason}{more}"
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    where = ".".join(_cut(str(part)) for part in first["loc"] if part not in ("body", "query", "path"))
     what = f"{first['msg']}: {reason}" if reason else first["msg"]
     return f"{where}: {what}{more}" if where else f"{what}{more}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_NAMED else f"{text[:MAX_NAMED]}…"
