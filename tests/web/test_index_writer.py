@@ -120,6 +120,24 @@ def test_journal_is_not_replayed_by_another_model(path):
         assert 7 in writer.index
 
 
+@pytest.mark.parametrize("end", ["close", "release"])
+def test_first_codes_name_the_model_of_an_index_without_one(path, end):
+    index = HammingIndex.load(path)
+    index.model = None
+    index.save(path)
+    with closing(started(path, "c" * 16)) as writer:  # adds nothing
+        writer.change({"ids": [2]})
+    assert HammingIndex.load(path).model is None
+    writer = started(path)
+    writer.change(put(7))
+    getattr(writer, end)()  # or killed
+    with pytest.raises(ModelMismatchError):
+        started(path, "b" * 16) if end == "release" else HammingIndex.load(path).check_model("b" * 16)
+    with closing(started(path)) as writer:
+        assert writer.index.model == MODEL
+    assert HammingIndex.load(path).model == MODEL
+
+
 @pytest.mark.parametrize("how", ["replaced", "overwritten"])
 def test_index_that_was_replaced_is_left_as_it_is(path, how):
     new = HammingIndex(16, model=MODEL)

@@ -54,7 +54,7 @@ class IndexWriter:
         self.model = model
         self.journal.check_owner(model, self.index.n_bits)
         log.info("journal", extra={"fields": {"records": len(self.journal.records)}})
-        apply(self.index, self.journal.records)
+        self._apply(self.journal.records)
         self.journal.records.clear()
         if self._mark is None or not self._mark.open:
             self._write_file(*self._now(), open=True)
@@ -71,7 +71,7 @@ class IndexWriter:
             check(self.index, record)
             n = self.journal.append(record)
             try:
-                apply(self.index, [record])
+                self._apply([record])
             except BaseException:  # out of memory, for example
                 self.journal.withdraw(n)
                 raise
@@ -80,6 +80,12 @@ class IndexWriter:
                 self._compacting = threading.Thread(target=self.compact, name="compact")
                 self._compacting.start()
         return size
+
+    def _apply(self, records: list[dict[str, Any]]) -> None:
+        """Apply records to the index. With the first codes, an index that names no model gets the model's name."""
+        apply(self.index, records)
+        if self.index.model is None and any("codes" in record for record in records):
+            self.index.model = self.model
 
     def compact(self) -> None:
         """Write the index file while searches and changes go on. Later records stay in the journal."""
