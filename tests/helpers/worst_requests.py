@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import threading
 import time
@@ -100,6 +101,21 @@ def flat_png(depth: int = 8, colour: int = 6, extra: bytes = b"", side: int = SI
     return b"\x89PNG\r\n\x1a\n" + head + extra + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
 
 
+def large_exif() -> bytes:
+    """A chunk of a PNG: 500 tags that all point to the same 900 kB."""
+    tags = b"".join(struct.pack("<HHII", 0x1000 + i, 2, 900_000, 8) for i in range(500))
+    return _chunk(b"eXIf", (b"II*\0" + struct.pack("<IH", 8, 500) + tags + bytes(4)).ljust(1_000_000, b"a"))
+
+
+def many_blocks(part: bytes, n: int | None = None) -> bytes:
+    """A small GIF with a block n times before its first frame, or as often as fits."""
+    head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    file = io.BytesIO()
+    Image.new("P", (8, 8)).save(file, "GIF")
+    frame = file.getvalue()[file.getvalue().index(b",") :]
+    return head + part * ((BODY - 2000) // len(part) if n is None else n) + frame
+
+
 def _pictures() -> dict[str, tuple[Callable[[], bytes], tuple[int, ...]]]:
     """Uploads by name, with the statuses they may get."""
     return {
@@ -112,6 +128,8 @@ def _pictures() -> dict[str, tuple[Callable[[], bytes], tuple[int, ...]]]:
         "grey PNG of 16 bits": (lambda: form(flat_png(16, 0)), (200,)),
         "PNG of many chunks": (lambda: form(flat_png(8, 0, _chunk(b"teSt", b"") * (BODY // 12 - 500), 8)), (422,)),
         "PNG of too many pixels": (lambda: form(flat_png(8, 0, side=SIDE + 1)), (413,)),
+        "PNG with large EXIF data": (lambda: form(flat_png(8, 0, large_exif(), 8)), (200,)),
+        "GIF of a million comments": (lambda: form(many_blocks(b"!\xfe\1a\0")), (422,)),
         "not a picture": (lambda: form(bytes(BODY - 200)), (422,)),
     }
 

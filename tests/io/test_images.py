@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 import zlib
 from functools import cache
@@ -20,7 +21,7 @@ from dish import DeepDISH
 from dish.errors import ImageError, TooManyPixels
 from dish.io import images
 from dish.io.images import check_images, decode, with_labels
-from helpers.worst_requests import flat_png, many_segments, progressive_jpeg
+from helpers.worst_requests import flat_png, large_exif, many_blocks, many_segments, progressive_jpeg
 
 
 def save(path, mode, colour, size=(12, 8), **options):
@@ -526,6 +527,29 @@ def test_png_of_many_chunks_is_refused():
     with pytest.raises(ImageError, match="20,000 parts"):
         images.decode(flat_png(extra=chunk * 20_000, side=8))
     assert images.decode(flat_png(extra=chunk * 100, side=8)).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize("part", [b"!\xfe\1a\0", b"!\xfe" + b"\1a" * 30_000 + b"\0", b"\0"])
+def test_gif_of_many_blocks_is_refused(part):
+    start = time.process_time()
+    with pytest.raises(ImageError, match="20,000 parts"):
+        images.decode(many_blocks(part))
+    assert time.process_time() - start < 1
+    assert images.decode(many_blocks(b"!\xfe" + b"\xff" + b"a" * 255 + b"\0", 5000)).shape == (8, 8, 3)
+    for end in range(14):  # a broken start
+        with pytest.raises(ImageError):
+            images.decode(many_blocks(part)[:end])
+
+
+@pytest.mark.filterwarnings("ignore:Tag data")
+def test_exif_data_take_little_memory():
+    """500 tags that share 900 kB."""
+    tracemalloc.start()
+    try:
+        images.decode(flat_png(extra=large_exif(), side=8))
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "CMYK", "I;16", "I", "F", "1"])

@@ -33,7 +33,7 @@ from dish.progress import progress
 
 MAX_PIXELS = 50_000_000
 MAX_SCANS = 64  # of a JPEG: a progressive one has about ten; each takes a pass over all pixels and can have 31 bytes
-MAX_PARTS = 20_000  # segments of a JPEG and chunks of a PNG in memory: Pillow reads each of them in Python
+MAX_PARTS = 20_000  # segments of a JPEG, chunks of a PNG, blocks of a GIF in memory: Pillow reads each in Python
 BAND = 1 << 20  # pixels that are converted to RGB at a time, to save memory
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 PLUGGED = {".heic": "pillow-heif", ".heif": "pillow-heif", ".avif": "pillow-avif-plugin"}  # suffix → its plug-in
@@ -143,10 +143,12 @@ def _opened(
 
 
 def _n_parts(data: bytes, most: int) -> int:
-    """Number of segments before the first scan of a JPEG, or of chunks of a PNG, up to ``most``; 0 for other formats.
+    """Number of segments of a JPEG, chunks of a PNG or blocks of a GIF, up to ``most``; 0 for other formats.
 
-    A byte between the segments of a JPEG, which Pillow skips, counts as a segment.
+    What follows the first scan or the first frame does not count. A byte between segments, which Pillow skips, does.
     """
+    if data.startswith(b"GIF"):
+        return _n_gif_blocks(data, most)
     n, i = 0, 2 if data.startswith(b"\xff\xd8") else 8 if data.startswith(b"\x89PNG") else len(data)
     while i + 4 <= len(data) and n < most:
         n += 1
@@ -160,6 +162,23 @@ def _n_parts(data: bytes, most: int) -> int:
             i += 2
         else:
             i += 2 + int.from_bytes(data[i + 2 : i + 4], "big")
+    return n
+
+
+def _n_gif_blocks(data: bytes, most: int) -> int:
+    """Number of blocks before the first frame of a GIF, up to ``most``. A byte between them counts as one."""
+    colours = 3 << (data[10] % 8 + 1) if data[10:11] >= b"\x80" else 0
+    n, i = 0, 13 + colours
+    while i < len(data) and data[i] not in b",;" and n < most:
+        n += 1
+        if data[i] != ord("!"):
+            i += 1
+            continue
+        i += 2
+        while i < len(data) and data[i] and n < most:
+            n += 1
+            i += 1 + data[i]
+        i += 1  # the empty block at the end
     return n
 
 
