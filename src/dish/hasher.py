@@ -350,7 +350,9 @@ def class_values(classes: NDArray[Any]) -> list[Any]:
     other = next((value for value in values if not isinstance(value, str | int | float)), None)
     if other is not None or classes.dtype.kind in "mM":  # times in nanoseconds would be whole numbers
         kind = classes.dtype if classes.dtype.kind != "O" else type(other).__name__
-        raise UnsupportedError(f"y holds labels of type {kind}, which a model file cannot hold: pass strings or integers")
+        raise UnsupportedError(
+            f"y holds labels of type {kind}, which a model file cannot hold: pass strings or integers"
+        )
     return values
 
 

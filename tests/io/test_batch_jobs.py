@@ -85,7 +85,9 @@ def test_queries_are_compared_in_full_precision(data, change):
     hasher = DISHK(n_bits=12, n_anchors=30, n_iter=2).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        evaluate_files(hasher, (X[::10], y[::10]), (np.delete(X, np.s_[::10], 0), np.delete(y, np.s_[::10])), 5, ALONE)
+        evaluate_files(
+            hasher, (X[::10], y[::10]), (np.delete(X, np.s_[::10], 0), np.delete(y, np.s_[::10])), 5, ALONE
+        )
 
 
 def test_equal_rows_of_other_number_types_are_found(data, hasher):

@@ -77,7 +77,11 @@ def test_types_that_are_exact_in_float32_become_float32(dtype):
 @pytest.mark.parametrize("dtype", [">f8", "longdouble", "int64", "uint64", ">i8", "int32", "uint32"])
 def test_larger_types_become_float64(dtype):
     whole = 1_700_000_000 + np.arange(12).reshape(4, 3)
-    for array in (whole.astype(dtype), [whole[:2].astype(dtype), whole[2:].astype(dtype)], iter([whole.astype(dtype)])):
+    for array in (
+        whole.astype(dtype),
+        [whole[:2].astype(dtype), whole[2:].astype(dtype)],
+        iter([whole.astype(dtype)]),
+    ):
         rows = RowSource.of(array)
         assert rows.dtype == torch.float64
         np.testing.assert_array_equal(rows.read(slice(0, 4), CPU), whole)

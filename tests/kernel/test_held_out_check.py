@@ -47,7 +47,9 @@ def test_codes_worse_than_sign_bits():
     y = RNG.integers(0, 256, 3000)
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(float)
     X = np.hstack([bits, bits])[y] + 0.1 * RNG.standard_normal((3000, 16))
-    with pytest.warns(UserWarning, match="rank worse than one bit per feature.* of similar scales, gamma='auto', and"):
+    with pytest.warns(
+        UserWarning, match="rank worse than one bit per feature.* of similar scales, gamma='auto', and"
+    ):
         DISHK(16, n_anchors=20, gamma=0.001).fit(X, y)
 
 

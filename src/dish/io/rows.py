@@ -237,7 +237,8 @@ def blocks_of(X: Any, size: int = 1 << 14, part: slice | None = None) -> Iterato
 
 def spool(blocks: Iterable[Any]) -> NDArray[Any]:
     """Copy row blocks to a scratch file: its memory map. The file is deleted with the map."""
-    n, width, dtype = 0, 0, np.dtype(np.float32)
+    n, width = 0, 0
+    dtype: np.dtype[Any] = np.dtype(np.float32)
     with tempfile.TemporaryFile(prefix="dish-rows-") as file:
         for block in blocks:
             rows = block_array(block)

@@ -261,6 +261,7 @@ class DISH(StreamingHasher):
             raise InputError("y: DISH learns from labels; use DISHK to learn from a similarity")
         given = super()._open(X, y)
         check_learnable(given.S, "DISH")
+        assert given.S.labels is not None
         class_values(given.S.labels)  # before the work: such a model could not be saved
         return given
 
