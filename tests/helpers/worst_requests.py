@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import io
+import json
 import struct
 import threading
 import time
@@ -22,6 +24,7 @@ BODY = (4 << 20) - 1000  # bytes: a little less than the server accepts
 SIDE = 4000  # pixels: the largest picture that the server accepts is SIDE²
 FORM = "multipart/form-data; boundary=B"
 BINARY = "application/octet-stream"
+CUT = 0  # in the place of a status: the server closed the connection while the client was sending
 ID, LABEL = "x" * 500, "写" * 500  # as long as the service accepts
 
 
@@ -35,6 +38,7 @@ class WorstRequest:
     content_type: str = "application/json"
     statuses: tuple[int, ...] = (422,)
     method: str = "POST"
+    chunked: bool = False  # the body has chunks and trailers already
 
     def __str__(self) -> str:
         return f"{self.path.partition('?')[0][:20]}: {self.name}"
@@ -153,6 +157,8 @@ JSON_BODIES = {
         "numbers": repeated(b'{"vector":[', b"0", b"]}"),
         "lists": repeated(b'{"vector":[', b"[]", b"]}"),
         "fields": many_fields,
+        "fields that the event loop parses": lambda: b"{" + b",".join(b'"%x":0' % i for i in range(4000)) + b"}",
+        "a long field": lambda: b'{"' + b"a" * BODY + b'":0}',
         "a long id": lambda: b'{"id":"' + b"a" * BODY + b'"}',
         "escapes": lambda: b'{"id":"' + b"\\u0041" * (BODY // 6) + b'"}',
         "nested": lambda: b"[" * BODY,
@@ -168,6 +174,12 @@ JSON_BODIES = {
         "labels": repeated(b'{"ids":["a"],"vectors":[[0]],"labels":[', b'"ab"', b"]}"),
         "fields": many_fields,
     },
+}
+CHUNKED_BODIES = {
+    "trailers": lambda: b"0\r\n" + b"a: b\r\n" * (BODY // 6),
+    "a long trailer": lambda: b"0\r\na: " + b"b" * BODY,
+    "chunks of a byte": lambda: b"1\r\nx\r\n" * (BODY // 6),
+    "a long extension": lambda: b"1;" + b"x" * BODY,
 }
 LONG_SEARCH = b'{"code":"0000000000000000","radius":64}'
 
@@ -189,6 +201,12 @@ WORST_REQUESTS = [
     WorstRequest("a large picture", "/items", lambda: form(flat_png(16)), FORM, (200,)),
     WorstRequest("JPEG of 100,000 scans", "/items/image", lambda: form(progressive_jpeg(100_000)), FORM, (422,)),
     *(WorstRequest(name, "/search", body, FORM, (400, 413, 422)) for name, body in _forms().items()),
+    WorstRequest("a long type", "/search", lambda: b"x", 'multipart/form-data; boundary="' + ";" * 60_000, (400,)),
+    *(
+        WorstRequest(name, path, body, statuses=(400, 405, 431, CUT), chunked=True)
+        for path in ("/search", "/health")
+        for name, body in CHUNKED_BODIES.items()
+    ),
     WorstRequest("a million hits", "/search/codes?k=1000", lambda: bytes(8000), BINARY, (200, 413, 503)),
     WorstRequest("many codes", "/search/codes?k=1", lambda: bytes(BODY // 8 * 8), BINARY, (413,)),
     WorstRequest("a long id", f"/items?id={'a' * 60_000}", None, "", (404,), "DELETE"),
@@ -228,6 +246,19 @@ def prepare(folder: Path, n: int = 20_000) -> tuple[str, ...]:
     return "--input", "digits8", "--images", str(folder / "pictures"), "--writable"
 
 
+def prepare_changed(folder: Path, n: int = 1_000_000, changed: int = 900) -> bytes:
+    """Write a model and an index of n items; return the body that replaces some of them, fewer than are compacted."""
+    hasher = DISH(n_bits=64, n_anchors=100, random_state=0).fit(X[:500], np.arange(500) % 10)
+    hasher.save(folder / "m.dish")
+    index = HammingIndex(64)
+    index.add(np.random.default_rng(0).integers(0, 256, (n, 8), np.uint8))
+    index.save(folder / "ix.dish")
+    return json.dumps({"ids": list(range(changed)), "vectors": X[:changed].tolist()}).encode()
+
+
+AFTER_CHANGES = WorstRequest("many codes after changes", "/search/codes?k=1", lambda: bytes(80_000), BINARY, (200,))
+
+
 @dataclass
 class Observed:
     """What was seen while requests were answered."""
@@ -246,6 +277,7 @@ def observe(server: Server, request: WorstRequest, clients: int = 2, seconds: fl
     """Send a request from several clients again and again, for some time, while another process asks for /health."""
     body = None if request.body is None else request.body()
     headers = {"content_type": request.content_type} if request.content_type else {}
+    headers |= {"transfer_encoding": "chunked"} if request.chunked else {}
     before = server.reset_peak()
     statuses: set[int] = set()
     with server.watched() as health:
@@ -253,7 +285,10 @@ def observe(server: Server, request: WorstRequest, clients: int = 2, seconds: fl
 
         def send() -> None:
             while not statuses or time.monotonic() < end:
-                statuses.add(server.ask(request.method, request.path, body, 120, **headers)[0])
+                try:
+                    statuses.add(server.ask(request.method, request.path, body, 120, **headers)[0])
+                except (ConnectionError, http.client.HTTPException):
+                    statuses.add(CUT)
 
         work = [threading.Thread(target=send) for _ in range(clients)]
         for thread in work:
