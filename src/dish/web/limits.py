@@ -1,4 +1,4 @@
-"""The limits of a server, in one table. docs/serve.md explains them."""
+"""The limits of requests and connections, in one table. docs/serve.md explains them, and lists the others."""
 
 from __future__ import annotations
 

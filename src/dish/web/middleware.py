@@ -17,7 +17,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dish.web.limits import LOOPBACK, Limits, in_words
+from dish.web.limits import LOOPBACK, SMALL, Limits, in_words
 from dish.web.prometheus_metrics import ServerMetrics
 from dish.web.routing import ANSWER, error_response
 
@@ -25,7 +25,6 @@ PUBLIC = ("/", "/health", "/docs", "/openapi.json")  # contain no data and need 
 UNLIMITED = (*PUBLIC, "/info", "/metrics")  # answered from memory, even when all slots are taken
 ABORT = "dish.abort"  # in the scope: cuts the connection; set by connections.py
 ROUTES = (*PUBLIC, "/search", "/encode", "/items", "/samples", "/ids", "/duplicates", "/info", "/metrics")
-SMALL = 64 << 10  # bytes: bodies and answers up to this size are not counted; connections limit their number
 PIECE = 64 << 10  # bytes of an answer that are sent at a time
 RATE_BYTES = 1_000_000  # of an answer that a client has ``send_seconds`` to take
 MAX_DISCARDED = 64 << 20  # bytes of a rejected body that are read and dropped, so that the client sees the response
