@@ -183,10 +183,11 @@ def test_overhead_of_a_chunked_body_is_refused(collection, path, part):
         start = b"POST " + path + b" HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
         (client,) = connect(address[1], 1, start)
         client.settimeout(5)
-        with suppress(OSError):  # closed while we are still sending
-            for _ in range(20):
+        with suppress(ConnectionError):  # closed while we are still sending
+            for _ in range(60):
                 client.sendall(part)
                 part = part.removeprefix(b"0\r\n").removeprefix(b"x: ")
+                time.sleep(0.02)  # the system takes some megabytes before the server has seen anything
             pytest.fail("all of it was accepted")
         client.close()
         assert ask(address)[0] == 200
@@ -296,13 +297,13 @@ def test_slow_readers_take_no_slot(learned, tmp_path):
 
 
 def test_clients_that_do_not_read_make_room_for_new_ones(learned, tmp_path):
-    (tmp_path / "large.jpg").write_bytes(b"\xff\xd8\xff" + bytes(20 << 20))
+    (tmp_path / "large.jpg").write_bytes(b"\xff\xd8\xff" + bytes(8 << 20))
     collection = Collection(learned[0], make_index(learned), pictures=FolderPictures(tmp_path))
-    with serving(collection, Limits(connections=8)) as address:
-        clients = silent_readers(address[1], 8, b"GET /images/large HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    with serving(collection, Limits(connections=4)) as address:
+        clients = silent_readers(address[1], 4, b"GET /images/large HTTP/1.1\r\nhost: localhost\r\n\r\n")
         time.sleep(1.5)
         assert [ask(address)[0] for _ in range(5)] == [200] * 5
-        assert len([client for client in clients if received(client) > 6 << 20]) >= 6  # only what was needed is cut
+        assert len([client for client in clients if received(client) > 8 << 20]) >= 2  # only what was needed is cut
 
 
 def test_slow_reader_within_the_rate_gets_everything(learned, tmp_path):
