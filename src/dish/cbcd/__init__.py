@@ -2,6 +2,7 @@
 
 ``algorithm1`` is the algorithm: one column, one sweep, the objective. ``columns``, ``packed`` and ``torch_columns``
 store the codes for it (readable, as bits on the CPU, on a GPU). ``cuda_sweep`` runs a whole sweep as one GPU kernel.
+``codewords`` applies the algorithm to one row per class.
 """
 
 from dish.cbcd.algorithm1 import MAX_STEPS, columns_for, objective, sweep, update_column

@@ -1,0 +1,36 @@
+"""Codewords of classes."""
+
+import numpy as np
+import pytest
+
+from dish import codes
+from dish.cbcd.codewords import class_codewords, distinct
+
+
+@pytest.mark.parametrize(("l", "r"), [(2, 1), (2, 16), (12, 16), (200, 8), (256, 8), (300, 64), (3000, 13)])
+def test_codewords_are_distinct_and_the_objective_never_rises(l, r):  # noqa: E741
+    packed, objective = class_codewords(l, r, np.random.RandomState(0))
+    assert len(np.unique(packed, axis=0)) == l
+    assert len(objective) >= 1
+    assert (np.diff(objective) <= 0).all()
+
+
+def test_more_classes_than_codes_share_some():
+    packed, _ = class_codewords(9, 3, np.random.RandomState(0))
+    assert len(np.unique(packed, axis=0)) == 8
+
+
+def test_codewords_lie_further_apart_than_random_ones():
+    C = codes.unpack(class_codewords(12, 32, np.random.RandomState(0))[0], 32)
+    R = np.where(np.random.RandomState(0).rand(12, 32) < 0.5, 1, -1)
+    least, of_random = (((32 - A @ A.T) / 2)[~np.eye(12, dtype=bool)].min() for A in (C, R))
+    assert least > of_random
+    assert np.abs(C.sum(0)).max() <= 1  # balanced bits
+
+
+def test_repeated_codewords_are_replaced_and_others_kept():
+    packed = np.packbits(np.random.RandomState(0).rand(50, 16) < 0.5, axis=1)
+    packed[7] = packed[3]
+    found = distinct(packed, 16, np.random.RandomState(0))
+    np.testing.assert_array_equal(np.delete(found, 7, 0), np.delete(packed, 7, 0))
+    assert np.bitwise_count(found[7] ^ packed[7]).sum() == 1
