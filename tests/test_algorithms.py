@@ -31,7 +31,7 @@ SHARED = {  # parameters of DISH and DISHK
     "verbose": [0, 1],
 }
 GRIDS = {
-    DISH: {**SHARED, "kernel": ["auto", *SHARED["kernel"]]},
+    DISH: {**SHARED, "kernel": ["auto", *SHARED["kernel"]], "geometry": ["auto", 0, 2]},
     DISHK: {
         **SHARED,
         "loss": ["ridge", "hinge", "logistic"],

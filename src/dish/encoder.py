@@ -124,7 +124,7 @@ class FeatureMap(_Arrays):
             return self._custom(X)
         if self.kernel == "linear":
             return self._scaled(X)
-        X = self._scaled(X - self.centre)
+        X = self.centred(X)
         if self.kernel == "rbf":
             return self._rbf(X, out)
         xp, m = namespace(X), len(self.anchors)
@@ -136,6 +136,10 @@ class FeatureMap(_Arrays):
         out[:, m:] = linear
         self._rbf(X, out[:, :m])
         return out
+
+    def centred(self, X: Array) -> Array:
+        """(x − centre) · scale: the vectors whose geometry the features describe."""
+        return self._scaled(X - self.centre)
 
     def _scaled(self, X: Array) -> Array:
         return X if self.scale is None else X * self.scale
@@ -274,6 +278,27 @@ def decision_values(model: Any, K: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(2 * model.predict_proba(K)[:, 1] - 1, np.float32)
 
 
+# --- Two kinds of bits ---
+
+
+def geometry_positions(r: int, g: int) -> NDArray[np.intp]:
+    """The positions of g geometry bits among r bits: every prefix of a code has the same share of them."""
+    j = np.arange(r)
+    return np.flatnonzero((j + 1) * g // r > j * g // r)
+
+
+def interleaved(F: Array, G: Array) -> Array:
+    """Class bits F (n, r − g) and geometry bits G (n, g) in the order of a code, (n, r)."""
+    r, g = F.shape[1] + G.shape[1], G.shape[1]
+    order = np.empty(r, np.intp)
+    at = geometry_positions(r, g)
+    order[at] = np.arange(r - g, r)
+    order[np.setdiff1d(np.arange(r), at)] = np.arange(r - g)
+    if isinstance(F, Tensor):
+        return torch.cat([F, G], 1)[:, torch.from_numpy(order).to(F.device)]
+    return np.concatenate([F, G], axis=1)[:, order]
+
+
 # --- Model files ---
 
 
@@ -301,23 +326,47 @@ def from_arrays(arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> Hash
 
 @dataclass(frozen=True)
 class Encoder:
-    """Features and a hash function on them: rows X (n, d) → F (n, r)."""
+    """Features, a hash function on them, and perhaps one on x itself: rows X (n, d) → F (n, r)."""
 
     features: FeatureMap
     function: HashFunction
+    geometry: Linear | None = None  # on (x − centre) · scale; its bits tell rows of one class apart
 
     def __call__(self, X: Array) -> Array:
         """F of a block of rows."""
-        return self.function(self.features(X))
+        F = self.function(self.features(X))
+        return F if self.geometry is None else interleaved(F, self.geometry(self.features.centred(X)))
 
     def to(self, device: torch.device) -> Encoder:
         """The same with torch tensors on a device, all of the anchors' number type."""
         features = self.features.to(device)
-        return Encoder(features, self.function.to(device, features.anchors.dtype))
+        geometry = None if self.geometry is None else self.geometry.to(device, features.anchors.dtype)
+        return Encoder(features, self.function.to(device, features.anchors.dtype), geometry)
+
+    def mapped(self, change: Callable[[Array], Array]) -> Encoder:
+        """The same with every array changed."""
+        geometry = None if self.geometry is None else self.geometry.mapped(change)
+        return Encoder(self.features.mapped(change), self.function.mapped(change), geometry)
+
+    @property
+    def n_bits(self) -> int:
+        """r."""
+        return self.function.n_bits + (0 if self.geometry is None else self.geometry.n_bits)
 
     def decision_values(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """F (n, r) of rows in NumPy, computed a block at a time with the arrays that the encoder has."""
-        return self._by_blocks(X, self, self.function.n_bits)
+        return self._by_blocks(X, self, self.n_bits)
+
+    def class_values(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """The part of F that depends on the kernel features, (n, r − g), likewise."""
+        return self._by_blocks(X, lambda x: self.function(self.features(x)), self.function.n_bits)
+
+    def geometry_values(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """The part of F that depends on x itself, (n, g), likewise."""
+        geometry = self.geometry
+        if geometry is None:
+            return np.empty((len(X), 0), np.float32)
+        return self._by_blocks(X, lambda x: geometry(self.features.centred(x)), geometry.n_bits)
 
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """p (n, l) of the labels, likewise."""

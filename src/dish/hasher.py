@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 import reprlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dish import codes
-from dish.checks import check_integer
+from dish.checks import check_integer, check_option
 from dish.encoder import Classifiers, HashFunction, from_arrays, to_arrays
 from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.io import modelfile
@@ -32,8 +33,10 @@ from dish.io.rows import (
     number_type,
     too_large,
 )
-from dish.labels import as_array
+from dish.labels import as_array, known_labels
 
+# checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
+EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
 CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
@@ -48,6 +51,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     n_bits: int
     _needs_y = False
     _most_bits: int | None = None
+    classes_: NDArray[Any]
     _state: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -66,14 +70,48 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         parts = list(self._F_blocks(X))
         return np.concatenate(parts) if parts else np.empty((0, self.n_bits), np.float32)
 
-    def transform(self, X: Any, n_bits: int | None = None) -> NDArray[np.uint8]:
-        """Packed codes, uint8 (n, ceil(n_bits / 8)) = ``np.packbits(decision_function(X) >= 0, axis=1)``.
+    def transform(
+        self, X: Any, n_bits: int | None = None, *, labels: Any = None, unknown: str = "warn"
+    ) -> NDArray[np.uint8]:
+        """Packed codes, uint8 (n, ceil(n_bits / 8)).
 
         ``n_bits``: return only the first bits, a shorter code of the same rows.
+        ``labels``: labels of the rows, as y in ``fit``, for hashers that have codes of labels. A row with a known
+        label gets the class bits of its label; a row without a label (None, NaN) is encoded from x alone. So is a row
+        with a label that was not in ``fit``: ``unknown="warn"`` counts these rows, ``"error"`` refuses them.
         """
-        parts = [codes.pack(F) for F in self._F_blocks(X)]
+        check_option("unknown", unknown, ("warn", "error"))
+        blocks = self._F_blocks(X) if labels is None else self._labelled_blocks(X, labels, unknown)
+        parts = [codes.pack(F) for F in blocks]
         packed = np.concatenate(parts) if parts else np.empty((0, codes.n_bytes(self.n_bits)), np.uint8)
         return packed if n_bits is None else codes.prefix(packed, self.n_bits, check_integer("n_bits", n_bits, low=1))
+
+    def _labelled_blocks(self, X: Any, labels: Any, unknown: str) -> Iterator[NDArray[np.float32]]:
+        """F of a block of rows at a time, with the class bits of known labels."""
+        self._check_fitted()
+        encode = self._labelled_encoder()
+        P, known, n_unknown = known_labels(labels, self.classes_, self._one_label)
+        if n_unknown:
+            what = f"labels: {n_unknown:,} of {len(known):,} rows have a label that was not in fit"
+            if unknown == "error":
+                raise InputError(f"{what}. unknown='warn' encodes these rows from x alone")
+            warnings.warn(f"{what}: x alone decides their codes", stacklevel=4)
+        n = 0
+        for first, rows in self._encoded_blocks(X):
+            n = first + len(rows)
+            if n <= len(known):
+                yield encode(rows, P[first:n], known[first:n])
+        if n != len(known):
+            raise InputError(f"X has {n:,} rows, but labels has {len(known):,}; they must be equal")
+
+    def _labelled_encoder(self) -> EncodeLabelled:
+        """The function that ``transform`` applies to every block of rows with labels."""
+        raise UnsupportedError(f"labels: {type(self).__name__} has no codes of labels; DISH has")
+
+    @property
+    def _one_label(self) -> bool:
+        """Whether every training row had exactly one label."""
+        return True
 
     def _F_blocks(self, X: Any) -> Iterator[NDArray[np.float32]]:
         """F of a block of rows at a time. Outputs that overflow are an error: NaN would pass for a bit."""
@@ -265,6 +303,7 @@ def _all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fit)
     def complete(self: Hasher, *args: Any, **options: Any) -> Any:
         before = self.__dict__.copy()
+        self.__dict__.pop("fit_params_", None)  # those of a former fit
         try:
             fit(self, *args, **options)
         except BaseException:

@@ -392,3 +392,72 @@ def unique_rows(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[n
     keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
     return packed[first], place.ravel()
+
+
+# --- Labels of new rows ---
+
+
+def known_labels(labels: Any, classes: NDArray[Any], one_label: bool) -> tuple[sp.csr_array, NDArray[np.bool_], int]:
+    """Labels of n rows as a matrix (n, l) over known classes, a mask of the rows with a known label, and how many
+    rows have a label that is not known.
+
+    ``labels``: (n,) classes, or for models of label sets (``one_label`` is False) lists of tags or (n, l) numbers
+    from 0 to 1. A row without a label, or with an empty set of labels, is not known, and is not counted.
+    """
+    if one_label:
+        return _match_classes(labels, classes)
+    if is_tags(labels) or _is_column(labels):
+        return _match_tags(labels, classes)
+    return _match_matrix(labels, len(classes))
+
+
+def _is_column(labels: Any) -> bool:
+    return not sp.issparse(labels) and as_array(labels).ndim == 1
+
+
+def _match_classes(labels: Any, classes: NDArray[Any]) -> tuple[sp.csr_array, NDArray[np.bool_], int]:
+    y = as_array(labels)
+    if y.ndim != 1:
+        raise InputError(f"labels must be (n,) classes, as y was in fit; got shape {y.shape}")
+    given = np.flatnonzero(~without_label(y))
+    values = _one_kind(y[given], "labels") if len(given) else y[:0]
+    if len(values) and _kind(values[0]) != _kind(classes[0]):
+        raise InputError(
+            f"labels are of another type than y was in fit: {_kind(values[0])} ({values[0]!r}) instead of "
+            f"{_kind(classes[0])} ({classes[0]!r})"
+        )
+    column = {value: j for j, value in enumerate(classes.tolist())}
+    place = np.array([column.get(value, -1) for value in values.tolist()], np.int64)
+    known = np.zeros(len(y), bool)
+    known[given[place >= 0]] = True
+    ends = np.append(0, np.cumsum(known))
+    place = place[place >= 0]
+    matrix = sp.csr_array((np.ones(len(place)), place, ends), (len(y), len(classes)))
+    return matrix, known, len(given) - len(place)
+
+
+def _match_tags(labels: Any, classes: NDArray[Any]) -> tuple[sp.csr_array, NDArray[np.bool_], int]:
+    """Tags by name; None is a row without tags."""
+    rows = _tag_rows([[] if not isinstance(row, _LISTS) and _is_none(row) else row for row in _as_rows(labels)])
+    column = {value: j for j, value in enumerate(classes.tolist())}
+    lists = [sorted({column[tag] for tag in row if tag in column}) for row in rows]
+    unknown = sum(any(tag not in column for tag in row) for row in rows)
+    indices = np.array([j for row in lists for j in row], np.int64)
+    ends = np.cumsum([0, *map(len, lists)])
+    matrix = sp.csr_array((np.ones(len(indices)), indices, ends), (len(lists), len(classes)))
+    return matrix, np.diff(ends) > 0, unknown
+
+
+def _match_matrix(labels: Any, l: int) -> tuple[sp.csr_array, NDArray[np.bool_], int]:  # noqa: E741
+    """(n, l) labels from 0 to 1; NaN: not known."""
+    Y = labels if sp.issparse(labels) else as_array(labels)
+    if Y.ndim != 2 or Y.shape[1] != l or Y.dtype.kind not in "biuf":
+        raise InputError(
+            f"labels must be (n, {l}) numbers from 0 to 1, one column per label of the fit; got shape {Y.shape} of "
+            f"{Y.dtype}"
+        )
+    Y = sp.csr_array(Y if sp.issparse(Y) else np.nan_to_num(Y.astype(np.float64)))
+    Y.eliminate_zeros()
+    if len(Y.data) and not (Y.data.min() >= 0 and Y.data.max() <= 1):
+        raise InputError(f"labels must be from 0 to 1; they go from {Y.data.min():g} to {Y.data.max():g}")
+    return Y, np.diff(Y.indptr) > 0, 0

@@ -195,7 +195,7 @@ def test_a_frozen_network_has_the_codes_of_dish_on_its_features(multilabel, tmp_
         phi = hasher.model_.body(hasher.model_.prepare(torch.from_numpy(X)))
     rows = torch.nn.functional.normalize(phi, dim=1).numpy()
     seed = int(np.random.RandomState(0).randint(2**31 - 1))  # the seed that random_state=0 gives
-    reference = DISH(12, n_anchors=80, scale=None, device="cpu", random_state=seed).fit(rows, y)
+    reference = DISH(12, n_anchors=80, scale=None, geometry=0, device="cpu", random_state=seed).fit(rows, y)
     F = hasher.decision_function(X)
     np.testing.assert_allclose(F, reference.decision_function(rows), atol=1e-4)
     np.testing.assert_array_equal(hasher.codes_, reference.codes_)

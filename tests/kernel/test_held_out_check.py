@@ -56,7 +56,7 @@ def test_codes_worse_than_sign_bits():
 def test_wrong_labels_are_counted():
     X, y = groups(3000)
     wrong = RNG.random(3000) < 0.3
-    with pytest.warns(UserWarning, match=r"about (2[4-9]|3\d)% of the labels of 450 held-out rows fit no better"):
+    with pytest.warns(UserWarning, match=r"about (2[4-9]|3\d)% of the labels of 1500 held-out rows fit no better"):
         DISH(16, n_anchors=100).fit(X, np.where(wrong, RNG.integers(0, 4, 3000), y))
 
 

@@ -32,7 +32,7 @@ def test_the_state_is_explicit(fitted):
     assert fitted.anchors_.shape == (40, 8)
     assert fitted.centre_.shape == (8,)
     assert fitted.mean_.shape == ({"rbf": 40, "rbf+linear": 48}[fitted.kernel_],)
-    assert fitted.hash_function_.n_bits == 12
+    assert fitted.encoder_.n_bits == 12
 
 
 def test_the_encoder_gives_the_decision_function(fitted):

@@ -1,4 +1,4 @@
-"""DISH: class probabilities and codes, what it refuses, and fit_posterior as a pure function."""
+"""DISH: class probabilities and codes, what it refuses, its solvers as pure functions, and codes of labels."""
 
 import warnings
 
@@ -11,15 +11,15 @@ from sklearn.model_selection import GridSearchCV
 
 import dish
 from dish import DISH, DISHK, codes, metrics
-from dish.encoder import Posterior
-from dish.errors import InputError
+from dish.cbcd.codewords import class_codewords
+from dish.encoder import Posterior, geometry_positions
+from dish.errors import InputError, UnsupportedError
 from dish.io.rows import RowSource
-from dish.kernel.dish_k import alternate
 from dish.kernel.fit_data import FitData
 from dish.posterior import dish as module
 from dish.posterior import regression
-from dish.posterior.dish import codewords, fit_posterior, group_sums, label_codes, nearest_projection
-from dish.similarity import from_labels, nystroem
+from dish.posterior.dish import codewords, fit_to_classes, fit_to_label_sets, group_sums, nearest_projection
+from dish.similarity import Classes, from_labels, nystroem
 
 
 def clusters(n, l, d=6, seed=0, spread=1.0):  # noqa: E741
@@ -39,20 +39,26 @@ def fit_data(X, y):
     return FitData.of(from_labels(y), K)
 
 
-# --- fit_posterior ---
+# --- The solvers ---
 
 
-@pytest.mark.parametrize("n", [300, 700])  # held-out rows decide from 500 rows on
+def fit_function(data, packed, n_bits=12, **options):
+    fit = fit_to_classes if isinstance(data.S, Classes) else fit_to_label_sets
+    return fit(data, packed, n_bits, **options)[0]
+
+
+@pytest.mark.parametrize("n", [300, 700])
 @pytest.mark.parametrize("kind", ["classes", "sets"])
-def test_fit_posterior_changes_none_of_its_inputs_and_repeats(kind, n):
+def test_solvers_change_none_of_their_inputs_and_repeat(kind, n):
     X, y = clusters(n, 4)
     labels = y if kind == "classes" else np.eye(4, dtype=int)[y] | np.eye(4, dtype=int)[(y + 1) % 4]
-    H = codes.pack(np.random.default_rng(0).standard_normal((4, 12))[y])
+    C = np.random.default_rng(0).standard_normal((4, 12))
+    H = codes.pack(C if kind == "classes" else C[y])
     found = []
     for _ in range(2):
         data = fit_data(X, labels)
         K, before = data.K.clone(), H.copy()
-        function = fit_posterior(data, H, 12)
+        function = fit_function(data, H)
         assert data.K.numpy().tobytes() == K.numpy().tobytes()
         np.testing.assert_array_equal(H, before)
         found.append(function)
@@ -62,9 +68,11 @@ def test_fit_posterior_changes_none_of_its_inputs_and_repeats(kind, n):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
 
 
-def test_fit_posterior_returns_the_shapes_of_the_problem():
+def test_a_solver_returns_the_shapes_of_the_problem():
     X, y = clusters(200, 5)
-    function = fit_posterior(fit_data(X, y), codes.pack(np.random.default_rng(0).standard_normal((200, 9))), 9)
+    C = codes.pack(np.random.default_rng(0).standard_normal((5, 9)))
+    function, geometry = fit_to_classes(fit_data(X, y), C, 9)
+    assert geometry is None
     assert isinstance(function, Posterior)
     assert (function.B.shape, function.b.shape) == ((6, 5), (5,))
     assert (function.V.shape, function.offset.shape) == ((5, 9), (9,))
@@ -82,13 +90,13 @@ def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch):
         "of",
         classmethod(lambda cls, *args: seen.append(of(cls, *args)) or seen[-1]),
     )
-    H = codes.pack(np.random.default_rng(0).standard_normal((4, 12))[y])
+    C = codes.pack(np.random.default_rng(0).standard_normal((4, 12)))
     needed = 1200 * 6 * 8
     accuracies = []
     for budget, n in ((None, 1200), (needed, 1200), (needed - 1, 400)):
         data = fit_data(X, y)
         K = data.K.clone()
-        function = fit_posterior(data, H, 12, budget)
+        function = fit_function(data, C, budget=budget)
         assert torch.equal(data.K, K)
         assert seen[-1].n == len(seen[-1].U) == n
         accuracies.append(float((function.probabilities(data.K).argmax(1).numpy() == y).mean()))
@@ -105,15 +113,11 @@ def test_a_small_memory_budget_costs_little_quality():
 
 def test_codewords_are_the_majority_of_the_rows_of_a_label():
     H = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [-1, 1], [1, 1]])
-    X = np.random.default_rng(0).random((6, 3))
-    for labels in (np.array([0, 0, 0, 1, 1, 2]), np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 1], [0, 1]])):
-        data = fit_data(X, labels)
-        Y = np.eye(3)[labels] if labels.ndim == 1 else labels
-        sums = group_sums(data, codes.pack(H), 2)
-        assert sums.shape == (data.S.n_groups, 2)
-        np.testing.assert_array_equal(
-            codewords(data.S, sums, np.random.RandomState(0)), np.where(Y.T @ H >= 0, 1, -1)
-        )
+    Y = np.array([[1, 0], [1, 0], [1, 1], [0, 1], [0, 1], [0, 1]])
+    data = fit_data(np.random.default_rng(0).random((6, 3)), Y)
+    sums = group_sums(data, codes.pack(H), 2)
+    assert sums.shape == (data.S.n_groups, 2)
+    np.testing.assert_array_equal(codewords(data.S, sums), np.where(Y.T @ H >= 0, 1, -1))
 
 
 def test_the_nearest_projection_is_a_regression_on_the_codes():
@@ -124,16 +128,6 @@ def test_the_nearest_projection_is_a_regression_on_the_codes():
     V, offset = nearest_projection(data.S, group_sums(data, codes.pack(H), 7))
     expected, *_ = np.linalg.lstsq(np.column_stack([Y, np.ones(400)]), H)
     np.testing.assert_allclose(np.vstack([V, offset]), expected, atol=0.01)
-
-
-def test_codes_of_label_sets_are_those_of_certain_labels():
-    rng = np.random.default_rng(0)
-    Y = (rng.random((30, 4)) < 0.4).astype(int)
-    B, V = torch.zeros(2, 4, dtype=torch.float64), torch.from_numpy(rng.standard_normal((4, 9)))
-    function = Posterior(B, B[0], V, torch.from_numpy(rng.standard_normal(9)), "sigmoid")
-    np.testing.assert_array_equal(
-        label_codes(from_labels(Y), function), codes.pack(Y @ V.numpy() + function.offset.numpy())
-    )
 
 
 # --- The estimator ---
@@ -169,12 +163,10 @@ def test_rows_of_two_classes_are_still_ordered():
     assert len(np.unique(packed, axis=0)) > 4  # certain and uncertain rows of a class have different codes
 
 
-def test_the_objective_is_that_of_the_H_step(digits):
+def test_the_objective_is_that_of_the_codewords(digits):
     X, y, _, _ = digits
-    hasher = DISH(16, n_anchors=50, kernel="rbf").fit(X[:400], y[:400])
-    paper = DISHK(16, n_anchors=50).fit(X[:400], y[:400])
-    np.testing.assert_array_equal(hasher.objective_, paper.objective_)
-    assert hasher.n_iter_ == len(hasher.objective_)
+    hasher = DISH(16, n_anchors=50).fit(X[:400], y[:400])
+    assert hasher.n_iter_ == len(hasher.objective_) >= 1
     assert (np.diff(hasher.objective_) <= 0).all()
 
 
@@ -182,7 +174,8 @@ def test_equal_label_sets_have_equal_codes():
     rng = np.random.default_rng(0)
     Y = (rng.random((300, 3)) < 0.4).astype(int)
     X = Y @ rng.standard_normal((3, 5)) + 0.3 * rng.standard_normal((300, 5))
-    packed = DISH(16, n_anchors=30).fit(X, sp.csr_array(Y)).codes_
+    packed = DISH(16, n_anchors=30, geometry=0).fit(X, sp.csr_array(Y)).codes_
+    Y, packed = Y[Y.any(1)], packed[Y.any(1)]  # rows without a label are encoded from x
     assert len(np.unique(np.column_stack([Y, packed]), axis=0)) == len(np.unique(Y, axis=0))
     assert len(np.unique(packed, axis=0)) > 2
 
@@ -231,7 +224,8 @@ def test_probabilities_and_the_projection_make_F(words):
     hasher, X, _ = words
     f, p = hasher.hash_function_, hasher.predict_proba(X)
     assert type(f) is Posterior
-    np.testing.assert_allclose(hasher.decision_function(X), p @ f.V + f.offset, atol=1e-4)
+    class_bits = np.delete(hasher.decision_function(X), geometry_positions(13, hasher.geometry_.n_bits), axis=1)
+    np.testing.assert_allclose(class_bits, p @ f.V + f.offset, atol=1e-4)
     np.testing.assert_allclose(f.offset, -0.75 / 4 * f.V.sum(0), atol=1e-4 * np.abs(f.V).max())
 
 
@@ -324,14 +318,13 @@ def test_the_same_seed_gives_the_same_codes(blobs):
 
 
 def test_stages_are_timed(words):
-    stages = {"labels", "features", "gram", "start", "H-step", "whitening", "posterior", "projection"}
+    stages = {"labels", "features", "gram", "H-step", "whitening", "geometry", "selection", "posterior", "codes"}
     assert stages <= set(words[0].timings_)
 
 
-def test_alternate_and_fit_posterior_are_what_fit_does(words):
+def test_codewords_and_a_solver_are_what_fit_does(words):
     """The estimator only checks, calls the two functions, and stores their results."""
     hasher, X, y = words
-    rng = np.random.RandomState(0)
     data = module.selection.prepare_features(
         RowSource(X, checked=True),
         from_labels(np.array(["dog", "cat", "eel", "ant"])[y], similar_weight="auto"),
@@ -339,15 +332,24 @@ def test_alternate_and_fit_posterior_are_what_fit_does(words):
         gamma="auto",
         anchors="random",
         n_anchors=40,
-        rng=rng,
+        rng=np.random.RandomState(0),
         device=torch.device("cpu"),
     )
-    H, _, objective = alternate(data, 13)
-    function = fit_posterior(data, H, 13).numpy()
-    np.testing.assert_array_equal(label_codes(data.S, function), hasher.codes_)
+    C, objective = class_codewords(4, 13, data.rng)
+    function, geometry = (each.numpy() for each in fit_to_classes(data, C, 13, "auto"))
     np.testing.assert_array_equal(objective, hasher.objective_)
     np.testing.assert_array_equal(function.V, hasher.hash_function_.V)
     np.testing.assert_array_equal(function.B, hasher.hash_function_.B)
+    np.testing.assert_array_equal(geometry.W, hasher.geometry_.W)
+
+
+# --- Codes of labels ---
+
+
+def quietly(fit, *args):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit(*args)
 
 
 @pytest.mark.parametrize("per_class", [1, 2, 8, 300])
@@ -357,21 +359,77 @@ def test_codes_are_those_of_the_labels_and_classes_have_their_own(per_class):
     classes = 40 if per_class < 10 else 4
     y = np.repeat(np.arange(classes), per_class)
     X = rng.standard_normal((len(y), 10)) + 2 * rng.standard_normal((classes, 10))[y]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        hasher = DISH(16, n_anchors=50).fit(X, y)
+    hasher = quietly(DISH(16, n_anchors=50, geometry=0).fit, X, y)
     function = hasher.hash_function_
     expected = np.packbits(np.eye(classes)[y] @ function.V + function.offset >= 0, axis=1)
     np.testing.assert_array_equal(hasher.codes_, expected)
     assert len(np.unique(hasher.codes_, axis=0)) == classes
 
 
-def test_codewords_of_classes_that_share_one_are_learned_again():
-    S = from_labels(np.arange(12))
-    same = np.ones((12, 16))
-    C = module.codewords(S, same, np.random.RandomState(0))
-    assert set(np.unique(C)) == {-1, 1}
-    distances = (16 - C @ C.T) / 2
-    assert distances[~np.eye(12, dtype=bool)].min() >= 5
-    signs = np.where(np.random.default_rng(0).random((12, 16)) < 0.5, -1.0, 1.0)
-    np.testing.assert_array_equal(module.codewords(S, signs, np.random.RandomState(0)), signs)
+@pytest.mark.parametrize("geometry", ["auto", 0, 5])
+@pytest.mark.parametrize("kind", ["classes", "words", "sets", "tags", "one row each"])
+def test_codes_are_what_transform_gives_with_labels(kind, geometry):
+    X, y = clusters(400, 5, seed=3)
+    labels = {
+        "classes": y,
+        "words": np.array(list("abcde"))[y],
+        "sets": np.eye(5, dtype=int)[y] * (np.arange(400) % 9 > 0)[:, None],  # some rows have no label
+        "tags": [["xyzuv"[c], "w"] if i % 7 else [] for i, c in enumerate(y)],
+        "one row each": np.arange(400),
+    }[kind]
+    hasher = quietly(DISH(20, n_anchors=40, geometry=geometry).fit, X, labels)
+    np.testing.assert_array_equal(hasher.transform(X, labels=labels), hasher.codes_)
+
+
+def test_a_known_label_decides_the_class_bits_and_x_the_geometry_bits(words):
+    hasher, X, y = words
+    names = np.array(["dog", "cat", "eel", "ant"])[y]
+    wrong = np.roll(names, 1)
+    F, packed = hasher.hash_function_, hasher.transform(X, labels=wrong)
+    g = hasher.geometry_.n_bits
+    bits, from_x = (codes.unpack(each, 13) for each in (packed, hasher.transform(X)))
+    at = geometry_positions(13, g)
+    np.testing.assert_array_equal(bits[:, at], from_x[:, at])
+    place = np.searchsorted(hasher.classes_, wrong)
+    expected = np.where(F.V + F.offset >= 0, 1, -1)[place]
+    np.testing.assert_array_equal(np.delete(bits, at, axis=1), expected)
+
+
+def test_missing_labels_mean_x_and_unknown_ones_too_with_a_warning(words):
+    hasher, X, _ = words
+    from_x = hasher.transform(X[:4])
+    for missing in ([None] * 4, ["", None, float("nan"), ""]):
+        np.testing.assert_array_equal(hasher.transform(X[:4], labels=missing), from_x)
+    with pytest.warns(UserWarning, match="labels: 2 of 4 rows have a label that was not in fit: x alone decides"):
+        found = hasher.transform(X[:4], labels=["cow", None, "cow", "dog"])
+    np.testing.assert_array_equal(found[:3], from_x[:3])
+    with pytest.raises(InputError, match=r"2 of 4 rows .* not in fit\. unknown='warn' encodes"):
+        hasher.transform(X[:4], labels=["cow", None, "cow", "dog"], unknown="error")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["dog"] * 3, "X has 4 rows, but labels has 3"),
+        ([1, 2, 3, 4], "labels are of another type than y was in fit: a number"),
+        (np.eye(4), r"labels must be \(n,\) classes"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(words, labels, message):
+    with pytest.raises(InputError, match=message):
+        words[0].transform(words[1][:4], labels=labels)
+
+
+def test_other_hashers_have_no_codes_of_labels(blobs):
+    X, y = blobs
+    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH has"):
+        DISHK(8, n_anchors=20).fit(X, y).transform(X, labels=y)
+
+
+def test_labels_find_rows_better_than_x():
+    X, y = clusters(800, 20, spread=2.5)
+    Xq, yq = clusters(200, 20, seed=1, spread=2.5)
+    hasher = DISH(32, n_anchors=100).fit(X, y)
+    queries = hasher.transform(Xq)
+    by_label, by_x = (metrics.mean_average_precision(queries, yq, c, y) for c in (hasher.codes_, hasher.transform(X)))
+    assert by_label > by_x + 0.05

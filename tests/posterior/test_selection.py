@@ -178,24 +178,65 @@ def whitened(X, y):
 def plain_choice(l, r):  # noqa: E741
     C = np.where(np.random.default_rng(0).random((l, r)) < 0.5, -1.0, 1.0)
     V, offset = projection.centred(projection.signed_projection(C, np.random.RandomState(0)))
-    return selection.Choice(V, offset, selection.sharpness(r)), C
+    return selection.Choice(V, offset, selection.SHARP), C
+
+
+def fitted_choice(X, y, r=16, geometry=0):
+    data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
+    return selection.choose_for_classes(
+        data,
+        regression.whiteners(data),
+        lambda bits: plain_choice(len(np.unique(y)), bits)[0],
+        r,
+        None,
+        geometry,
+        np.random.RandomState(0),
+        None,
+    )
 
 
 def test_held_out_rows_choose_the_prior_of_well_separated_classes(monkeypatch):
-    """The usual prior is strong for so few rows; one that is 50 times stronger makes p useless."""
-    monkeypatch.setattr(selection, "PRIORS", (1.0, 50.0))
-    rows, rng = whitened(*clusters(1000, 4, spread=0.5)), np.random.RandomState(0)
-    held, seen = np.arange(150), np.arange(150, 1000)
-    starts = selection.regressions(rows, seen, rng)
-    assert set(starts) == {1.0, 50.0}
-    plain, _ = plain_choice(4, 16)
-    before = plain.V.clone()
-    choice = selection.choose_for_classes(rows, (held, seen[:150]), starts, plain, rng)
+    """A prior that is 5,000 times stronger makes p useless."""
+    monkeypatch.setattr(selection, "PRIORS", (5000.0,))
+    choice, rows, judged = fitted_choice(*clusters(1000, 4, spread=0.5))
     assert choice.prior == 1.0
-    assert choice.start is not None
-    assert torch.equal(plain.V, before)
-    assert not torch.equal(choice.V, before)  # refined
-    assert choice.sharp in [pytest.approx(plain.sharp * a) for a in selection.SHARPER]
+    assert choice.rho in selection.RHOS
+    assert rows.n == 1000
+    assert not torch.equal(choice.V, plain_choice(4, 16)[0].V)  # refined
+    assert choice.sharp / judged.temperature() in [pytest.approx(a) for a in selection.COOLER]
+
+
+def test_every_row_is_held_out_once_if_there_are_few():
+    X, y = clusters(300, 4, spread=1.0)
+    rows = whitened(X, y)
+    judged = selection.judge(rows, np.random.RandomState(0), 1.0, 0.5)
+    assert sorted(np.concatenate(judged.indices)) == list(range(300))
+    for (z, group), indices in zip((judged.first, judged.second), judged.indices, strict=True):
+        np.testing.assert_array_equal(group, y[indices])
+        assert (z.argmax(1) == group).double().mean() > 0.8
+
+
+def test_many_rows_are_held_out_in_part(monkeypatch):
+    monkeypatch.setattr(selection, "CROSS", 299)
+    judged = selection.judge(whitened(*clusters(300, 4, spread=1.0)), np.random.RandomState(0), 1.0, 0.5)
+    assert [len(each) for each in judged.indices] == [45, 45]
+    assert not set(judged.indices[0]) & set(judged.indices[1])
+    assert judged.start is not None
+
+
+def test_classes_of_one_row_cannot_be_judged():
+    choice, _, judged = fitted_choice(np.random.default_rng(0).standard_normal((60, 6)), np.arange(60))
+    assert judged is None
+    assert choice.rho == selection.SAFE_RHO
+
+
+def test_the_temperature_makes_labels_likely():
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.integers(0, 3, 3000))
+    z = torch.log(0.8 * torch.eye(3, dtype=torch.float64)[y] + 0.1)  # calibrated if 1 in 5 labels were drawn anew
+    noisy = torch.where(torch.from_numpy(rng.random(3000)) < 0.3, torch.from_numpy(rng.integers(0, 3, 3000)), y)
+    judged = selection.Judged((z / 3, noisy), (z / 3, noisy), (np.arange(3000),) * 2)
+    assert 2.4 < judged.temperature() < 3.6
 
 
 def test_many_rows_use_the_usual_prior(monkeypatch):
@@ -219,8 +260,3 @@ def test_the_choice_for_label_sets_is_no_worse_than_the_plain_projection():
 
     assert choice.power in (1, 2)
     assert held_out_map(choice.V, choice.offset, choice.power) >= held_out_map(plain.V, plain.offset, 2)
-
-
-def test_long_codes_are_sharper():
-    assert selection.sharpness(16) == selection.sharpness(64) == selection.SHARP
-    assert selection.sharpness(1024) == pytest.approx(2 * selection.SHARP)

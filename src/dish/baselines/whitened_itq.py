@@ -11,6 +11,7 @@ from dish.encoder import Linear
 from dish.kernel.features import feature_blocks
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
+from dish.posterior.geometry import within_directions
 from dish.posterior.projection import rotation
 
 
@@ -60,24 +61,11 @@ class WhitenedITQ(KernelHasher):
         assert isinstance(K, Tensor)
         with self._stage("whitening"):
             C_xx = data.white.gram() / len(K)
-            W = within_directions(C_xx, *label_covariances(K, labelled(data.S)), self.shrinkage, self.n_bits)
+            C_xy, C_yy = label_covariances(K, labelled(data.S))
+            S_w = C_xx - C_xy @ torch.linalg.pinv(C_yy, hermitian=True) @ C_xy.T
+            W = within_directions(C_xx, S_w, self.shrinkage, self.n_bits)
         with self._stage("rotation"):
             V = torch.cat([block.double() @ W for _, block in feature_blocks(K)])  # (n, p)
             R, self.objective_ = rotation(V, self.n_bits, self.n_iter, data.rng)
         self._keep(data, Linear.of(torch.from_numpy(W.cpu().numpy() @ R).to(K.dtype)))
         return self
-
-
-def within_directions(C_xx: Tensor, C_xy: Tensor, C_yy: Tensor, shrinkage: float, r: int) -> Tensor:
-    """W (d, p), p ≤ r: the directions of largest variance after whitening with S_w = C_xx − C_xy C_yy⁻¹ C_yx."""
-    S_w = C_xx - C_xy @ torch.linalg.pinv(C_yy, hermitian=True) @ C_xy.T
-    S_w.diagonal().add_(shrinkage * S_w.diagonal().mean().clamp(min=1e-12))
-    L = torch.linalg.cholesky(S_w)
-    half = torch.linalg.solve_triangular(L, C_xx, upper=False)
-    variance, U = torch.linalg.eigh(torch.linalg.solve_triangular(L, half.T, upper=False))
-    keep = (variance > 1e-6 * variance[-1]).nonzero().ravel().flip(0)[:r]
-    U = U[:, keep]
-    U = U * torch.sign(
-        U.gather(0, U.abs().argmax(0, keepdim=True))
-    )  # fix the sign of each direction, which is arbitrary
-    return torch.linalg.solve_triangular(L.T, U, upper=True)

@@ -133,6 +133,7 @@ class DeepDISH(DeepHasher):
             self.n_bits,
             n_anchors=min(MAX_ANCHORS, data.n),
             scale=None,
+            geometry=0,  # a network's head has class bits alone
             device=str(data.device),
             random_state=data.seed,
             verbose=self.verbose,

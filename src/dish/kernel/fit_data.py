@@ -26,10 +26,7 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 @dataclass
 class FitData:
-    """The features K of this process's rows, the similarity S of their labels, and what all processes share.
-
-    The rows themselves are not kept: a K that does not fit in memory reads them again.
-    """
+    """The features K of this process's rows, the similarity S of their labels, and what all processes share."""
 
     S: Similarity
     K: KernelMatrix  # (rows of this process, m), centred
@@ -42,6 +39,7 @@ class FitData:
     stage: Stage = lambda name: nullcontext()  # times the stages of a fit
     signs: SignBits | None = None  # of a sample of the rows
     not_auto: tuple[str, ...] = ()  # which of gamma and scale the user chose
+    rows: RowSource | None = None  # of this process
 
     @classmethod
     def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> FitData:
@@ -84,7 +82,7 @@ def prepare(
         features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks)
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
-    return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S))
+    return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)
 
 
 def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:

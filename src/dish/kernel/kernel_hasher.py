@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dish import codes
 from dish.checks import check_integer, check_number, check_option, check_random_state
-from dish.encoder import Encoder, FeatureMap, HashFunction
+from dish.encoder import Encoder, FeatureMap, HashFunction, Linear
 from dish.errors import InputError
 from dish.hasher import EncodeRows, Hasher
 from dish.io.rows import RowSource
@@ -50,6 +50,7 @@ class KernelHasher(Stopwatch, Hasher):
     device: str
     random_state: Any
     hash_function_: HashFunction
+    geometry_: Linear | None = None
     _needs_y = True
     _most_bits = 1 << 14  # matrices of r² numbers are built
     _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
@@ -123,16 +124,14 @@ class KernelHasher(Stopwatch, Hasher):
         """F(x) as one object, in NumPy."""
         self._check_fitted()
         features = FeatureMap(self.kernel_, self.anchors_, self.gamma_, self.centre_, self.mean_, self.scale_)
-        return Encoder(features, self.hash_function_)
+        return Encoder(features, self.hash_function_, self.geometry_)
 
     def _hash_function(self) -> dict[str, Any]:
         """What identifies the hash function: the codes of a few rows.
 
         The arrays themselves differ in their last digits with the number of threads and processes of the fit.
         """
-        encoder = self.encoder_
-        in_float64 = Encoder(*(part.mapped(_float64) for part in (encoder.features, encoder.function)))  # type: ignore[arg-type]
-        F = in_float64(self._probe_rows(-(-PROBE_BITS // self.n_bits)))
+        F = self.encoder_.mapped(_float64)(self._probe_rows(-(-PROBE_BITS // self.n_bits)))
         return {"n_bits": self.n_bits, "n_features_in_": self.n_features_in_, "probe": codes.pack(F)}
 
     def _probe_rows(self, n: int) -> NDArray[np.float64]:

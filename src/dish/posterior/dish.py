@@ -15,7 +15,7 @@ tried, and the one that ranks held-out rows best is kept.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish import cbcd, codes
-from dish.encoder import Posterior, raised, row_blocks
+from dish.cbcd.codewords import class_codewords, distinct
+from dish.checks import check_integer, check_option
+from dish.encoder import Linear, Posterior, interleaved, raised, row_blocks
 from dish.errors import InputError
-from dish.hasher import class_values
+from dish.hasher import F_ROWS, EncodeLabelled, class_values
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
@@ -33,75 +35,172 @@ from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless
 from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
+from dish.posterior.geometry import Geometry, candidates
+from dish.posterior.multilabel import n_queries
 from dish.posterior.projection import centred, signed_projection
-from dish.posterior.regression import Indices, WhitenedRows, regress, whitening
-from dish.posterior.selection import Choice
-from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, from_labels, n_labels
+from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress, whiteners, whitening
+from dish.posterior.selection import Choice, Judged
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
 MAX_LABELS = 4096  # with more, B is larger than everything else and a step too slow
-FEWEST_ROWS = 500  # with fewer rows none are held out
-CODEWORD_SWEEPS = 3  # of the H-step on classes
+FEWEST_ROWS = 500  # of multi-label data; with fewer none are held out
 ROUGH = Effort(4, 2e-3)  # for multi-label data: only one sign per label and bit of the codes is used
 
 
-def fit_posterior(data: FitData, H: NDArray[np.uint8], n_bits: int, budget: int | None = None) -> Posterior:
-    """The posterior hash function for codes H (packed). ``budget``: bytes for the whitened features."""
+def fit_to_classes(
+    data: FitData, C: NDArray[np.uint8], n_bits: int, geometry: int | str = 0, budget: int | None = None
+) -> tuple[Posterior, Linear | None]:
+    """The hash functions for classes with codewords C (packed), of class bits and of geometry bits.
+
+    ``budget``: bytes for the whitened features.
+    """
+    rng = np.random.RandomState(data.rng.randint(2**31 - 1))
+    seed = rng.randint(2**31 - 1)
+
+    @functools.cache
+    def plain(r: int) -> Choice:
+        signs = codes.unpack(distinct(codes.prefix(C, n_bits, r), r, np.random.RandomState(seed)), r)
+        V = signed_projection(signs.astype(np.float64), np.random.RandomState(seed), data.device)
+        V, offset = (each.to(data.device, data.K.dtype) for each in centred(V))
+        return Choice(V, offset, selection.SHARP)
+
+    with data.stage("whitening"):
+        T = whiteners(data)
+    with data.stage("geometry"):
+        of_x = (
+            Geometry.of(data, max(candidates(n_bits)) if geometry == "auto" else int(geometry)) if geometry else None
+        )
+    with data.stage("selection"):
+        g = None if geometry == "auto" else int(geometry)
+        choice, rows, judged = selection.choose_for_classes(data, T, plain, n_bits, of_x, g, rng, budget)
+    if judged is not None:
+        with data.stage("check"):
+            _check_classes(data, rows, judged, choice)
+    with data.stage("posterior"):
+        share = selection.share_of_steps(rows.n)
+        W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
+    assert choice.rho is not None
+    function = _function(T(choice.rho), W, b, choice, "softmax")
+    size = 1.0 if judged is None else _size(judged.scored(choice.sharp)[0][0] @ choice.V + choice.offset)
+    return function, _geometry_bits(of_x, n_bits - function.n_bits, size)
+
+
+def fit_to_label_sets(
+    data: FitData, H: NDArray[np.uint8], n_bits: int, geometry: int | str = 0, budget: int | None = None
+) -> tuple[Posterior, Linear | None]:
+    """The hash functions for multi-label rows with codes H (packed); otherwise as above."""
     rng = np.random.RandomState(data.rng.randint(2**31 - 1))
     with data.stage("whitening"):
         T = whitening(data)
         rows = WhitenedRows.of(data, T, rng, budget)
     sums = group_sums(data, H, n_bits)
-    C = codewords(data.S, sums, rng)
-    if rows.one_label:
-        V, offset = centred(signed_projection(C, rng, rows.U.device))
-        choice = Choice(V.to(rows.U), offset.to(rows.U), selection.sharpness(n_bits))
-    else:
-        V, offset = nearest_projection(data.S, sums)
-        choice = Choice(V.to(rows.U), offset.to(rows.U), 1.0, power=2)
-    choice = _choose(data, rows, choice, C, rng)
+    V, offset = (each.to(rows.U) for each in nearest_projection(data.S, sums))
+    assert isinstance(data.S, LabelCounts | LabelSets)
+    C = codewords(data.S, sums)
+
+    def plain(r: int) -> Choice:
+        return Choice(V[:, :r], offset[:r], 1.0, power=2)
+
+    parts, starts = _held_out(data, rows, rng)
+    choice = _choose_for_label_sets(data, rows, parts, starts, plain(n_bits), C, rng)
+    with data.stage("geometry"):
+        of_x = (
+            Geometry.of(data, max(candidates(n_bits)) if geometry == "auto" else int(geometry)) if geometry else None
+        )
+        scored = [rows.scored(part, *starts[choice.prior]) for part in parts]
+        g = int(geometry) if geometry != "auto" else _most_geometry(rows, parts, scored, choice, n_bits, of_x)
+    if g:
+        choice = _choose_for_label_sets(data, rows, parts, starts, plain(n_bits - g), C[:, : n_bits - g], rng)
+    F = raised(scored[0][0], choice.power) @ choice.V + choice.offset
+    with data.stage("check"):
+        _warn_if_useless(data, rows, parts[0], F)
     with data.stage("posterior"):
         share = 0.8 if choice.start else 1.0
         W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
-    B = (T @ (choice.sharp * W).double()).to(data.K.dtype)
-    link = "softmax" if rows.one_label else "sigmoid"
+    return _function(T, W, b, choice, "sigmoid"), _geometry_bits(of_x, g, _size(F))
+
+
+def most_geometry(geometry: int | str, n_bits: int) -> int:
+    """The largest number of geometry bits that the parameter allows."""
+    return int(geometry) if geometry != "auto" else max(candidates(n_bits))
+
+
+def _geometry_bits(geometry: Geometry | None, g: int, size: float) -> Linear | None:
+    """g bits whose outputs have the size of those of class bits, so that a query that is not rounded weighs both."""
+    if geometry is None or g == 0:
+        return None
+    bits = geometry.bits(g)
+    return Linear(size * bits.W, size * bits.intercept)
+
+
+def _size(F: Tensor) -> float:
+    return float(F.square().mean().sqrt().clamp(min=1e-30))
+
+
+def _function(T: Tensor, W: Tensor, b: Tensor, choice: Choice, link: str) -> Posterior:
+    B = (T @ (choice.sharp * W).double()).to(W)
     return Posterior(B, (choice.sharp * b).to(B), choice.V.to(B), choice.offset.to(B), link, choice.power)
 
 
-def _choose(
-    data: FitData, rows: WhitenedRows, plain: Choice, C: NDArray[np.float64], rng: np.random.RandomState
-) -> Choice:
-    """Hold rows out, let them decide, and warn if their codes are of no use. With few rows they only warn."""
+def _held_out(
+    data: FitData, rows: WhitenedRows, rng: np.random.RandomState
+) -> tuple[tuple[Indices, Indices], dict[float, Weights]]:
+    """Held-out rows and as many others, and regressions without the held-out rows, by their priors."""
     few = rows.n < FEWEST_ROWS
     rng = np.random.RandomState(0) if few else rng
     order = rows.shuffled(np.arange(rows.n), rows.n, rng)
     n_held = rows.n // 3 if few else min(int(selection.HELD_OUT * rows.n), selection.MOST_HELD_OUT)
     held, seen = order[:n_held], order[n_held:]
     with data.stage("posterior"):
-        starts = selection.regressions(rows, seen, rng)
+        return (held, seen[:n_held]), selection.regressions(rows, seen, rng)
+
+
+def _choose_for_label_sets(
+    data: FitData,
+    rows: WhitenedRows,
+    parts: tuple[Indices, Indices],
+    starts: dict[float, Weights],
+    plain: Choice,
+    C: NDArray[np.float64],
+    rng: np.random.RandomState,
+) -> Choice:
+    """Let held-out rows decide, if there are enough."""
+    if rows.n < FEWEST_ROWS:
+        return plain
     with data.stage("projection"):
-        parts = (held, seen[:n_held])
-        if few:
-            choice = replace(plain, start=starts[1.0])
-        elif rows.one_label:
-            choice = selection.choose_for_classes(rows, parts, starts, plain, rng)
-        else:
-            choice = selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
-    with data.stage("check"):
-        _check(data, rows, held, choice)
-    return plain if few else choice
+        return selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
 
 
-def _check(data: FitData, rows: WhitenedRows, held: Indices, choice: Choice) -> None:
-    """Warn if a model without the held-out rows cannot tell their labels."""
-    assert choice.start is not None
-    W, b = choice.start
-    p, group = rows.scored(held, choice.sharp * W, choice.sharp * b)
-    indices = held.cpu().numpy() if isinstance(held, Tensor) else held
-    indices = indices if rows.of_all is None else rows.of_all[indices]
-    F = raised(p, choice.power) @ choice.V + choice.offset
-    useless = warn_of_useless_codes(data.signs, indices, F, data.not_auto)
-    if rows.one_label and not useless:
-        warn_of_misplaced_labels(p, group)
+def _most_geometry(
+    rows: WhitenedRows,
+    parts: tuple[Indices, Indices],
+    scored: list[Scored],
+    choice: Choice,
+    n_bits: int,
+    geometry: Geometry | None,
+) -> int:
+    """The number of geometry bits for label sets."""
+    assert geometry is not None
+    n = n_queries(len(scored[0][0]))
+    p, groups = (torch.cat([a[: 2 * n], b[:n]]) for a, b in zip(*scored, strict=True))
+    G = raised(p, choice.power)
+    indices = np.concatenate([rows.of_data(parts[0][: 2 * n]), rows.of_data(parts[1][:n])])
+
+    def class_bits(r: int) -> Tensor:
+        return G @ choice.V[:, :r] + choice.offset[:r]
+
+    return selection.most_geometry_bits(class_bits, rows.labels(groups), n, n_bits, geometry, indices)
+
+
+def _check_classes(data: FitData, rows: WhitenedRows, judged: Judged, choice: Choice) -> None:
+    """Warn if models that did not learn from held-out rows cannot tell their classes."""
+    p, y = judged.scored(choice.sharp)[0]
+    if not _warn_if_useless(data, rows, judged.indices[0], p @ choice.V + choice.offset):
+        warn_of_misplaced_labels(p, y)
+
+
+def _warn_if_useless(data: FitData, rows: WhitenedRows, held: Indices, F: Tensor) -> bool:
+    return warn_of_useless_codes(data.signs, rows.of_data(held), F, data.not_auto)
 
 
 def group_sums(data: FitData, H: NDArray[np.uint8], n_bits: int) -> NDArray[np.float64]:
@@ -113,25 +212,9 @@ def group_sums(data: FitData, H: NDArray[np.uint8], n_bits: int) -> NDArray[np.f
     return sums
 
 
-def codewords(S: Similarity, sums: NDArray[np.float64], rng: np.random.RandomState) -> NDArray[np.float64]:
-    """C (l, r) of ±1: the majority vote of the codes of each label's rows.
-
-    With few rows per class, H may give two classes the same code. Then C is learned for the classes alone.
-    """
-    if isinstance(S, LabelCounts | LabelSets):
-        return np.where(S.sets.T @ sums >= 0, 1.0, -1.0)
-    C = np.where(sums >= 0, 1.0, -1.0)
-    l, r = C.shape  # noqa: E741
-    return C if len(np.unique(C, axis=0)) == min(l, 2.0**r) else distinct_codewords(l, r, rng)
-
-
-def distinct_codewords(l: int, r: int, rng: np.random.RandomState) -> NDArray[np.float64]:  # noqa: E741
-    """C (l, r) of ±1 for l classes that count once each: the H-step on l rows, from a random start."""
-    H = cbcd.columns_for(torch.from_numpy(codes.pack(rng.standard_normal((l, r)))), r)
-    S = from_labels(np.arange(l), similar_weight="auto")
-    for _ in range(CODEWORD_SWEEPS):
-        cbcd.sweep(H, S, torch.zeros(r, l))
-    return codes.unpack(H.packed(), r).astype(np.float64)
+def codewords(S: LabelCounts | LabelSets, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """C (l, r) of ±1: the majority vote of the codes of each label's rows."""
+    return np.where(S.sets.T @ sums >= 0, 1.0, -1.0)
 
 
 def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
@@ -143,13 +226,6 @@ def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor
     gram[np.diag_indices(len(gram))] += 1e-3 * np.trace(gram) / len(gram)
     solved = np.linalg.solve(gram, Y.T @ sums)
     return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
-
-
-def label_codes(S: Similarity, function: Posterior) -> NDArray[np.uint8]:
-    """Packed codes of the training rows as if their labels were certain: p is 1 for each of them, else 0."""
-    V, offset = (np.asarray(each, np.float64) for each in (function.numpy().V, function.numpy().offset))
-    of_groups = S.sets @ V if isinstance(S, LabelCounts | LabelSets) else V
-    return np.asarray(codes.pack(of_groups + offset)[S.row_group.cpu().numpy()])
 
 
 class DISH(StreamingHasher):
@@ -177,6 +253,10 @@ class DISH(StreamingHasher):
         Factors by which the features of x are multiplied first. "auto": one over the median deviation of each
         feature, if these differ by more than a factor of 100 and held-out rows are predicted better (from 200 rows
         on); a warning says so. None: no scaling.
+    geometry : "auto" or int, default="auto"
+        Number of bits that describe x itself instead of its label: they order the rows of one class, and find rows
+        like an item of a new class. "auto": as many as cost at most 2 % of the MAP of held-out rows, from an eighth
+        to half of all bits. 0: none.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     n_iter : int, default=5
@@ -186,8 +266,9 @@ class DISH(StreamingHasher):
         in the folder for temporary files, or recomputed in every pass if that is faster; the probabilities are then
         learned from a sample of 131,072 rows. None: half of the free memory.
     checkpoint : path or None, default=None
-        Folder for the state after every H-step. A fit that finds its own state there resumes from it. Several
-        processes need a shared folder. Not available with ``random_state=None``.
+        Folder for the state after every H-step of multi-label data. A fit that finds its own state there resumes from
+        it. Several processes need a shared folder. Not available with ``random_state=None``. With one label per row
+        nothing is stored: finding codewords of classes takes no time.
     device : "auto", "cpu", "cuda", …, default="auto"
         Where the linear algebra runs. "auto" uses a GPU if there is one.
     random_state : int, RandomState or None, default=0
@@ -200,7 +281,7 @@ class DISH(StreamingHasher):
     classes_ : ndarray (l,)
         The labels, in the order of ``predict_proba``'s columns.
     codes_ : uint8 (n, ceil(n_bits/8))
-        Codes of the labels of the training rows: F with certain probabilities. ``transform`` uses x alone.
+        ``transform(X, labels=y)`` of the training rows: the class bits of their labels, and geometry bits of x.
     objective_ : float64 (n_iter_,)
         The objective Q after every H-step. It never rises.
     n_iter_ : int
@@ -208,7 +289,9 @@ class DISH(StreamingHasher):
     kernel_, gamma_, anchors_, centre_, mean_, scale_
         The features k(x).
     hash_function_ : dish.encoder.Posterior
-        F(x) = p(x)ᵃ V + offset with p(x) = link(k(x) B + b).
+        The class bits: F(x) = p(x)ᵃ V + offset with p(x) = link(k(x) B + b).
+    geometry_ : dish.encoder.Linear or None
+        The geometry bits, linear in x. Every prefix of a code has the same share of them.
     timings_ : dict
         Seconds spent in each stage of ``fit``.
 
@@ -225,7 +308,7 @@ class DISH(StreamingHasher):
     similar_weight = "auto"
     _kernels = ("auto", *StreamingHasher._kernels)
     _features_by = staticmethod(selection.prepare_features)
-    _state = (*StreamingHasher._state, "classes_")
+    _state = (*StreamingHasher._state, "classes_", "geometry_")
 
     def __init__(
         self,
@@ -235,6 +318,7 @@ class DISH(StreamingHasher):
         gamma: float | str = "auto",
         kernel: Any = "auto",
         scale: Any = "auto",
+        geometry: int | str = "auto",
         anchors: Any = "random",
         n_iter: int = 5,
         memory_budget: Any = None,
@@ -248,6 +332,7 @@ class DISH(StreamingHasher):
         self.gamma = gamma
         self.kernel = kernel
         self.scale = scale
+        self.geometry = geometry
         self.anchors = anchors
         self.n_iter = n_iter
         self.memory_budget = memory_budget
@@ -255,6 +340,13 @@ class DISH(StreamingHasher):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if isinstance(self.geometry, str):
+            check_option("geometry", self.geometry, ("auto",), " or a number of bits")
+        else:
+            check_integer("geometry", self.geometry, low=0, high=self.n_bits - 1)
 
     def _open(self, X: Any, y: Any) -> FitInput:
         if isinstance(y, Similarity):
@@ -269,16 +361,52 @@ class DISH(StreamingHasher):
         return {"kernel": selection.first_kernel(self.kernel, given.rows.shape[1], self.n_anchors)}
 
     def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
-        one_label = isinstance(data.S, Classes)
-        effort = Effort() if one_label else ROUGH
-        H, _, objective = alternate(
-            data, self.n_bits, n_iter=self.n_iter, effort=effort, state=state, after_sweep=after_sweep
-        )
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
-        function = fit_posterior(data, H, self.n_bits, spare)
+        if isinstance(data.S, Classes):
+            with self._stage("H-step"):
+                C, objective = class_codewords(data.S.n_groups, self.n_bits, data.rng, self.n_iter)
+            function, self.geometry_ = fit_to_classes(data, C, self.n_bits, self.geometry, spare)
+        else:
+            H, _, objective = alternate(
+                data, self.n_bits, n_iter=self.n_iter, effort=ROUGH, state=state, after_sweep=after_sweep
+            )
+            function, self.geometry_ = fit_to_label_sets(data, H, self.n_bits, self.geometry, spare)
         self._keep(data, function)
-        self._keep_codes(label_codes(data.S, function), objective)
+        self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
+        assert data.S.labels is not None
         self.classes_ = data.S.labels
+        with self._stage("codes"):
+            self._keep_codes(self._codes_of_labels(data), objective)
+
+    def _codes_of_labels(self, data: FitData) -> NDArray[np.uint8]:
+        """``transform(X, labels=y)`` of the training rows."""
+        S, rows = data.S, data.rows
+        assert rows is not None
+        sets = S.sets if isinstance(S, LabelCounts | LabelSets) else sp.eye_array(S.n_groups, format="csr")
+        encode, group, found = self._labelled_encoder(), S.row_group.cpu().numpy(), []
+        for part in row_blocks(len(rows), F_ROWS):
+            X, P = rows.read(part, torch.device("cpu"), check=False).numpy(), sets[group[part]]
+            found.append(codes.pack(encode(X, P, np.diff(P.indptr) > 0)))
+        return np.concatenate(found)
+
+    @property
+    def _one_label(self) -> bool:
+        assert isinstance(self.hash_function_, Posterior)
+        return self.hash_function_.link == "softmax"
+
+    def _labelled_encoder(self) -> EncodeLabelled:
+        on_device, function = self._encoder_on_device(), self.hash_function_
+        assert isinstance(function, Posterior)
+        V, offset = np.asarray(function.V, np.float64), np.asarray(function.offset, np.float64)
+
+        def encode(X: NDArray[Any], P: sp.csr_array, known: NDArray[np.bool_]) -> NDArray[np.float32]:
+            F = np.empty((len(X), len(offset)), np.float32)
+            F[known] = P[known].power(function.power) @ V + offset
+            if not known.all():
+                F[~known] = on_device.class_values(X[~known])
+            return np.asarray(interleaved(F, on_device.geometry_values(X)))
+
+        return encode
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """p(x) of every label, (n, l), in the order of ``classes_``.

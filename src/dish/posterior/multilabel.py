@@ -48,14 +48,23 @@ def held_out_map(
     labels: LabelsOf, V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
 ) -> float:
     """MAP of held-out queries against a database of held-out and seen rows, half each."""
-    n = min(1000, len(held[0]) // 2)
+    n = n_queries(len(held[0]))
     scores, groups = torch.cat([held[0][: 2 * n], seen[0][:n]]), torch.cat([held[1][: 2 * n], seen[1][:n]])
-    F, Y = scores @ V + offset, labels(groups)
+    return map_of_outputs(scores @ V + offset, labels(groups), n)
+
+
+def n_queries(n_held: int) -> int:
+    """The number of held-out rows that are queries; as many others are in the database."""
+    return min(1000, n_held // 2)
+
+
+def map_of_outputs(F: Tensor, Y: NDArray[Any] | Tensor, n: int) -> float:
+    """MAP of the signs of the first n rows of F (rows, r) as queries against the others."""
     if isinstance(Y, Tensor):
         return float(_map_on_device(torch.where(F >= 0, 1.0, -1.0), Y, n))
     packed = codes.pack(F.cpu().numpy())
-    device = f"{V.device.type}:{V.device.index or 0}"  # by torch: numba's threads do not survive a fork
-    counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], V.shape[1], device)
+    device = f"{F.device.type}:{F.device.index or 0}"  # by torch: numba's threads do not survive a fork
+    counts = metrics.histograms(packed[:n], Y[:n], packed[n:], Y[n:], F.shape[1], device)
     return float(metrics.expected_average_precision(counts).mean())
 
 

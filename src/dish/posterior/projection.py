@@ -127,15 +127,22 @@ def _signs_product(V: Tensor, R: Tensor) -> Tensor:
     return VtB
 
 
-def refine(V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], rng: np.random.RandomState) -> Tensor:
+def refine(
+    V: Tensor,
+    held: tuple[Tensor, Tensor],
+    seen: tuple[Tensor, Tensor],
+    rng: np.random.RandomState,
+    batch: int = BATCH,
+) -> Tensor:
     """V after a few Adam steps on a ranking loss: rows of a query's class should come first.
 
     ``held`` and ``seen`` are p (n, l) and classes (n,) of held-out rows and of rows that B was trained on. Held-out
-    rows are the queries; both kinds are the database.
+    rows are the queries; both kinds are the database. Or both are held-out rows, of different folds. ``batch``: rows
+    of each kind per step.
     """
     (G, y), (G_seen, y_seen) = ((p - CENTRE / p.shape[1], y) for p, y in (held, seen))
     V = V / (G @ V).square().mean().sqrt()
-    size = min(BATCH, len(G), len(G_seen))
+    size = min(batch, len(G), len(G_seen))
     refinement = Refinement(V, (G, y), (G_seen, y_seen), size)
     with steps_threads(2 * size * size * V.shape[1]):
         for t, rows in enumerate(_draws([len(G), len(G_seen)], size, rng, G.device), 1):

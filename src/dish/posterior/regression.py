@@ -7,7 +7,7 @@ which KᵀK + ρI is n times the identity, by stochastic gradient steps with mom
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -37,11 +37,12 @@ SAMPLE = 1 << 17  # rows that B is learned from if whitened features of all rows
 PARTS, LARGE = 4, 1 << 18  # a batch is split into PARTS if W has at most LARGE entries
 ENOUGH = 6_000_000  # multiplications per step that pay for one more thread
 Weights = tuple[Tensor, Tensor]  # W (m, l) and b (l,)
-Scored = tuple[Tensor, Tensor]  # p (rows, l), and the group of equal labels of each row (rows,)
+Scored = tuple[Tensor, Tensor]  # p or logits (rows, l), and the group of equal labels of each row (rows,)
 
 BATCH, UPDATES = 1024, 1000  # about a million row visits, for any number of rows
 RATE, MOMENTUM = 0.3, 0.9
-NOISE, MOST_NOISE = 20.0, 0.01  # ρ is NOISE / n of the mean diagonal: what n rows cannot tell from noise
+NOISE, MOST_NOISE = 20.0, 0.01  # of ``whitening``
+KEPT, FEW = (0.01, 0.1), 1 << 14  # of ``whiteners``, with at most FEW rows and with more
 PRIOR, SCARCE, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 
 
@@ -68,13 +69,13 @@ class WhitenedRows:
         K, S, ranks = data.K, data.S, data.ranks
         T = T.to(K.dtype)
         if isinstance(K, Tensor) and _fits(K, budget, ranks):
-            U, picked = torch.empty_like(K), None
+            U, picked = K.new_empty(len(K), T.shape[1]), None
             parts = split(T) if worth_splitting(K) else None
             for rows, block in feature_blocks(K, title="whitening"):
                 if parts is None:
                     torch.mm(block, T, out=U[rows])
                 else:
-                    U[rows] = add_product(torch.zeros_like(block), split(block), parts)
+                    U[rows] = add_product(torch.zeros_like(U[rows]), split(block), parts)
         else:
             picked = np.sort(rng.choice(data.n, min(data.n, SAMPLE), replace=False))
             mine = torch.from_numpy(local_rows(len(K), picked, ranks)[0])
@@ -82,6 +83,11 @@ class WhitenedRows:
         norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
         weight = (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
         return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1], picked)
+
+    def of_data(self, indices: Indices) -> NDArray[np.intp]:
+        """The indices of some of these rows among all rows."""
+        given = indices.cpu().numpy() if isinstance(indices, Tensor) else indices
+        return given if self.of_all is None else self.of_all[given]
 
     @property
     def draws_on_device(self) -> bool:
@@ -190,14 +196,22 @@ class WhitenedRows:
 
     def scored(self, indices: Indices, W: Tensor, b: Tensor) -> Scored:
         """p and the label groups of some rows, gathered from all processes."""
+        z, group = self.logits(indices, W, b)
+        return torch.softmax(z, 1) if self.one_label else torch.sigmoid(z), group
+
+    def logits(self, indices: Indices, W: Tensor, b: Tensor) -> Scored:
+        """z = U W + b and the label groups of some rows, gathered from all processes."""
         picked, positions = self.local(indices)
-        p = torch.zeros(len(indices), W.shape[1], dtype=W.dtype, device=W.device)
-        group = torch.zeros(len(indices), dtype=torch.float64, device=W.device)
-        z = self.U[picked] @ W + b
-        p[positions] = torch.softmax(z, 1) if self.one_label else torch.sigmoid(z)
+        z = torch.zeros(len(indices), W.shape[1], dtype=W.dtype, device=W.device)
+        z[positions] = self.U[picked] @ W + b
+        return self.ranks.sum(z)[0].to(W), self.groups(indices)
+
+    def groups(self, indices: Indices) -> Tensor:
+        """The label groups of some rows, gathered from all processes."""
+        picked, positions = self.local(indices)
+        group = torch.zeros(len(indices), dtype=torch.float64, device=self.U.device)
         group[positions] = self.S.row_group[picked].double()
-        p, group = self.ranks.sum(p, group)
-        return p.to(W), group.long()
+        return self.ranks.sum(group)[0].long()
 
     def labels(self, group: Tensor) -> NDArray[Any] | Tensor:
         """Classes (rows,) or label sets (rows, l) of some groups; a tensor if the groups are on a GPU."""
@@ -216,9 +230,25 @@ def _fits(K: Tensor, budget: int | None, ranks: Ranks) -> bool:
 
 
 def whitening(data: FitData) -> Tensor:
-    """T (m, m): K T has unit second moments, and smaller ones in directions that n rows cannot tell from noise."""
+    """T (m, m) for a ρ that depends on the number of rows: NOISE / n, what n rows cannot tell from noise."""
     ridge = max(data.ridge, min(NOISE / data.n, MOST_NOISE))
     return Whitening.of(data.white.gram(), ridge).inverse_factor().T * data.n**0.5
+
+
+def whiteners(data: FitData) -> Callable[[float], Tensor]:
+    """ρ → T (m, k): K T has second moments λ/(λ + ρ), λ being the eigenvalues of KᵀK/n.
+
+    ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work and noise. One
+    eigendecomposition serves every ρ.
+    """
+    lam, Q = torch.linalg.eigh(data.white.gram() / data.n)
+    lam, mean, least = lam.clamp(min=0), lam.mean(), KEPT[data.n > FEW]
+
+    def T(rho: float) -> Tensor:
+        kept = lam > least * (lam + rho * mean)
+        return Q[:, kept] * (lam[kept] + rho * mean) ** -0.5
+
+    return T
 
 
 def weight_decay(n: int, l: int, one_label: bool = True) -> float:  # noqa: E741

@@ -15,12 +15,14 @@ from dish.kernel.features import feature_blocks
 from dish.kernel.fit_data import FitData, prepare
 from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
-from dish.posterior.multilabel import best_projection, held_out_map
+from dish.posterior.geometry import COST, Geometry, candidates
+from dish.posterior.multilabel import best_projection, held_out_map, map_of_outputs, n_queries
 from dish.posterior.projection import centred, refine, signed_projection
-from dish.posterior.regression import Indices, Weights, WhitenedRows, regress
+from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
 from dish.similarity import LabelCounts, LabelSets, Similarity, n_labels
 
 Recompute = Callable[[float, str], FitData]  # γ and the kernel → data with these features
+ChoiceFor = Callable[[int], "Choice"]  # number of class bits → a choice
 Parts = tuple[Indices, Indices]  # held-out rows, and as many rows that were trained on
 
 FEW_ROWS = 1 << 15  # with more rows, x itself has helped wherever it was tried
@@ -28,10 +30,14 @@ PER_LABEL = 100  # rows per label that are needed to decide on held-out rows
 NARROWER = 2.0  # factor on γ
 RIDGES = (10.0, 60.0)  # times 1/n of the mean diagonal
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
-SHARP = 1.3  # factor on the logits: more rows of a class share one code, and MAP hardly falls
-SHARPER = (1.0, 1.5, 2.25)  # further factors: a strong prior makes p under-confident if there are few classes
-FEW, PRIORS = 1 << 14, (1.0, 0.25, 4.0)  # with at most FEW rows, held-out rows choose the prior by these factors
-
+SHARP = 1.3  # usual factor on the logits
+FEW, PRIORS = 1 << 14, (0.25, 4.0)  # with at most FEW rows, held-out rows choose the prior by these factors
+RHOS = (0.1, 1.0, 10.0, 0.01)  # ρ of the whitening; held-out rows choose if there are at most FEW, else the first
+SAFE_RHO = 1.0  # if no rows can be held out
+CROSS, FOLDS, FEWEST = 1 << 12, 5, 40  # with at most CROSS rows every row is held out once; at least FEWEST must be
+TRIAL, TRIAL_BATCH = 0.2, 512  # share of the steps of a trial regression, and batch of a trial projection
+TEMPERATURES = tuple(float(a) for a in np.geomspace(0.3, 12, 33))
+COOLER = (1.0, 0.7, 0.45)  # factors on the temperature: refined projections rank better with flatter p
 
 # --- Features ---
 
@@ -138,36 +144,180 @@ class Choice:
     sharp: float  # factor on the logits
     power: int = 1  # of p
     prior: float = 1.0  # factor on the weight decay
+    rho: float | None = None  # of the whitening
     start: Weights | None = None  # W and b without the held-out rows
 
 
-def sharpness(r: int) -> float:
-    """Factor on the logits for codes of r bits; larger for long codes, where a ball of radius 2 is small."""
-    return SHARP * max(1.0, r / 64) ** 0.25
+@dataclass(frozen=True)
+class Judged:
+    """Logits of rows by regressions that did not learn from them, in two halves for queries and database.
+
+    With many rows the second half was learned from, as the rows of a database may be.
+    """
+
+    first: Scored
+    second: Scored
+    indices: tuple[Indices, Indices]  # of both halves
+    start: Weights | None = None  # the regression, if there was only one
+
+    def scored(self, sharp: float) -> tuple[Scored, Scored]:
+        """p of both halves, with logits multiplied by ``sharp``."""
+        (z, y), (z2, y2) = self.first, self.second
+        return (torch.softmax(sharp * z, 1), y), (torch.softmax(sharp * z2, 1), y2)
+
+    def temperature(self) -> float:
+        """The factor on the logits that makes the labels of the first half most likely."""
+        z, y = self.first
+        losses = [float(torch.nn.functional.cross_entropy(a * z, y)) for a in TEMPERATURES]
+        return TEMPERATURES[int(np.argmin(losses))]
+
+
+def judge(
+    rows: WhitenedRows, rng: np.random.RandomState, prior: float, share: float, folds: int = FOLDS
+) -> Judged | None:
+    """Learn without some rows and score them; None if too few can be judged.
+
+    Up to ``CROSS`` rows, ``folds`` of ``FOLDS`` folds are held out in turn. ``share``: of the steps of a regression.
+    """
+    order = rows.shuffled(np.arange(rows.n), rows.n, rng)
+    if rows.n > CROSS:
+        n_held = min(int(HELD_OUT * rows.n), MOST_HELD_OUT)
+        held, seen = order[:n_held], order[n_held:]
+        W, b = regress(rows, seen, rng, share=share, prior=prior)
+        return Judged(rows.logits(held, W, b), rows.logits(seen[:n_held], W, b), (held, seen[:n_held]), (W, b))
+    found, indices = [], []
+    for i in range(folds):
+        held, seen = order[i::FOLDS], np.concatenate([order[j::FOLDS] for j in range(FOLDS) if j != i])
+        W, b = regress(rows, seen, rng, share=share, prior=prior)
+        z, y = rows.logits(held, W, b)
+        known = torch.isin(y, rows.groups(seen))  # a class of one row cannot be judged
+        found.append((z[known], y[known]))
+        indices.append(held[known.cpu().numpy()])
+    z, y = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if len(z) < FEWEST:
+        return None
+    half, order = len(z) // 2, np.concatenate(indices)
+    return Judged((z[:half], y[:half]), (z[half:], y[half:]), (order[:half], order[half:]))
+
+
+def share_of_steps(n: int) -> float:
+    """The share of the usual number of steps for n rows: with many, half of them are enough."""
+    return 1.0 if n <= CROSS else 0.5
+
+
+def choose_for_classes(
+    data: FitData,
+    T: Callable[[float], Tensor],
+    plain: ChoiceFor,
+    n_bits: int,
+    geometry: Geometry | None,
+    g: int | None,
+    rng: np.random.RandomState,
+    budget: int | None,
+) -> tuple[Choice, WhitenedRows, Judged | None]:
+    """ρ, the prior and the sharpness whose codes rank held-out rows best, and a projection refined for them.
+
+    ``plain`` gives the choice before any row was asked, for a number of class bits. g is the number of geometry bits;
+    None: the most that cost little.
+    """
+    seed = rng.randint(2**31 - 1)
+
+    def whitened(rho: float) -> WhitenedRows:
+        return WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
+
+    choice, rows = replace(plain(n_bits), rho=RHOS[0]), whitened(RHOS[0])
+    if data.n <= FEW:
+        choice, rows = _best_regression(choice, rows, whitened, seed)
+    judged = judge(rows, rng, choice.prior, share_of_steps(data.n))
+    if g is None and judged is not None and geometry is not None:
+        g = _most_geometry(judged, rows, plain, n_bits, geometry)
+    g = min(candidates(n_bits)) if g is None else g
+    fewer = plain(n_bits - g)
+    choice = replace(choice, V=fewer.V, offset=fewer.offset)
+    if judged is None:
+        return choice, rows, None
+    return refined_choice(replace(choice, start=judged.start), rows, judged, rng), rows, judged
+
+
+def _most_geometry(judged: Judged, rows: WhitenedRows, plain: ChoiceFor, n_bits: int, geometry: Geometry) -> int:
+    held, seen = judged.scored(COOLER[1] * judged.temperature())
+    n = n_queries(len(held[0]))
+    p, groups = (torch.cat([a[: 2 * n], b[:n]]) for a, b in zip(held, seen, strict=True))
+    picked = [rows.of_data(each) for each in (judged.indices[0][: 2 * n], judged.indices[1][:n])]
+    return most_geometry_bits(
+        lambda r: p @ plain(r).V + plain(r).offset, rows.labels(groups), n, n_bits, geometry, np.concatenate(picked)
+    )
+
+
+def most_geometry_bits(
+    class_bits: Callable[[int], Tensor],
+    Y: NDArray[Any] | Tensor,
+    n: int,
+    n_bits: int,
+    geometry: Geometry,
+    indices: NDArray[np.intp],
+) -> int:
+    """The largest number of geometry bits that costs little MAP of the first n rows against the others.
+
+    ``class_bits`` gives F of all rows for a number of bits, Y their labels, ``indices`` their places in the data.
+    """
+    least = (1 - COST) * map_of_outputs(class_bits(n_bits), Y, n)
+    X = geometry.rows(indices)
+    for g in candidates(n_bits):
+        if g == 0 or map_of_outputs(torch.cat([class_bits(n_bits - g), geometry.bits(g)(X)], 1), Y, n) >= least:
+            return g
+    return min(candidates(n_bits))
+
+
+def _best_regression(
+    plain: Choice, rows: WhitenedRows, whitened: Callable[[float], WhitenedRows], seed: int
+) -> tuple[Choice, WhitenedRows]:
+    """ρ and the prior whose unrefined codes rank held-out rows best, by short regressions."""
+
+    def score(rows: WhitenedRows, prior: float) -> float:
+        judged = judge(rows, np.random.RandomState(seed), prior, TRIAL, 2)
+        if judged is None:
+            return 0.0
+        scored = judged.scored(COOLER[1] * judged.temperature())
+        return held_out_map(rows.labels, plain.V, plain.offset, *scored)
+
+    best, best_map = plain, score(rows, 1.0)
+    if best_map == 0:  # nothing can be judged: a strong ridge is safe
+        return replace(plain, rho=SAFE_RHO), whitened(SAFE_RHO)
+    for rho in RHOS[1:]:
+        other = whitened(rho)
+        if (found := score(other, 1.0)) > best_map:
+            best, best_map, rows = replace(plain, rho=rho), found, other
+    for prior in PRIORS if can_decide(rows.n, rows.S) else ():
+        if (found := score(rows, prior)) > best_map:
+            best, best_map = replace(best, prior=prior), found
+    return best, rows
+
+
+def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.random.RandomState) -> Choice:
+    """The sharpness whose refined projection ranks other held-out rows best, and a projection refined for it."""
+    temperature = judged.temperature()
+    best, best_map = temperature, -1.0
+    for factor in COOLER:
+        halves = [_halves(each) for each in judged.scored(factor * temperature)]
+        V, offset = centred(refine(plain.V, halves[0][0], halves[1][0], np.random.RandomState(0), TRIAL_BATCH))
+        found = held_out_map(rows.labels, V, offset, halves[0][1], halves[1][1])
+        if found > best_map:
+            best, best_map = factor * temperature, found
+    V, offset = centred(refine(plain.V, *judged.scored(best), rng))
+    return replace(plain, V=V, offset=offset, sharp=best)
+
+
+def _halves(scored: Scored) -> tuple[Scored, Scored]:
+    p, y = scored
+    return (p[::2], y[::2]), (p[1::2], y[1::2])
 
 
 def regressions(rows: WhitenedRows, seen: Indices, rng: np.random.RandomState) -> dict[float, Weights]:
     """Prior factor → regression on the rows that are not held out; several priors if there are few rows."""
     usual = regress(rows, seen, rng, share=0.6)
-    others = PRIORS[1:] if rows.n <= FEW and can_decide(rows.n, rows.S) else ()
+    others = PRIORS if rows.n <= FEW and can_decide(rows.n, rows.S) else ()
     return {1.0: usual} | {prior: regress(rows, seen, rng, usual, 0.3, prior) for prior in others}
-
-
-def choose_for_classes(
-    rows: WhitenedRows, parts: Parts, starts: dict[float, Weights], plain: Choice, rng: np.random.RandomState
-) -> Choice:
-    """The prior and the sharpness whose codes rank held-out rows best, and a projection refined for them."""
-    best, best_map = plain, -1.0
-    sharper = SHARPER if can_decide(rows.n, rows.S) else SHARPER[:1]
-    for prior, (W, b) in starts.items():
-        for sharp in (plain.sharp * a for a in sharper):
-            held, seen = (rows.scored(part, sharp * W, sharp * b) for part in parts)
-            found = held_out_map(rows.labels, plain.V, plain.offset, held, seen)
-            if found > best_map:
-                best_map, scored = found, (held, seen)
-                best = replace(plain, sharp=sharp, prior=prior, start=(W, b))
-    V, offset = centred(refine(plain.V, scored[0], scored[1], rng))
-    return replace(best, V=V, offset=offset)
 
 
 def choose_for_label_sets(
@@ -190,5 +340,5 @@ def choose_for_label_sets(
         held, seen = (rows.scored(part, W, b) for part in parts)
         power, V, offset, found = best_projection(rows.labels, given, held, seen, rng)
         if found > best_map:
-            best, best_map = Choice(V, offset, plain.sharp, power, prior, (W, b)), found
+            best, best_map = Choice(V, offset, plain.sharp, power, prior, start=(W, b)), found
     return best
