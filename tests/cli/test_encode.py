@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dish
@@ -183,9 +184,28 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     assert "in the database" not in err
     code, out, err = cli(*command, *pair, "--json")
     assert "700 of 700 queries are also in the database" in err
-    assert [line["ranking"] for line in json.loads(out)["rankings"]][-1] == "DISH"
+    assert [line["ranking"] for line in json.loads(out)["rankings"]][-2:] == ["DISH", "DISH, labelled rows"]
     code, out, _ = cli(*command, *queries, "--no-compare", "--json")
     assert json.loads(out)["rankings"] == []
     code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
     assert code == 2
     assert "--picture must end in .png or .svg" in err
+
+
+def test_rows_with_labels_get_the_codes_of_their_labels(digits, cli, tmp_path):
+    X, y, _, _ = digits
+    hasher = DISH(n_bits=24, n_anchors=50).fit(X[:400], y[:400].astype(str))
+    hasher.save(tmp_path / "m.dish")
+    table = pd.DataFrame(X[:50], columns=[f"x{j}" for j in range(X.shape[1])])
+    table["digit"] = ["" if i % 5 == 0 else f"{label}" for i, label in enumerate(y[:50])]
+    table.astype({"digit": str}).to_parquet(tmp_path / "t.parquet")
+    options = ["encode", tmp_path / "m.dish", tmp_path / "t.parquet", "--y-column", "digit", "-o", tmp_path / "c.npy"]
+    assert cli(*options, "--label-codes")[0] == 0
+    found = np.load(tmp_path / "c.npy")
+    np.testing.assert_array_equal(found, hasher.transform(X[:50], labels=table["digit"].tolist()))
+    np.testing.assert_array_equal(found[::5], hasher.transform(X[:50:5]))
+    np.save(tmp_path / "X.npy", X[:50])
+    code, _, err = cli("encode", tmp_path / "m.dish", tmp_path / "X.npy", "-o", tmp_path / "c.npy", "--label-codes")
+    assert code == 2
+    assert "--label-codes:" in err
+    assert "has no labels; name their column with --y-column" in err

@@ -23,7 +23,7 @@ def by_name(lines, queries="all"):
 def test_scores_equal_those_of_metrics(parts):
     model, (Xq, yq), (X, y) = parts
     lines = by_name(compare(model, (Xq, yq), (X, y)))
-    assert list(lines) == ["float cosine", "sign bits", "PCA-ITQ", "classifier", "DISH"]
+    assert list(lines) == ["float cosine", "sign bits", "PCA-ITQ", "classifier", "DISH", "DISH, labelled rows"]
     unit, unit_q = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (X, Xq))
     floats = metrics.l2_mean_average_precision(unit_q, yq, unit, y)
     assert lines["float cosine"].map == pytest.approx(floats, abs=1e-3)
@@ -31,9 +31,11 @@ def test_scores_equal_those_of_metrics(parts):
     ours = lines["DISH"]
     assert (ours.map, ours.precision_within_2) == pytest.approx((own.map, own.precision_within_2))
     assert (ours.precision_at[10], ours.recall_at[100]) == pytest.approx((own.precision_at[10], own.recall_at[100]))
-    assert [lines[name].bytes for name in lines] == [256, 8, 3, 32, 3]
+    assert [lines[name].bytes for name in lines] == [256, 8, 3, 32, 3, 3]
     assert lines["float cosine"].precision_within_2 is None
     assert lines["classifier"].map > lines["DISH"].map > lines["PCA-ITQ"].map
+    by_label = metrics.mean_average_precision(model.transform(Xq), yq, model.transform(X, labels=y), y)
+    assert lines["DISH, labelled rows"].map == pytest.approx(by_label)
 
 
 def test_rows_keep_their_number_type(parts):

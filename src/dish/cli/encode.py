@@ -40,6 +40,7 @@ NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffix
 @example(
     "dish encode model.dish X.npy -o codes.npy",
     "dish encode model.dish docs.parquet --x-column embedding --id-column id -o codes.npy",
+    "dish encode model.dish docs.parquet --x-column embedding --y-column topic --label-codes -o database.npy",
     "dish encode photos.dish holiday.jpg -o query.npy",
 )
 def encode(
@@ -49,6 +50,9 @@ def encode(
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    label_codes: Annotated[
+        bool, typer.Option("--label-codes", help="Rows with a known label get the code of their label.")
+    ] = False,
     header: Header = None,
 ) -> None:
     """Encode rows or images. The codes are an (n, bits/8) uint8 .npy file.
@@ -57,6 +61,9 @@ def encode(
     folder without suffix, as `dish index --ids` and `dish serve --images` expect them; a suffix is kept if two images
     would have the same id. The labels (codes.labels.npy) are the names of the sub-folders. For a table, the columns
     --id-column and --y-column are written to the same files.
+
+    --label-codes is for a database whose labels are known; queries are encoded without it. Rows without a label, or
+    with one that the model does not know, are encoded from their features.
     """
     check_writable(output, model, rows)
     if output.suffix in NOT_NPY:
@@ -69,30 +76,32 @@ def encode(
     hasher, columns = load_model(model, columns)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
-            X, extra = _rows_and_columns(hasher, rows, columns)
-        n, width = encode_file(hasher, X, output, ranks)
+            X, extra, labels = _rows_and_columns(hasher, rows, columns)
+            if label_codes and labels is None:
+                raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
+        n, width = encode_file(hasher, X, output, ranks, labels if label_codes else None)
         if ranks.first:
             for suffix, array in extra.items():
                 save_npy(output.with_suffix(suffix), array)
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
 
-def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Rows to encode, and the arrays to write next to their codes, by suffix."""
+def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]], Any]:
+    """Rows to encode, the arrays to write next to their codes, by suffix, and the labels of the rows."""
     import numpy as np
 
     from dish.io import images, readers
 
-    X, _ = _rows_for(hasher, path, columns)
+    X, own_labels = _rows_for(hasher, path, columns)
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher.image_side)
-        return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels})
+        return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels}), labels
     extra = {}
     for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
         if name is not None:
             column = columns.only(name)
             extra[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
-    return X, extra
+    return X, extra, extra.get(".labels.npy", own_labels)
 
 
 @example(

@@ -23,6 +23,7 @@ FLAGS = (  # options without a value
 HELP = {
     "n_bits": "Code length.",
     "n_anchors": "Number of anchors of the kernel features. More are better and slower.",
+    "geometry": "Bits that describe the features instead of the label: auto, or a number.",
     "scale": "Scale features of very different scales: auto, or none to use them as they are.",
     "anchors": "How anchors are chosen: random or kmeans.",
     "gamma": "RBF kernel coefficient γ in exp(-γ|x-a|²): auto, or a number.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from sklearn.preprocessing import normalize
 
 from dish import codes, metrics
 from dish.baselines.pca_itq import PCAITQ
-from dish.errors import InputError
+from dish.errors import InputError, UnsupportedError
 from dish.io.rows import number_type
 from dish.labels import as_array, encode_classes, encode_together, is_missing, plain_labels
 from dish.metrics.relevance import Labels, match_labels
@@ -123,7 +124,18 @@ def _rankings(
         p_q, p = predicted
         yield "classifier", 4 * p.shape[1], score_floats(p_q, p, labels, at)
     name = type(hasher).__name__
-    yield name, codes.n_bytes(hasher.n_bits), of_codes(hasher.transform(Xq), hasher.transform(X))
+    q = hasher.transform(Xq)
+    yield name, codes.n_bytes(hasher.n_bits), of_codes(q, hasher.transform(X))
+    if by_label := _label_codes(hasher, X, y):
+        yield f"{name}, labelled rows", codes.n_bytes(hasher.n_bits), of_codes(q, by_label[0])
+
+
+def _label_codes(hasher: Any, X: Any, y: Any) -> tuple[NDArray[np.uint8]] | None:
+    """The codes of rows whose labels are known; None if the model has no codes of labels, or of other ones."""
+    with suppress(UnsupportedError, InputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # labels that the model does not know
+        return (hasher.transform(X, labels=y),)
+    return None
 
 
 def class_probabilities(

@@ -24,8 +24,13 @@ from dish.progress import progress
 BLOCK_ROWS = 1 << 14
 
 
-def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, int]:
-    """Write the codes of X (an array, a memory map or shards) to a .npy file, atomically. Return their shape."""
+def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks, labels: Any = None) -> tuple[int, int]:
+    """Write the codes of X (an array, a memory map or shards) to a .npy file, atomically. Return their shape.
+
+    ``labels`` (n,): rows with a known label get the code of their label.
+    """
+    if labels is not None and len(labels) != X.shape[0]:
+        raise InputError(f"the file has {X.shape[0]:,} rows but {len(labels):,} labels")
     shape = X.shape[0], codes.n_bytes(hasher.n_bits)
     with ExitStack() as stack:
         name = ""
@@ -36,7 +41,7 @@ def encode_file(hasher: Any, X: Any, output: Path, ranks: Ranks) -> tuple[int, i
         with ranks.raise_together():
             out = np.lib.format.open_memmap(str(ranks.gather_arrays(np.array(name))[0]), "r+")
             for rows, block in _my_blocks(X, ranks, "encoding"):
-                out[rows] = hasher.transform(block)
+                out[rows] = hasher.transform(block, **({} if labels is None else {"labels": labels[rows]}))
             out.flush()
             del out  # Windows cannot rename a mapped file
         with ranks.raise_together():
