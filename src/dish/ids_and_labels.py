@@ -65,7 +65,7 @@ def label_array(values: list[Any]) -> NDArray[Any]:
     """Return labels as an array of their own type if it can hold them unchanged, else of dtype object."""
     if len(set(map(type, values))) == 1 and values[0] is not None:
         typed = np.array(values)
-        if typed.tolist() == values:
+        if typed.tolist() == values and type(typed.tolist()[0]) is type(values[0]):  # not 2⁶³ as a float
             return typed
     return object_array(values)
 
