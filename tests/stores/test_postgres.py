@@ -90,7 +90,7 @@ def test_approximate_indexes(store, kind):
     assert f"rows_{kind}" in names
     exact, _ = store.search(Q, 10)
     np.testing.assert_array_equal(exact, np.sort(all_distances(Q, B), axis=1)[:, :10])  # the scan stays exact
-    D, found = store.search(Q, 10, exact=False, probes=3, ef_search=100)
+    D, found = store.search(Q, 10, exact=False, probes=6, ef_search=100)  # lists differ from build to build
     np.testing.assert_array_equal(D, np.take_along_axis(all_distances(Q, B), found, 1))
     assert (exact[:, -1:] >= D).mean() > 0.7
     if kind == "ivfflat":
