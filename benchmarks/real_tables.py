@@ -73,8 +73,8 @@ of the class probabilities that `DISH` learned, which its codes approximate. Met
 Every run records its commit.
 
 Measured before `DISHK` chose `similar_weight` by the number of classes; will be regenerated. The row "DISH-K (the
-paper's)" has w = 2 for all data sets. The row "DISH-K, w = auto" is what `DISHK()` does now. Later trials of
-`DISH`, and all runs on CIFAR-10, predate the current model selection.
+paper's)" has w = 2 for all data sets. The row "DISH-K, w = auto" is what `DISHK()` does now. All
+runs of `DISH` are outdated: they predate codewords of classes, cross-validated probabilities and geometry bits.
 """
 
 
