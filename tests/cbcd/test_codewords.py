@@ -7,7 +7,7 @@ from dish import codes
 from dish.cbcd.codewords import class_codewords, distinct
 
 
-@pytest.mark.parametrize(("l", "r"), [(2, 1), (2, 16), (12, 16), (200, 8), (256, 8), (300, 64), (3000, 13)])
+@pytest.mark.parametrize(("l", "r"), [(2, 1), (12, 16), (200, 8), (256, 8), (300, 64), (3000, 13), (4096, 12)])
 def test_codewords_are_distinct_and_the_objective_never_rises(l, r):  # noqa: E741
     packed, objective = class_codewords(l, r, np.random.RandomState(0))
     assert len(np.unique(packed, axis=0)) == l
@@ -28,9 +28,10 @@ def test_codewords_lie_further_apart_than_random_ones():
     assert np.abs(C.sum(0)).max() <= 1  # balanced bits
 
 
-def test_repeated_codewords_are_replaced_and_others_kept():
-    packed = np.packbits(np.random.RandomState(0).rand(50, 16) < 0.5, axis=1)
+@pytest.mark.parametrize("r", [16, 24])
+def test_repeated_codewords_are_replaced_and_others_kept(r):
+    packed = np.packbits(np.random.RandomState(0).rand(50, r) < 0.5, axis=1)
     packed[7] = packed[3]
-    found = distinct(packed, 16, np.random.RandomState(0))
+    found = distinct(packed, r, np.random.RandomState(0))
     np.testing.assert_array_equal(np.delete(found, 7, 0), np.delete(packed, 7, 0))
     assert np.bitwise_count(found[7] ^ packed[7]).sum() == 1

@@ -1,5 +1,7 @@
 """Geometry bits: their directions, their number and their places in a code."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -125,3 +127,24 @@ def test_a_prefix_is_a_code_of_fewer_bits():
     np.testing.assert_array_equal(hasher.transform(X, n_bits=32), hasher.transform(X)[:, :4])
     packed = hasher.transform(X, n_bits=32)
     assert metrics.mean_average_precision(packed[:200], y[:200], packed[200:], y[200:]) > 0.8
+
+
+@pytest.mark.parametrize("bad", ["outlier", "huge", "constant", "equal rows", "one feature"])
+def test_odd_rows_have_geometry_bits_too(bad):
+    X, y = rows(200)
+    if bad == "outlier":
+        X[3] = 1e30
+    elif bad == "huge":
+        X[3, 2] = 3e38
+    elif bad == "constant":
+        X[:, 1:] = 0
+    elif bad == "equal rows":
+        X[50:] = X[50]
+    else:
+        X = X[:, :1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hasher = DISH(16, n_anchors=30, geometry=6).fit(X, y)
+    F = hasher.decision_function(X[4:])
+    assert np.isfinite(F).all()
+    assert np.isfinite(hasher.geometry_.W).all()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes
 from dish.cbcd.algorithm1 import columns_for, objective, sweep
 from dish.lazy import torch
 from dish.similarity import Classes
 
 MAX_SWEEPS = 5
+FEW_BITS = 16  # up to which all codes are listed
 
 
 def class_codewords(
@@ -37,27 +40,37 @@ def class_codewords(
 
 
 def distinct(packed: NDArray[np.uint8], r: int, rng: np.random.RandomState) -> NDArray[np.uint8]:
-    """The same codewords with every repeated one replaced by a code that is not used yet, if there are enough."""
-    taken: set[bytes] = set()
+    """The same codewords with every repeated one replaced by a code near it that is not used yet, if there is one."""
     found = packed.copy()
-    for i, code in enumerate(packed):
-        if len(taken) < 2**r:
-            found[i] = _nearest_free(code, r, taken, rng)
+    first = np.unique(packed, axis=0, return_index=True)[1]
+    taken = {packed[i].tobytes() for i in first}
+    for i in np.setdiff1d(np.arange(len(packed)), first):
+        if len(taken) == 2**r:
+            break
+        found[i] = _nearest_free(packed[i], r, taken) if r <= FEW_BITS else _random_free(packed[i], r, taken, rng)
         taken.add(found[i].tobytes())
     return found
 
 
-def _nearest_free(
-    code: NDArray[np.uint8], r: int, taken: set[bytes], rng: np.random.RandomState
-) -> NDArray[np.uint8]:
-    """A random code that is not taken, with as few flipped bits as a few trials find."""
-    flips = 0
-    while code.tobytes() in taken:
-        flips += 1
-        for _ in range(4 * r):
-            bits = codes.unpack(code[None], r)
-            bits[0, rng.permutation(r)[: min(flips, r)]] *= -1
-            if (other := codes.pack(bits)[0]).tobytes() not in taken:
+def _nearest_free(code: NDArray[np.uint8], r: int, taken: set[bytes]) -> NDArray[np.uint8]:
+    """The code that is not taken with the fewest flipped bits, among all of r bits."""
+    flips = _by_weight(r)
+    return next(other for other in code ^ flips if other.tobytes() not in taken)
+
+
+@functools.cache
+def _by_weight(r: int) -> NDArray[np.uint8]:
+    """All codes of r bits (2ʳ, ceil(r/8)), those with the fewest ones first."""
+    bits = (np.arange(2**r)[:, None] >> np.arange(r)) & 1
+    return np.packbits(bits[np.argsort(bits.sum(1), kind="stable")].astype(bool), axis=1)
+
+
+def _random_free(code: NDArray[np.uint8], r: int, taken: set[bytes], rng: np.random.RandomState) -> NDArray[np.uint8]:
+    """A code that is not taken, with one flipped bit or a few: nearly all codes of many bits are free."""
+    for flips in itertools.count(1):
+        for _ in range(r):
+            bits = np.unpackbits(code)
+            bits[rng.permutation(r)[:flips]] ^= 1
+            if (other := np.packbits(bits)).tobytes() not in taken:
                 return other
-        flips = flips % r
-    return code
+    raise AssertionError  # not reached

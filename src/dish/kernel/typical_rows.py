@@ -116,11 +116,12 @@ class RowSample:
         G = K[:seen].T @ K[:seen]
         ridge = TRIAL_RIDGE * float(G.diagonal().mean())
         at_most = T[seen:].square().sum(1)
-        if ridge == 0:  # the features do not vary
-            return float(at_most.sum())
         G.diagonal().add_(ridge)
-        W = torch.cholesky_solve(K[:seen].T @ T[:seen], torch.linalg.cholesky(G))
-        return float((K[seen:] @ W - T[seen:]).square().sum(1).minimum(at_most).sum())
+        L, failed = torch.linalg.cholesky_ex(G)
+        if failed or not ridge > 0:  # the features do not vary, or overflow
+            return float(at_most.sum())
+        W = torch.cholesky_solve(K[:seen].T @ T[:seen], L)
+        return float((K[seen:] @ W - T[seen:]).square().sum(1).nan_to_num(np.inf).minimum(at_most).sum())
 
 
 def find_typical_rows(sample: RowSample, kernel: Any, scale: Any) -> TypicalRows:

@@ -25,6 +25,7 @@ SAMPLE, PER_CLASS = 1 << 14, 8  # rows that the bits are learned from, and the f
 MOST_LABELS = 1024  # the most frequent ones count in multi-label data
 SHRINKAGE = 1.0  # added to the covariance within classes, relative to the mean of its diagonal
 ROUNDS = 50  # of ITQ
+LONGEST = 5.0  # length of a row in medians
 SHARES = (4, 3, 2, 1)  # eighths of all bits
 COST = 0.02  # share of the held-out MAP that geometry bits may cost
 
@@ -45,6 +46,8 @@ class Geometry:
         groups = np.concatenate(data.ranks.gather_arrays(data.S.row_group.cpu().numpy()))
         picked = sample_by_class(groups) if isinstance(data.S, Classes) else sample_rows(len(groups))
         X = data.features.centred(take_everywhere(data.rows, picked, data.device, data.ranks)).double()
+        centre = X.median(0).values
+        X = centre + shortened(X - centre)
         mean = X.mean(0)
         X = X - mean
         W = within_directions(X.T @ X / len(X), within_covariance(X, data, groups[picked]), SHRINKAGE, most)
@@ -89,6 +92,13 @@ def sample_by_class(groups: NDArray[np.int32]) -> NDArray[np.intp]:
     return np.sort(order[(rank < per_class) & kept[groups[order]]])
 
 
+def shortened(X: Tensor) -> Tensor:
+    """Rows X (n, d) with lengths of at most ``LONGEST`` medians: a few outliers would decide the directions."""
+    lengths = torch.linalg.vector_norm(X, dim=1, keepdim=True)
+    longest = LONGEST * lengths.median()
+    return torch.where(lengths > longest, X * (longest / lengths), X) if longest > 0 else X
+
+
 def within_covariance(X: Tensor, data: FitData, groups: NDArray[np.int32]) -> Tensor:
     """S_w (d, d): the covariance of centred rows X (n, d) that their labels do not explain."""
     S = data.S
@@ -107,12 +117,12 @@ def within_covariance(X: Tensor, data: FitData, groups: NDArray[np.int32]) -> Te
 
 def within_directions(C: Tensor, S_w: Tensor, shrinkage: float, r: int) -> Tensor:
     """W (d, p), p ≤ r: the directions of largest variance of rows with covariance C after whitening with S_w."""
-    S_w = S_w.clone()
-    S_w.diagonal().add_(shrinkage * S_w.diagonal().mean().clamp(min=1e-12 * C.diagonal().mean().clamp(min=1e-300)))
+    size = float(S_w.diagonal().mean())
+    S_w = S_w + (shrinkage * size if size > 0 else 1.0) * torch.eye(len(S_w)).to(S_w)
     L = torch.linalg.cholesky(S_w)
     half = torch.linalg.solve_triangular(L, C, upper=False)
     variance, U = torch.linalg.eigh(torch.linalg.solve_triangular(L, half.T, upper=False))
-    keep = (variance > 1e-6 * variance[-1]).nonzero().ravel().flip(0)[:r]
+    keep = (variance >= 1e-6 * variance[-1]).nonzero().ravel().flip(0)[:r]
     U = U[:, keep]
     U = U * torch.sign(U.gather(0, U.abs().argmax(0, keepdim=True)))  # the sign of a direction is arbitrary
     return torch.linalg.solve_triangular(L.T, U, upper=True)
