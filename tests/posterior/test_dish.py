@@ -366,8 +366,10 @@ def test_codes_are_those_of_the_labels_and_classes_have_their_own(per_class):
     assert len(np.unique(hasher.codes_, axis=0)) == classes
 
 
-@pytest.mark.parametrize("geometry", ["auto", 0, 5])
-@pytest.mark.parametrize("kind", ["classes", "words", "sets", "tags", "one row each"])
+@pytest.mark.parametrize(
+    ("kind", "geometry"),
+    [("classes", 0), ("words", 5), ("sets", 0), ("tags", "auto"), ("one row each", "auto")],
+)
 def test_codes_are_what_transform_gives_with_labels(kind, geometry):
     X, y = clusters(400, 5, seed=3)
     labels = {
