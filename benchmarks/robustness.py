@@ -202,7 +202,8 @@ def page(content: dict[str, Any]) -> str:
         "What happens to the codes if the training rows are damaged. Each cell is the mean MAP of three trials at "
         f"{BITS} bits. Queries and database are clean rows that were not trained on; changed scales, offsets and "
         "added features apply to all rows. **w** marks cells where `fit` warned in every trial. Synthetic rows say "
-        "so in their name.",
+        "so in their name. Outdated, will be repeated: `DISH` chose up to half of its bits for geometry then, now at "
+        "most a quarter.",
         "",
         f"Commit {content['environment']['commit'][:7]}, {content['environment']['cpu']}. Script: "
         "`benchmarks/robustness.py`.",

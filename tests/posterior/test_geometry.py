@@ -46,8 +46,8 @@ def test_both_kinds_of_bits_are_found_again_in_a_code():
 
 
 def test_candidates():
-    assert candidates(64) == [32, 24, 16, 8]
-    assert candidates(4) == [2, 1, 0]
+    assert candidates(64) == [16, 8]
+    assert candidates(4) == [1, 0]
 
 
 def test_covariance_within_classes_is_that_of_rows_minus_their_class_means():
@@ -111,7 +111,7 @@ def test_geometry_bits_find_neighbours_and_classes_that_were_not_learned():
 
 def test_auto_takes_bits_that_classes_do_not_need():
     X, y = rows(1500, 12, 3)
-    assert DISH(32, n_anchors=60).fit(X, y).geometry_.n_bits == 16
+    assert DISH(32, n_anchors=60).fit(X, y).geometry_.n_bits == 8
     assert DISH(32, n_anchors=60, geometry=0).fit(X, y).geometry_ is None
 
 

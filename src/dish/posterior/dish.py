@@ -255,8 +255,8 @@ class DISH(StreamingHasher):
         on); a warning says so. None: no scaling.
     geometry : "auto" or int, default="auto"
         Number of bits that describe x itself instead of its label: they order the rows of one class, and find rows
-        like an item of a new class. "auto": as many as cost at most 2 % of the MAP of held-out rows, from an eighth
-        to half of all bits. 0: none.
+        like an item of a new class. "auto": a quarter of all bits if this costs at most 1 % of the MAP of held-out
+        rows, else an eighth. 0: none.
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     n_iter : int, default=5

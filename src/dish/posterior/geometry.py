@@ -26,8 +26,8 @@ MOST_LABELS = 1024  # the most frequent ones count in multi-label data
 SHRINKAGE = 1.0  # added to the covariance within classes, relative to the mean of its diagonal
 ROUNDS = 50  # of ITQ
 LONGEST = 5.0  # length of a row in medians
-SHARES = (4, 3, 2, 1)  # eighths of all bits
-COST = 0.02  # share of the held-out MAP that geometry bits may cost
+SHARES = (2, 1)  # eighths of all bits
+COST = 0.01  # share of the held-out MAP that geometry bits may cost
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Geometry:
 
 
 def candidates(r: int) -> list[int]:
-    """Numbers of geometry bits to choose from, largest first: from half to an eighth of r bits."""
+    """Numbers of geometry bits to choose from, largest first: a quarter and an eighth of r bits."""
     return sorted({r * share // 8 for share in SHARES}, reverse=True)
 
 
