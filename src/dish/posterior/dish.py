@@ -16,6 +16,7 @@ tried, and the one that ranks held-out rows best is kept.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,8 @@ def fit_to_classes(
         choice, rows, judged = selection.choose_for_classes(data, T, plain, n_bits, of_x, g, rng, budget)
     if judged is not None:
         with data.stage("check"):
-            _check_classes(data, rows, judged, choice)
+            unrefined = plain(choice.V.shape[1])  # the refined projection has seen the labels of held-out rows
+            _check_classes(data, rows, judged, replace(unrefined, sharp=choice.sharp))
     with data.stage("posterior"):
         share = selection.share_of_steps(rows.n)
         W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
