@@ -24,7 +24,7 @@ from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity
 
-FEWEST, ENTRIES = 8192, 1 << 24  # at least so many rows are sampled, if they hold at most so many numbers
+FEWEST, ENTRIES = 8192, 1 << 24  # rows of a sample at least, and numbers in it at most, which has precedence
 MEDIANS = 2048  # rows for medians of features, which take longer than sums
 FAR = 1000.0  # rows beyond this many times the median squared distance are outliers, unless labels say otherwise
 WIDE = 25.0  # so are rows beyond this, if labels say so clearly: the tail of ordinary rows may reach that far
