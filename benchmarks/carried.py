@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 import deep_vectors
-import real
 from deep_codewords import float_map, outputs
 from dish import DeepDISH, codes, machine, metrics
 from dish.deep import heads
 from dish.experiments.bench import write_json
+from real_protocols import Split
 
 CLASSES, BITS, SHARES = (10, 25, 50, 100), (32, 64, 128), (0.3, 0.5, 0.7, 1.0)
 
@@ -46,14 +46,14 @@ def main() -> None:
                 write_json(args.output / "carried.json", {"environment": machine.environment(), "runs": runs})
 
 
-def some_classes(parts: real.Split, n_classes: int) -> real.Split:
+def some_classes(parts: Split, n_classes: int) -> Split:
     """The rows of a random choice of classes."""
     drawn = np.random.default_rng(3).permutation(np.unique(parts.train.y))[:n_classes]
     kept = [part.rows(np.flatnonzero(np.isin(part.y, drawn))) for part in (parts.train, parts.base, parts.queries)]
-    return real.Split(*kept)
+    return Split(*kept)
 
 
-def work(parts: real.Split, n_bits: int) -> dict[str, Any]:
+def work(parts: Split, n_bits: int) -> dict[str, Any]:
     """One network, and MAP and precision within radius 2 of every head on it."""
     given: list[Any] = []
     fit_head = heads.fit_head

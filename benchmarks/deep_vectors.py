@@ -1,8 +1,8 @@
 """A perceptron or a kernel on feature vectors: DeepDISH, DISHD, DISH and SDH on real features.
 
-Each argument is a file as ``benchmarks/real.py`` reads it; protocols and splits are its own, too. Rows with several
-labels are scored by MAP@5000. "held out" learns from four fifths of the training rows and scores the rest, half
-against half: by it the passes and the loss are chosen, never by queries. Every finished run is added to
+Each argument is a file as ``benchmarks/real.py`` reads it; protocols and splits are those of real_protocols.py. Rows
+with several labels are scored by MAP@5000. "held out" learns from four fifths of the training rows and scores the
+rest, half against half: by it the passes and the loss are chosen, never by queries. Every finished run is added to
 OUTPUT/deep_vectors.json.
 
     python benchmarks/deep_vectors.py data/mirflickr20k_vgg16.npz data/mediamill.npz --output out --jobs 4
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-import real
 from dish import DISH, DISHD, DeepDISH, machine, metrics
 from dish.baselines.sdh import SDH
 from dish.experiments.bench import write_json
+from real_protocols import CUT, Split, read, split, trainings
 
 PROTOCOLS = ("held out", "trained on", "disjoint", "unseen classes")
 Method = tuple[type, dict[str, Any], dict[str, Any]]  # its class, parameters, and what differs in codewords.VECTORS
@@ -48,13 +48,15 @@ NAMES = {"perceptron": [name for name in METHODS if name.startswith("perceptron"
 
 def parts_of(path: Path, protocol: str, trial: int) -> Any:
     """The rows of one run; None where the protocol does not apply."""
-    rows, queries = real.read(path)
+    rows, queries = read(path)
     if protocol != "held out":
-        return real.split(rows, queries, protocol, trial)
-    train = real.split(rows, queries, "disjoint", trial).train
+        shared = trainings(rows.y.ndim == 2)
+        training = next((name for name, protocols in shared.items() if protocol in protocols), None)
+        return None if training is None else split(rows, queries, training, trial).of(protocol)
+    train = split(rows, queries, "half", trial).train
     order = np.random.default_rng(trial).permutation(len(train.X))
     n = len(order) // 10
-    return real.Split(train.rows(order[2 * n :]), train.rows(order[:n]), train.rows(order[n : 2 * n]))
+    return Split(train.rows(order[2 * n :]), train.rows(order[:n]), train.rows(order[n : 2 * n]))
 
 
 def work(path: Path, protocol: str, trial: int, name: str, bits: int) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def work(path: Path, protocol: str, trial: int, name: str, bits: int) -> dict[st
     q, b = (hasher.transform(part.X) for part in (parts.queries, parts.base))
     cut = None
     if parts.base.y.ndim == 2:
-        cut = len(b) // 2 if protocol == "held out" else min(real.CUT, len(b))
+        cut = len(b) // 2 if protocol == "held out" else min(CUT, len(b))
     score = metrics.evaluate(q, parts.queries.y, b, parts.base.y, n_bits=bits, k=cut)
     return {"map": score.map, "precision_within_2": score.precision_within_2, "fit_s": seconds}
 

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-import real
 from deep_codewords import outputs
 from dish import DeepDISH, codes, machine, metrics
 from dish.deep import heads
 from dish.deep.codewords import MIN_ROWS, CodewordFit
 from dish.experiments.bench import write_json
+from real_protocols import read
 
 BITS, ROWS, QUERIES, OTHERS = (16, 24, 32, 48, 64, 96), (1000, 5000), 1000, 9000
 SHARES = (0.0, 0.3, 0.4, 0.5, 0.6, 0.8)  # of one class; 0: classes as they are
@@ -47,7 +47,7 @@ def main() -> None:
     jobs = [
         (path, n_classes, rows, share, trial)
         for path in args.files
-        for n_classes in at_most(len(np.unique(real.read(path)[0].y)), args.classes)
+        for n_classes in at_most(len(np.unique(read(path)[0].y)), args.classes)
         for share in SHARES
         for rows in (ROWS if share == 0 else ROWS[:1])
         for trial in range(args.trials)
@@ -68,7 +68,7 @@ def at_most(most: int, wanted: str) -> list[int]:
 def work(path: Path, n_classes: int, n_rows: int, share: float, trial: int) -> list[dict[str, Any]]:
     """One network; per length what the judges say and what is true."""
     torch.set_num_threads(1)
-    rows = real.read(path)[0]
+    rows = read(path)[0]
     kept = np.random.default_rng(5).permutation(np.unique(rows.y))[:n_classes]
     rows = rows.rows(np.flatnonzero(np.isin(rows.y, kept)))
     if share:

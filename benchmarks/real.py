@@ -1,13 +1,14 @@
-"""DISH and its rivals on real features, in four protocols (``PROTOCOLS``, see docs/real.md).
+"""DISH and its rivals on real features, in the protocols of benchmarks/real_protocols.py (see docs/real.md).
 
 Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), optionally with ``scale`` (rows are X·scale),
 ``split`` (2: query) and ``n_labels`` (Y is packed bits); or a .npy file that ``dish features`` wrote, with its
 labels. Rows are l2-normalised unless they are 0/1. Queries are the rows that the file marks, the first 2,000 of Tiny
-ImageNet's val, or 1,000 random rows. Writes benchmarks/results/real/NAME.json after every run.
+ImageNet's val, or 1,000 random rows. Writes benchmarks/results/real/NAME.json after every fit.
 
 Runs that the file already contains are skipped (--again NAME repeats them), so an interrupted call, or one stopped by
---minutes, is resumed by the same call. A method whose fit and encoding take longer than --limit seconds is stopped
-and not tried with longer codes; the file records this.
+--minutes, is resumed by the same call. A file with runs of another commit is refused, unless --keep says to add to
+it. A method whose fit and encoding take longer than --limit seconds is stopped and not tried with longer codes; the
+file records this.
 
     python benchmarks/real.py data/clinc150_use.npz data/mediamill.npz --trials 3
     python benchmarks/real.py data/tinyimagenet_lite0.npz --device cuda --limit 60 --minutes 9 --output out
@@ -31,44 +32,27 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
-from dish import DISH, machine, metrics, registry
+from dish import codes, machine, metrics, registry
+from dish.errors import UnsupportedError
 from dish.experiments import bench
-from dish.io.readers import read_features
+from dish.metrics.relevance import match_labels
+from dish.metrics.scores import top_k_counts
+from real_protocols import CUT, PROTOCOLS, SAME_ROWS, Part, Split, is_sets, read, split, trainings
 
 RESULTS = Path(__file__).parent / "results" / "real"
-CUT = 5000  # MAP@5000 for multi-label rows
-PROTOCOLS = ("trained on", "disjoint", "few rows", "unseen classes")
-FEW = 3000  # training rows of "few rows", from those of "disjoint"
+NEIGHBOURS, AMONG = 10, 100  # "neighbours": the share of the 10 nearest floats among the first 100 by code
+RESCORED = 1000  # rows that RaBitQ with rescoring sorts again by the floats
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dish_0": ("dish", {"geometry": 0}),  # all bits are class bits
     "dish_k_2": ("dish_k", {"similar_weight": 2.0}),  # the paper's weight for few classes
     "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # several columns per class
 }
-FLOATS = ("cosine", "ceiling")  # rankings by the rows themselves, and by DISH's class probabilities
-TRAIN, QUERY, LEFT_OUT = 0, 1, 2
+FLOATS = ("cosine", "ceiling", "rabitq")  # rankings by real numbers: rows, class probabilities, estimated distances
+DEFAULT = (*FLOATS, "dish", "dish_0", "dish_k", "sdh", "fssh", "lfh", "cosdish", "fasth", "logistic_lsh")
+DEFAULT = (*DEFAULT, "cca_itq", "whitened_itq", "pca_itq", "sign")
+CEILING = ("dish", 64)  # the fit whose class probabilities are the ceiling
 KEY = ("protocol", "trial", "method", "bits")
-
-
-@dataclass
-class Part:
-    """Rows with their labels."""
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-
-    def rows(self, which: NDArray[Any]) -> Part:
-        """The rows in ``which``."""
-        return Part(self.X[which], self.y[which])
-
-
-@dataclass
-class Split:
-    """Training rows, database and queries of one trial; for unseen classes, also the rows of seen classes."""
-
-    train: Part
-    base: Part
-    queries: Part
-    seen_base: Part | None = None
-    seen_queries: Part | None = None
+Found = dict[str, Any]  # the scores of one protocol
 
 
 @dataclass
@@ -83,89 +67,25 @@ class Options:
     limit: float  # seconds for fit and encoding of a method
     again: set[str]
     deadline: float  # in time.monotonic seconds
+    keep: bool = False  # runs of other commits
 
 
 class OverLimit(Exception):
     """A method took longer than the limit."""
 
 
-# --- data ---
+# --- codes ---
 
 
-def read(path: Path) -> tuple[Part, Part | None]:
-    """All rows for training and database, and the file's own queries."""
-    every, query = read_npz(path) if path.suffix == ".npz" else read_npy(path)
-    if not is_sets(every.X):
-        every.X /= np.maximum(np.linalg.norm(every.X, axis=1, keepdims=True), 1e-9)
-    usable = every.y.any(1) if every.y.ndim == 2 else np.ones(len(every.y), bool)
-    if query is None:
-        return every.rows(usable), None
-    train, asked = np.flatnonzero(usable & (query == TRAIN)), np.flatnonzero(usable & (query == QUERY))
-    return every.rows(train), every.rows(asked)
+@dataclass
+class Fitted:
+    """A fitted method with its codes of the queries and of the database."""
 
-
-def read_npz(path: Path) -> tuple[Part, NDArray[Any] | None]:
-    """Rows and their roles, if the file or its name tells them."""
-    file = np.load(path)
-    X = file["X"].astype(np.float32) * (file["scale"].astype(np.float32) if "scale" in file else np.float32(1))
-    y = file["y"] if "y" in file else file["Y"]
-    if "n_labels" in file:
-        y = np.unpackbits(y, axis=1)[:, : int(file["n_labels"])]
-    every = Part(X, y if y.ndim == 1 else y.astype(np.uint8))
-    if "split" in file:
-        return every, np.where(file["split"] == 2, QUERY, TRAIN)
-    if path.stem.startswith("tinyimagenet"):  # the first 100,000 rows are its training images
-        return every, of_val(np.arange(len(y)) >= 100_000)
-    return every, None
-
-
-def read_npy(path: Path) -> tuple[Part, NDArray[Any] | None]:
-    """Rows and roles of a features file with a labels file. Ids that begin with val/ are Tiny ImageNet's."""
-    X, y = read_features(path)
-    if y is None:
-        raise ValueError(f"{path} has no labels: {path.stem}_labels.npy must be next to it")
-    names, every = path.with_suffix(".ids.npy"), Part(np.array(X, np.float32), np.asarray(y))
-    val = np.char.startswith(np.load(names), "val/images/") if names.exists() else np.zeros(len(X), bool)
-    return every, of_val(val) if val.any() else None
-
-
-def of_val(val: NDArray[np.bool_]) -> NDArray[Any]:
-    """The first 2,000 rows of ``val`` are queries, its other rows are ignored, all other rows are for training."""
-    return np.where(val, np.where(np.cumsum(val) <= 2000, QUERY, LEFT_OUT), TRAIN)
-
-
-def is_sets(X: NDArray[Any]) -> bool:
-    """Whether all features are 0 or 1."""
-    return bool(np.isin(X[:100], (0, 1)).all())
-
-
-def split(rows: Part, queries: Part | None, protocol: str, trial: int) -> Split | None:
-    """The rows of one trial; None if the protocol needs one class per row and rows are multi-label."""
-    rng = np.random.default_rng(trial)
-    order = rng.permutation(len(rows.X))
-    if queries is None:
-        queries, order = rows.rows(order[:1000]), order[1000:]
-    if protocol == "trained on":
-        return Split(rows.rows(order), rows.rows(order), queries)
-    if protocol in ("disjoint", "few rows"):
-        half = len(order) // 2
-        n = half if protocol == "disjoint" else min(half, FEW)
-        return Split(rows.rows(order[:n]), rows.rows(order[half:]), queries)
-    if rows.y.ndim == 2:
-        return None
-    classes = rng.permutation(np.unique(rows.y))
-    unseen = classes[int(0.75 * len(classes)) :]
-    new, asked_new = np.isin(rows.y[order], unseen), np.isin(queries.y, unseen)
-    old = rows.rows(order[~new])
-    return Split(old, rows.rows(order[new]), queries.rows(asked_new), old, queries.rows(~asked_new))
-
-
-# --- one run ---
-
-
-def cut_of(parts: Split) -> int | None:
-    """K of MAP@K; None for MAP."""
-    return min(CUT, len(parts.base.X)) if parts.base.y.ndim == 2 else None
+    hasher: Any
+    q: NDArray[np.uint8]
+    b: NDArray[np.uint8]
+    fit_s: float
+    encode_s: float
 
 
 def make(name: str, bits: int, trial: int, device: str) -> Any:
@@ -177,44 +97,184 @@ def make(name: str, bits: int, trial: int, device: str) -> Any:
     return kind(n_bits=bits, random_state=trial, **params)
 
 
-def score_floats(name: str, trial: int, parts: Split, device: str) -> dict[str, Any]:
-    """Score a float ranking."""
-    cut = cut_of(parts)
-    q, b = parts.queries, parts.base
-    sorts_on = str(machine.resolve_device(device))
-    if name == "cosine":
-        unit, unit_base = normalize(q.X), normalize(b.X)
-        return {"map": metrics.product_mean_average_precision(unit, q.y, unit_base, b.y, cut, sorts_on)}
-    start = time.perf_counter()
-    hasher = DISH(random_state=trial, device=device).fit(parts.train.X, parts.train.y)
-    seconds = time.perf_counter() - start
-    p, p_base = hasher.predict_proba(q.X), hasher.predict_proba(b.X)
-    return {"map": metrics.product_mean_average_precision(p, q.y, p_base, b.y, cut, sorts_on), "fit_s": seconds}
-
-
-def score(name: str, bits: int, trial: int, parts: Split, device: str, limit: float) -> dict[str, Any]:
-    """Fit one method and score its codes."""
-    hasher = make(name, bits, trial, device)
-    with at_most(limit):
+def fit(name: str, bits: int, trial: int, parts: Split, options: Options) -> Fitted:
+    """Fit one method and encode queries and database."""
+    hasher = make(name, bits, trial, options.device)
+    with at_most(options.limit):
         start = time.perf_counter()
         hasher.fit(parts.train.X, parts.train.y)
         fit_s = time.perf_counter() - start
         start = time.perf_counter()
         q, b = hasher.transform(parts.queries.X), hasher.transform(parts.base.X)
-        encode_s = time.perf_counter() - start
-    cut = cut_of(parts)
-    found = metrics.evaluate(q, parts.queries.y, b, parts.base.y, n_bits=bits, k=cut)
-    scores = {"map": found.map, "precision_within_2": found.precision_within_2}
-    if cut:
-        scores["map_possible"] = found.map_possible
-    if parts.seen_base is not None and parts.seen_queries is not None:
-        seen_q, seen_b = hasher.transform(parts.seen_queries.X), hasher.transform(parts.seen_base.X)
-        all_codes, all_labels = np.concatenate([b, seen_b]), np.concatenate([parts.base.y, parts.seen_base.y])
-        mean = metrics.mean_average_precision
-        scores["map_unseen_to_all"] = mean(q, parts.queries.y, all_codes, all_labels)
-        scores["map_seen_to_seen"] = mean(seen_q, parts.seen_queries.y, seen_b, parts.seen_base.y)
-        scores["map_seen_to_all"] = mean(seen_q, parts.seen_queries.y, all_codes, all_labels)
-    return {**scores, "fit_s": fit_s, "encode_s": encode_s}
+        return Fitted(hasher, q, b, fit_s, time.perf_counter() - start)
+
+
+def score_codes(fitted: Fitted, parts: Split, protocol: str, nearest: NDArray[Any] | None) -> Found:
+    """The scores of one protocol."""
+    times = {"bytes": fitted.b.shape[1], "fit_s": fitted.fit_s, "encode_s": fitted.encode_s}
+    if protocol != "labelled":
+        return {**_scores(fitted.q, fitted.b, fitted.hasher.n_bits, parts, protocol, nearest), **times}
+    found = [
+        {**_scores(fitted.q, b, fitted.hasher.n_bits, parts, protocol, None), "database": by}
+        for by, b in labelled_codes(fitted, parts).items()
+    ]
+    return {**max(found, key=lambda scores: scores["map"]), **times}
+
+
+def labelled_codes(fitted: Fitted, parts: Split) -> dict[str, NDArray[np.uint8]]:
+    """Codes of database rows with known labels: those of the labels, or for methods without them both that exist."""
+    try:
+        return {"labels": fitted.hasher.transform(parts.base.X, labels=parts.base.y)}
+    except UnsupportedError:
+        learned = {"codes_": fitted.hasher.codes_} if hasattr(fitted.hasher, "codes_") else {}
+        return {"transform": fitted.b, **learned}
+
+
+def _scores(
+    q: NDArray[np.uint8], b: NDArray[np.uint8], bits: int, parts: Split, protocol: str, nearest: NDArray[Any] | None
+) -> Found:
+    b, q = parts.select(protocol, b, q)
+    yb, yq = parts.select(protocol, parts.base.y, parts.queries.y)
+    h = metrics.histograms(q, yq, b, yb, bits)
+    if nearest is not None:
+        return {"found": neighbours_found(q, b, nearest, h.all_)}
+    report = metrics.report(h, cut_of(yb))
+    by_query = metrics.expected_average_precision(h, cut_of(yb))
+    return {**means(by_query, parts, protocol), "precision_within_2": report.precision_within_2}
+
+
+def means(by_query: NDArray[Any], parts: Split, protocol: str) -> Found:
+    """MAP; in the open set, also of the queries of seen and of unseen classes."""
+    found = {"map": float(by_query.mean())}
+    if protocol == "open set":
+        new = parts.only["unseen classes"][1]
+        found |= {"map_seen": float(by_query[~new].mean()), "map_unseen": float(by_query[new].mean())}
+    return found
+
+
+def neighbours_found(
+    q: NDArray[np.uint8], b: NDArray[np.uint8], nearest: NDArray[Any], counts: NDArray[np.int64]
+) -> float:
+    """The share of ``nearest`` among the first codes, expected over all orders of rows at equal distance."""
+    chance = top_k_counts(counts, AMONG) / np.maximum(counts, 1)
+    D = np.stack([codes.hamming(q[i : i + 1], b[rows])[0] for i, rows in enumerate(nearest)])
+    return float(np.take_along_axis(chance, D, 1).mean())
+
+
+def cut_of(y: NDArray[Any]) -> int | None:
+    """K of MAP@K; None for MAP."""
+    return min(CUT, len(y)) if y.ndim == 2 else None
+
+
+# --- rankings by real numbers ---
+
+Orders = Iterator[NDArray[Any]]  # for a block of queries, the rows from the first to the last
+
+
+def by_product(Q: NDArray[Any], B: NDArray[Any], device: str) -> Orders:
+    """Rank rows by their inner products with the queries; rows with equal products keep their order."""
+    import torch
+
+    on = machine.resolve_device(device)
+    queries, rows = torch.from_numpy(Q).to(on), torch.from_numpy(B).to(on)
+    for block in queries.split(64):
+        yield torch.argsort(block @ rows.T, dim=1, descending=True, stable=True).cpu().numpy()
+
+
+def rabitq(B: NDArray[Any]) -> Any:
+    """faiss's RaBitQ index of the rows B: 1 bit per feature after centring and a random rotation."""
+    import faiss
+
+    d = B.shape[1]
+    index = faiss.IndexRaBitQ(d, faiss.METRIC_L2)
+    index.qb = 8  # bits per feature of a query: as good as floats here, and ten times as fast
+    rotated = faiss.IndexPreTransform(faiss.RandomRotationMatrix(d, d), index)
+    rotated.train(B)
+    rotated.add(B)
+    return rotated
+
+
+class Tally:
+    """The scores of rankings, one block of queries after the other."""
+
+    def __init__(self, parts: Split, protocol: str, nearest: NDArray[Any] | None) -> None:
+        self.parts, self.protocol, self.nearest = parts, protocol, nearest
+        yb, yq = parts.select(protocol, parts.base.y, parts.queries.y)
+        self.y, self.k = match_labels(yq, yb, len(yq), len(yb)), cut_of(yb) or len(yb)
+        self.by_query: list[float] = []
+
+    def add(self, order: NDArray[Any]) -> None:
+        """Score a block of rankings."""
+        for rows in order:
+            i = len(self.by_query)
+            if self.nearest is not None:
+                self.by_query.append(float(np.isin(self.nearest[i], rows[:AMONG]).mean()))
+                continue
+            ranks = np.flatnonzero(self.y.relevant(i)[rows[: self.k]]) + 1.0
+            self.by_query.append(float((np.arange(1, len(ranks) + 1) / ranks).mean()) if len(ranks) else 0.0)
+
+    def scores(self) -> Found:
+        """The means over all queries."""
+        if self.nearest is not None:
+            return {"found": float(np.mean(self.by_query))}
+        return means(np.array(self.by_query), self.parts, self.protocol)
+
+
+def score_rabitq(parts: Split, protocol: str, nearest: NDArray[Any] | None) -> dict[str, Found]:
+    """The scores of RaBitQ, and of the same ranking with its first rows sorted again by the floats."""
+    B, Q = parts.select(protocol, normalize(parts.base.X), normalize(parts.queries.X))
+    start = time.perf_counter()
+    index = rabitq(B)
+    seconds = time.perf_counter() - start
+    plain, again = Tally(parts, protocol, nearest), Tally(parts, protocol, nearest)
+    for i in range(0, len(Q), 64):
+        order = index.search(Q[i : i + 64], len(B))[1]
+        plain.add(order)
+        for q, rows in zip(Q[i : i + 64], order, strict=True):
+            first = rows[:RESCORED]
+            rows[:RESCORED] = first[np.argsort(-(B[first] @ q), kind="stable")]
+        again.add(order)
+    size = int(index.sa_code_size())
+    return {
+        "rabitq": {**plain.scores(), "bytes": size, "fit_s": seconds},
+        "rabitq_rescored": {**again.scores(), "bytes": size + 4 * B.shape[1], "fit_s": seconds},
+    }
+
+
+def score_floats(
+    name: str, parts: Split, protocol: str, nearest: NDArray[Any] | None, fitted: Fitted | None, device: str
+) -> dict[str, Found]:
+    """The scores of a ranking by real numbers; ``fitted``: DISH, for the ceiling."""
+    if name == "rabitq":
+        return score_rabitq(parts, protocol, nearest)
+    if fitted is None:
+        B, Q = normalize(parts.base.X), normalize(parts.queries.X)
+    else:
+        B, Q = probabilities(fitted.hasher, parts, protocol == "labelled")
+    tally = Tally(parts, protocol, nearest)
+    B, Q = parts.select(protocol, B, Q)
+    for order in by_product(Q, B, device):
+        tally.add(order)
+    return {name: {**tally.scores(), "bytes": 4 * B.shape[1], **({"fit_s": fitted.fit_s} if fitted else {})}}
+
+
+def probabilities(hasher: Any, parts: Split, labelled: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rows and queries whose products order by the chance to share a label: with known labels, by 1 − ∏(1 − p)."""
+    p = np.asarray(hasher.predict_proba(parts.queries.X), np.float32)
+    if not labelled:
+        return np.asarray(hasher.predict_proba(parts.base.X), np.float32), p
+    y = parts.base.y
+    Y = y if y.ndim == 2 else y[:, None] == hasher.classes_
+    return Y.astype(np.float32), -np.log1p(-np.minimum(p, np.float32(1 - 1e-6)))
+
+
+def nearest_floats(parts: Split, device: str) -> NDArray[Any]:
+    """The rows with the highest cosine to each query; rows with equal cosines keep their order."""
+    orders = by_product(normalize(parts.queries.X), normalize(parts.base.X), device)
+    return np.concatenate([order[:, :NEIGHBOURS] for order in orders])
+
+
+# --- limits ---
 
 
 @contextmanager
@@ -248,7 +308,7 @@ def warm_up(name: str, parts: Split, device: str) -> None:
 class Results:
     """The runs of one data set, in a file that is written after every run and extended by later calls."""
 
-    def __init__(self, path: Path, data: str, rows: Part, resumed: Path | None = None) -> None:
+    def __init__(self, path: Path, data: str, rows: Part, resumed: Path | None = None, keep: bool = False) -> None:
         self.path = path
         n, d = rows.X.shape
         labels = len(np.unique(rows.y)) if rows.y.ndim == 1 else rows.y.shape[1]
@@ -259,13 +319,21 @@ class Results:
         }
         for old in (path, resumed):
             if old is not None and old.exists() and not self.content["runs"]:
-                self._take(json.loads(old.read_text()), old)
+                self._take(json.loads(old.read_text()), old, keep)
         self.content["environments"].append(machine.environment())
 
-    def _take(self, content: dict[str, Any], path: Path) -> None:
-        if "environments" not in content or content["rows"] != self.content["rows"]:
-            print(f"{path} is of another form or of other rows: not resumed", flush=True)
-            return
+    def _take(self, content: dict[str, Any], path: Path, keep: bool) -> None:
+        if content["rows"] != self.content["rows"]:
+            raise SystemExit(
+                f"{path} has runs of {content['rows']:,} rows, the data {self.content['rows']:,}: delete it"
+            )
+        used = {content["environments"][run["environment"]]["commit"] for run in content["runs"]}
+        others = sorted(used - {machine.commit()})
+        if others and not keep:
+            raise SystemExit(
+                f"{path} has runs of commit {', '.join(others)}, this is {machine.commit()}: "
+                "delete the file, or add to it with --keep"
+            )
         self.content["environments"], self.content["runs"] = content["environments"], content["runs"]
 
     def get(self, **key: Any) -> dict[str, Any] | None:
@@ -275,9 +343,9 @@ class Results:
     def is_done(self, limit: float, **key: Any) -> bool:
         """Whether a run is finished, or was stopped at the same or a higher limit."""
         run = self.get(**key)
-        return run is not None and ("map" in run or run.get("limit_s", 0) >= limit)
+        return run is not None and ("map" in run or "found" in run or run.get("limit_s", 0) >= limit)
 
-    def put(self, found: dict[str, Any], **key: Any) -> None:
+    def put(self, found: Found, **key: Any) -> None:
         """Store a run, replace an older one with the same key, and write the file."""
         runs = [run for run in self.content["runs"] if any(run[k] != key[k] for k in KEY)]
         found = {**key, **found, "seed": key["trial"], "environment": len(self.content["environments"]) - 1}
@@ -296,59 +364,132 @@ def slower_than(results: Results, limit: float, protocol: str, method: str, bits
     return None
 
 
+# --- all runs of a data set ---
+
+
+@dataclass
+class Job:
+    """One method in one trial: a single fit serves all its protocols."""
+
+    trial: int
+    training: str
+    name: str
+    bits: int | None
+    protocols: list[str]
+
+
+def jobs(results: Results, methods: list[str], options: Options) -> list[Job]:
+    """What is to be done, in order."""
+    found = []
+    for trial in range(options.trials):
+        for training, shared in trainings(results.content["several_labels"]).items():
+            for name in methods:
+                for bits in [None] if name in FLOATS else options.bits:
+                    key = {"trial": trial, "method": name, "bits": bits}
+                    missing = [
+                        protocol
+                        for protocol in shared
+                        if protocol in options.protocols
+                        and (name in options.again or not results.is_done(options.limit, protocol=protocol, **key))
+                    ]
+                    if missing:
+                        found.append(Job(trial, training, name, bits, missing))
+    return found
+
+
+def n_fits(todo: list[Job]) -> int:
+    """The number of fits; the ceiling shares that of DISH."""
+    fits = {(job.trial, job.training, job.name, job.bits) for job in todo if job.name not in FLOATS}
+    return len(fits | {(job.trial, job.training, *CEILING) for job in todo if job.name == "ceiling"})
+
+
 def measure(path: Path, options: Options, output: Path, resumed: Path) -> None:
     """Do all runs on one data set until the time is up."""
     rows, queries = read(path)
-    results = Results(output / f"{path.stem}.json", path.stem, rows, resumed / f"{path.stem}.json")
+    results = Results(output / f"{path.stem}.json", path.stem, rows, resumed / f"{path.stem}.json", options.keep)
     methods = [name for name in options.methods if name != "minhash" or is_sets(rows.X)]
-    warm: set[str] = set()
-    for trial in range(options.trials):
-        for protocol in options.protocols:
-            parts = split(rows, queries, protocol, trial)
-            for name in methods if parts is not None else ():
-                for bits in [None] if name in FLOATS else options.bits:
-                    key = {"protocol": protocol, "trial": trial, "method": name, "bits": bits}
-                    if results.is_done(options.limit, **key) and name not in options.again:
-                        continue
-                    if time.monotonic() > options.deadline:
-                        print("the time is up: the same call resumes here", flush=True)
-                        return
-                    if name not in warm | set(FLOATS):
-                        warm_up(name, parts, options.device)
-                        warm.add(name)
-                    results.put(attempt(results, parts, options, **key), **key)
+    todo = jobs(results, methods, options)
+    print(f"{path.stem}: {n_fits(todo)} fits for {sum(len(job.protocols) for job in todo)} runs", flush=True)
+    runner, warm, memo = None, set(FLOATS), {}
+    for job in todo:
+        if time.monotonic() > options.deadline:
+            print("the time is up: the same call resumes here", flush=True)
+            return
+        if runner is None or (runner.trial, runner.training) != (job.trial, job.training):
+            runner = Runner(job.trial, job.training, split(rows, queries, job.training, job.trial), options, memo)
+        if job.name not in warm:
+            warm_up(job.name, runner.parts, options.device)
+            warm.add(job.name)
+        for protocol, by_method in runner.attempt(results, job).items():
+            for method, found in by_method.items():
+                results.put(found, protocol=protocol, trial=job.trial, method=method, bits=job.bits)
 
 
-def attempt(results: Results, parts: Split, options: Options, **key: Any) -> dict[str, Any]:
-    """The result of one run, or why it has none."""
-    protocol, trial, name, bits = (key[k] for k in KEY)
-    if name not in {*FLOATS, *options.again}:
-        why = slower_than(results, options.limit, protocol, name, bits)
-        if why is not None:
-            return {"not_run": why, "limit_s": options.limit}
-    try:
-        if name in FLOATS:
-            return score_floats(name, trial, parts, options.device)
-        return score(name, bits, trial, parts, options.device, options.limit)
-    except OverLimit:
-        return {"not_run": f"over {options.limit:g} s", "limit_s": options.limit}
-    except Exception as error:
-        return {"failed": f"{type(error).__name__}: {error}"}
+class Runner:
+    """The fits on one training set."""
+
+    def __init__(self, trial: int, training: str, parts: Split, options: Options, memo: dict[Any, Any]) -> None:
+        self.trial, self.training, self.parts, self.options, self.memo = trial, training, parts, options, memo
+        self._nearest: NDArray[Any] | None = None
+        self._ceiling: Fitted | None = None
+
+    def nearest(self, protocol: str) -> NDArray[Any] | None:
+        """The float neighbours of all queries, if the protocol asks for them."""
+        if protocol == "neighbours" and self._nearest is None:
+            self._nearest = nearest_floats(self.parts, self.options.device)
+        return self._nearest if protocol == "neighbours" else None
+
+    def fitted(self, name: str, bits: int) -> Fitted:
+        """A fitted method. The one whose probabilities are the ceiling is kept."""
+        if (name, bits) == CEILING and self._ceiling is not None:
+            return self._ceiling
+        found = fit(name, bits, self.trial, self.parts, self.options)
+        if (name, bits) == CEILING:
+            self._ceiling = found
+        return found
+
+    def score(self, job: Job) -> dict[str, dict[str, Found]]:
+        """The scores by protocol and method, from one fit."""
+        if job.bits is not None:
+            fitted = self.fitted(job.name, job.bits)
+            return {p: {job.name: score_codes(fitted, self.parts, p, self.nearest(p))} for p in job.protocols}
+        return {p: self.score_floats(job.name, p) for p in job.protocols}
+
+    def score_floats(self, name: str, protocol: str) -> dict[str, Found]:
+        """The scores of a ranking by real numbers; without a fit, once for all protocols with the same rows."""
+        of = self.fitted(*CEILING) if name == "ceiling" else None
+        key = self.trial, name, protocol if of else SAME_ROWS.get(protocol, protocol)
+        if key not in self.memo:
+            nearest, device = self.nearest(protocol), self.options.device
+            self.memo[key] = score_floats(name, self.parts, protocol, nearest, of, device)
+        return self.memo[key]
+
+    def attempt(self, results: Results, job: Job) -> dict[str, dict[str, Found]]:
+        """The same, or why there are no scores."""
+        limit, why = self.options.limit, None
+        if job.bits is not None and job.name not in self.options.again:
+            why = slower_than(results, limit, job.protocols[0], job.name, job.bits)
+        try:
+            if why is None:
+                return self.score(job)
+            none: Found = {"not_run": why, "limit_s": limit}
+        except OverLimit:
+            none = {"not_run": f"over {limit:g} s", "limit_s": limit}
+        except Exception as error:
+            none = {"failed": f"{type(error).__name__}: {error}"}
+        return {protocol: {job.name: none} for protocol in job.protocols}
 
 
 def all_methods() -> list[str]:
-    """All methods: float rankings, ours, and every rival for rows of features."""
-    names = [name for name in registry.NAMES if name in bench.method_names()]
-    for name, (base, _) in VARIANTS.items():
-        names.insert(names.index(base) + 1, name)  # after its own
-    return [*FLOATS, *names]
+    """All methods that can be asked for: float rankings, ours, and every rival for rows of features."""
+    return [*FLOATS, *(name for name in registry.NAMES if name in bench.method_names()), *VARIANTS]
 
 
 def parse() -> tuple[argparse.Namespace, Options]:
     """Parse the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--methods", default="all", help="names with commas between them, or all")
+    parser.add_argument("--methods", default=",".join(DEFAULT), help="names with commas between them, or all")
     parser.add_argument("--bits", default="32,64,128", help="code lengths with commas between them")
     parser.add_argument("--protocols", default=",".join(PROTOCOLS), help=f"some of {', '.join(PROTOCOLS)}")
     parser.add_argument("--trials", type=int, default=3, help="random splits (trained on: seeds)")
@@ -356,6 +497,7 @@ def parse() -> tuple[argparse.Namespace, Options]:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a method may fit and encode")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no run is begun after so long")
     parser.add_argument("--again", default="", help="methods to run again, or all")
+    parser.add_argument("--keep", action="store_true", help="add to runs of other commits")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--resume", type=Path, default=RESULTS, help="folder of earlier results, if others are there")
     given = parser.parse_args()
@@ -367,7 +509,8 @@ def parse() -> tuple[argparse.Namespace, Options]:
     again = set(methods if given.again == "all" else given.again.split(","))
     lengths, deadline = [int(r) for r in given.bits.split(",")], time.monotonic() + 60 * given.minutes
     protocols = given.protocols.split(",")
-    return given, Options(methods, lengths, protocols, given.trials, given.device, given.limit, again, deadline)
+    fixed = (given.device, given.limit, again, deadline, given.keep)
+    return given, Options(methods, lengths, protocols, given.trials, *fixed)
 
 
 def main() -> None:

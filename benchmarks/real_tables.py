@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ import numpy as np
 from dish.experiments import figures, paper
 from dish.experiments.tables import cell, markdown_grid
 from dish.io.atomic import write_atomically
+from real_protocols import PROTOCOLS
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "real", HERE.parent / "docs" / "real.md"
 LABELS = {
     "cosine": "cosine of the floats",
     "ceiling": "float ceiling: product of the posteriors",
+    "rabitq": "RaBitQ",
+    "rabitq_rescored": "RaBitQ, rescored",
     "dish": "**DISH**",
+    "dish_0": "DISH, `geometry=0`",
     "dish_k": "DISH-K (the paper's)",
     "dish_k_2": "DISH-K, w = 2",
-    "dish_k_auto": "DISH-K, w = auto",  # in results from before "auto" became the default of DISH-K
     "cosdish_1000": "`cosdish`, 1,000 columns",
 }
 SETS = {
@@ -46,35 +50,52 @@ BESIDE = {  # the paper's table → what is compared, and our sets of the same k
         ("tinyimagenet_lite0",),
     ),
 }
-PROTOCOLS = ("trained on", "disjoint", "few rows", "unseen classes")
-FLOATS = ("cosine", "ceiling")
-FIRST = (*FLOATS, "dish", "dish_k", "dish_k_2", "dish_k_auto")
+FLOATS = ("cosine", "ceiling", "rabitq", "rabitq_rescored")
+OURS = ("dish", "dish_0", "dish_k", "dish_k_2")
+FIRST = (*FLOATS, *OURS)
+VARIANTS = ("dish_0",)  # another setting of DISH: shown, but not ranked against it
+BITS = 64  # of the summary
 DRAWN = 3  # rivals with a labelled line, per protocol
+Cases = dict[str, dict[str, dict[str, float]]]  # protocol → data set → method → mean over trials
 INTRO = """# Real data
 
-`DISH` has the highest MAP of all codes in most tables on this page. The exceptions are Corel16k if the database
-rows were not used for training, where DISH-K is better, and unseen classes, where the cosine of the float vectors
-is better than all codes.
+{finding}
 
-The data are features of real images, videos and texts. There are four protocols:
+The data are features of real images, videos and texts. Queries never have labels and are never trained on. The
+protocols differ in the training rows and in the database:
 
-- **trained on**: the training rows are the database. This usual protocol rewards overfitting.
+- **trained on**: the training rows are the database, encoded as if their labels were unknown. This usual protocol
+  rewards overfitting.
+- **labelled**: the same rows, and the labels of the database are used. `DISH` encodes it by
+  `transform(X, labels=y)`. Other methods have no codes of labels: the database is `transform(X)` or the codes that
+  they learned for these rows (`codes_`), whichever has the higher MAP for the queries.
 - **disjoint**: one half of the rows is for training, the other half is the database.
-- **few rows**: the same with 3,000 training rows.
-- **unseen classes**: a quarter of the classes is kept out of training; queries and database are rows of these
-  classes.
+- **5, 10 and 20 rows per class**: the same database, and so many training rows of each class.
+- **open set**: a quarter of the classes is unseen. Half of the rows of the seen classes is for training. All other
+  rows, of seen and unseen classes, are the database. All queries count.
+- **unseen classes**: the same fit; queries and database are the rows of unseen classes.
+- **neighbours**: the same fit and database as in the open set (for several labels per row: as in disjoint). The
+  score is the share of a query's 10 nearest rows by the cosine of the floats that are among the first 100 by code.
+  Rows at equal Hamming distance count by the chance that a random order has them among the first 100.
 
-The tables show MAP, and in brackets the precision within radius 2: mean ± standard deviation over trials. The best
-codes of a column are bold. The first two lines rank by real numbers: by the cosine of the rows, and by the product
-of the class probabilities that `DISH` learned, which its codes approximate. Methods are described in
-[baselines.md](baselines.md).
+The tables show MAP (MAP@5000 for several labels per row; the share that was found for neighbours), and in brackets
+the precision within radius 2: mean ± standard deviation over trials. The best codes of a column are bold. The first
+lines rank by real numbers:
+
+- the cosine of the rows;
+- the float ceiling: the chance to share a label by the class probabilities that `DISH` learned, which its codes
+  approximate;
+- RaBitQ, faiss's `IndexRaBitQ` with a random rotation and 8 bits per feature of a query: one bit per feature and two
+  numbers per row, without labels. Rescored: its first 1,000 rows are sorted again by the cosine of the floats, which
+  must be stored too.
+
+Methods are described in [baselines.md](baselines.md). All have their default parameters. The constants of `DISH` were
+chosen on training rows of Tiny ImageNet, CLINC150, MIRFlickr and CIFAR-10. No constant was chosen on Corel16k,
+MediaMill, 20 Newsgroups or R52; their results are those of the frozen code. Results of earlier versions on some of
+them did suggest what to improve.
 
 `benchmarks/real_tables.py` writes this page from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
-Every run records its commit.
-
-Measured before `DISHK` chose `similar_weight` by the number of classes; will be regenerated. The row "DISH-K (the
-paper's)" has w = 2 for all data sets. The row "DISH-K, w = auto" is what `DISHK()` does now. All
-runs of `DISH` are outdated: they predate codewords of classes, cross-validated probabilities and geometry bits.
+{commits}
 """
 
 
@@ -83,9 +104,19 @@ def values(runs: list[dict[str, Any]], key: str) -> list[float]:
     return [run[key] for run in runs if key in run]
 
 
+def main_scores(runs: list[dict[str, Any]]) -> list[float]:
+    """The MAP of every run, or its share of neighbours found."""
+    return values(runs, "map") or values(runs, "found")
+
+
+def label(name: str) -> str:
+    """A method's name in a table."""
+    return LABELS.get(name, f"`{name}`")
+
+
 def scores(runs: list[dict[str, Any]], best: float | None) -> str:
-    """MAP and precision within radius 2 of some runs, or why there are none."""
-    found = values(runs, "map")
+    """The score of some runs with their precision within radius 2, or why there are none."""
+    found = main_scores(runs)
     if not found:
         return next((f"over {run['limit_s']:g} s" for run in runs if "not_run" in run), "failed" if runs else "–")
     text = cell(found)
@@ -107,33 +138,44 @@ def protocol_table(runs: list[dict[str, Any]]) -> str:
         floats = [run for run in of if run["bits"] is None]
         at = {r: floats or [run for run in of if run["bits"] == r] for r in lengths}
         cells = [scores(at[r], None if floats else best[r]) for r in lengths]
-        rows.append([LABELS.get(name, f"`{name}`"), *cells, cell(values(at[lengths[len(lengths) // 2]], "fit_s"), 2)])
-    names = ["method", *(f"{r} bits" for r in lengths), f"fit, s ({lengths[len(lengths) // 2]} bits)"]
-    return markdown_grid(names, rows)
+        size = "–".join(dict.fromkeys(f"{n:,}" for n in _ends([run["bytes"] for run in of if "bytes" in run])))
+        rows.append([label(name), size or "–", *cells, cell(values(at[lengths[len(lengths) // 2]], "fit_s"), 2)])
+    names = ["method", "bytes per row", *(f"{r} bits" for r in lengths)]
+    return markdown_grid([*names, f"fit, s ({lengths[len(lengths) // 2]} bits)"], rows)
 
 
 def _best(by_method: list[list[dict[str, Any]]], bits: int) -> float:
     """The highest mean MAP of codes of this length."""
-    found = [values([run for run in of if run["bits"] == bits], "map") for of in by_method]
+    found = [main_scores([run for run in of if run["bits"] == bits]) for of in by_method]
     return max((float(np.mean(maps)) for maps in found if maps), default=float("inf"))
 
 
 def seen_table(runs: list[dict[str, Any]]) -> str:
-    """MAP of seen and unseen queries in both databases, at the middle code length."""
-    lengths = sorted({run["bits"] for run in runs if run["bits"] is not None})
-    bits = lengths[len(lengths) // 2]
-    keys = ("map_seen_to_seen", "map_seen_to_all", "map", "map_unseen_to_all")
-    of = [run for run in runs if run["bits"] == bits and "map_seen_to_all" in run]
-    names = list(dict.fromkeys(run["method"] for run in of))
+    """MAP of the queries of seen and of unseen classes in the open set."""
+    of = [run for run in runs if "map_seen" in run and run["bits"] in (None, BITS)]
     rows = [
         [
-            LABELS.get(name, f"`{name}`"),
-            *(cell(values([run for run in of if run["method"] == name], k)) for k in keys),
+            label(name),
+            *(cell(values([run for run in of if run["method"] == name], k)) for k in ("map_seen", "map_unseen")),
         ]
-        for name in names
+        for name in dict.fromkeys(run["method"] for run in of)
     ]
-    heads = ["seen → seen", "seen → all", "unseen → unseen", "unseen → all"]
-    return f"MAP by kind of query → kind of database, {bits} bits:\n\n" + markdown_grid(["method", *heads], rows)
+    heads = ["method", "queries of seen classes", "queries of unseen classes"]
+    return f"By kind of query, {BITS} bits:\n\n" + markdown_grid(heads, rows)
+
+
+def protocols_of(runs: list[dict[str, Any]]) -> list[str]:
+    """The protocols of some runs, in the order of the page."""
+    return _in_order({run["protocol"] for run in runs})
+
+
+def _in_order(protocols: Iterable[str]) -> list[str]:
+    return sorted(protocols, key=lambda p: (PROTOCOLS.index(p) if p in PROTOCOLS else len(PROTOCOLS), p))
+
+
+def _ends(sizes: list[int]) -> list[int]:
+    """The smallest and the largest."""
+    return [min(sizes), max(sizes)] if sizes else []
 
 
 def machines(content: dict[str, Any]) -> str:
@@ -161,31 +203,40 @@ def section(content: dict[str, Any]) -> str:
     name = SETS.get(content["data"], content["data"])
     lines = [f"## {name}", f"`{content['data']}`: {about}{cut}, {repeated}. {machines(content)}"]
     lines.append(f"![{name}](figures/real_{content['data']}.png)")
-    for protocol in dict.fromkeys(run["protocol"] for run in runs):
+    for protocol in protocols_of(runs):
         of = [run for run in runs if run["protocol"] == protocol]
         lines += [f"### {name}: {protocol}", protocol_table(of).rstrip()]
-        if any("map_seen_to_all" in run for run in of):
+        if any("map_seen" in run for run in of):
             lines.append(seen_table(of).rstrip())
     return "\n\n".join(lines) + "\n"
 
 
 def picture(content: dict[str, Any]) -> Any:
     """MAP against bits, a panel per protocol."""
-    runs = [run for run in content["runs"] if "map" in run]
-    protocols = list(dict.fromkeys(run["protocol"] for run in runs))
-    figure, axes = figures.panels(len(protocols), SETS.get(content["data"], content["data"]), height=5.0)
+    runs = [run for run in content["runs"] if main_scores([run])]
+    protocols = protocols_of(runs)
+    rows = 1 + (len(protocols) > 5)
+    columns = -(-len(protocols) // rows)
+    figure, axes = figures.panels(columns, SETS.get(content["data"], content["data"]), 1.0 + 4 * rows, rows)
     looks = _looks(runs)
-    for axis, protocol in zip(axes, protocols, strict=True):
+    for axis in axes[len(protocols) :]:
+        axis.set_axis_off()
+    for axis, protocol in zip(axes, protocols, strict=False):
         of = [run for run in runs if run["protocol"] == protocol]
         for name, style in looks.items():
             mine = [run for run in of if run["method"] == name]
             lengths = sorted({run["bits"] for run in mine} - {None})
             if name in FLOATS and mine:
-                axis.axhline(np.mean(values(mine, "map")), **style)
+                axis.axhline(np.mean(main_scores(mine)), **style)
             elif lengths:
-                found = [values([run for run in mine if run["bits"] == r], "map") for r in lengths]
+                found = [main_scores([run for run in mine if run["bits"] == r]) for r in lengths]
                 axis.errorbar(lengths, [np.mean(m) for m in found], [np.std(m) for m in found], **style)
-        axis.set(xlabel="bits", ylabel="MAP", title=protocol, xticks=sorted({run["bits"] for run in of} - {None}))
+        axis.set(
+            xlabel="bits",
+            ylabel="found" if protocol == "neighbours" else "MAP",
+            title=protocol,
+            xticks=sorted({run["bits"] for run in of} - {None}),
+        )
     named = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=5, fontsize="small")
     return figure
@@ -201,10 +252,8 @@ def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals if name not in best
     }
     looks |= {name: {**next(others), "label": name} for name in best}
-    looks |= {
-        name: {**next(ours), "label": LABELS[name].strip("*"), "zorder": 3} for name in FIRST[2:] if name in names
-    }
-    for name, dashes in zip(FLOATS, (":", "--"), strict=True):
+    looks |= {name: {**next(ours), "label": LABELS[name].strip("*"), "zorder": 3} for name in OURS if name in names}
+    for name, dashes in zip(FLOATS, (":", "--", "-.", (0, (1, 3))), strict=True):
         looks[name] = {"color": "black", "linestyle": dashes, "linewidth": 1.5, "label": LABELS[name]}
     return looks
 
@@ -214,7 +263,7 @@ def _best_rivals(runs: list[dict[str, Any]], protocol: str) -> list[str]:
     of = [run for run in runs if run["protocol"] == protocol and run["method"] not in FIRST]
     lengths = sorted({run["bits"] for run in of})
     at = [run for run in of if run["bits"] == lengths[len(lengths) // 2]]
-    maps = {name: values([run for run in at if run["method"] == name], "map") for name in {r["method"] for r in at}}
+    maps = {name: main_scores([run for run in at if run["method"] == name]) for name in {r["method"] for r in at}}
     return sorted(maps, key=lambda name: (-np.mean(maps[name]), name))[:DRAWN]
 
 
@@ -228,8 +277,8 @@ def beside_paper(contents: list[dict[str, Any]]) -> str:
         lines = [line for line in reversed(table.lines) if line.map]  # a method's first line wins
         theirs = {line.method: dict(zip(table.bits, line.map, strict=True)) for line in lines}
         rows = [
-            [LABELS.get(method, f"`{method}`").strip("*"), *_cells(method, theirs.get(method, {}), sets, lengths)]
-            for method in ("cosine", "ceiling", *reversed(theirs), "dish_k_auto", "dish")
+            [label(method).strip("*"), *_cells(method, theirs.get(method, {}), sets, lengths)]
+            for method in ("cosine", "ceiling", *reversed(theirs), "dish")
         ]
         columns = ["the paper's", *(SETS[content["data"]].split(",")[0] for content in sets)]
         heads = ["method", *(f"{column}, {r} bits" for r in lengths for column in columns)]
@@ -249,12 +298,103 @@ def _cells(method: str, theirs: dict[int, float | None], sets: list[dict[str, An
     return cells
 
 
+def cases_of(contents: list[dict[str, Any]]) -> Cases:
+    """The mean scores of all methods, codes with ``BITS`` bits, where ``DISH`` was measured."""
+    cases: Cases = {}
+    for content in contents:
+        runs = [run for run in content["runs"] if run["bits"] in (None, BITS) and main_scores([run])]
+        for protocol in protocols_of(runs):
+            of = [run for run in runs if run["protocol"] == protocol]
+            means = {
+                name: float(np.mean(main_scores([run for run in of if run["method"] == name])))
+                for name in dict.fromkeys(run["method"] for run in of)
+            }
+            if "dish" in means:
+                cases.setdefault(protocol, {})[content["data"]] = means
+    return {protocol: cases[protocol] for protocol in _in_order(cases)}
+
+
+def ranked(found: dict[str, float]) -> list[str]:
+    """The methods that compete, the best first: codes of one length, DISH with its default parameters only."""
+    return sorted((name for name in found if name not in (*FLOATS, *VARIANTS)), key=lambda name: -found[name])
+
+
+def averages(sets: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The mean over data sets of every method that has a result on all of them."""
+    methods = dict.fromkeys(name for found in sets.values() for name in found)
+    return {
+        name: float(np.mean([found[name] for found in sets.values()]))
+        for name in methods
+        if all(name in found for found in sets.values())
+    }
+
+
+def summary(cases: Cases) -> str:
+    """One line per method, one column per protocol: the mean over data sets and the rank."""
+    of = {protocol: averages(sets) for protocol, sets in cases.items()}
+    places = {protocol: {name: i + 1 for i, name in enumerate(ranked(means))} for protocol, means in of.items()}
+
+    def text(name: str, protocol: str) -> str:
+        place = places[protocol].get(name)
+        shown = f"{of[protocol][name]:.3f}" if name in of[protocol] else "–"
+        return f"**{shown} (1)**" if place == 1 else shown if place is None else f"{shown} ({place})"
+
+    names = dict.fromkeys([*FIRST, *(n for means in of.values() for n in means)])
+    rows = [[label(n), *(text(n, p) for p in of)] for n in names if any(n in means for means in of.values())]
+    heads = [f"{protocol} ({len(sets)} sets)" for protocol, sets in cases.items()]
+    return (
+        f"## Summary\n\nMean over data sets, codes with {BITS} bits, and in brackets the rank among all codes with "
+        "default parameters. A method without a result on one of the data sets has no mean.\n\n"
+        + markdown_grid(["method", *heads], rows)
+    )
+
+
+def exceptions(cases: Cases) -> str:
+    """The cases in which other codes are better than those of DISH."""
+    rows = []
+    for protocol, sets in cases.items():
+        for data, found in sets.items():
+            best = ranked(found)[0]
+            if best != "dish":
+                ours, theirs = found["dish"], found[best]
+                name = SETS.get(data, data).split(",")[0]
+                zero = f"{found['dish_0']:.3f}" if "dish_0" in found else "–"
+                line = [f"{theirs:.3f}", f"{ours:.3f}", zero, f"{ours - theirs:.3f}"]
+                rows.append([protocol, name, label(best), *line])
+    if not rows:
+        return ""
+    heads = ["protocol", "data set", "best codes", "their score", "DISH", LABELS["dish_0"], "DISH − best"]
+    return f"Where `DISH` is not first ({BITS} bits):\n\n" + markdown_grid(heads, rows)
+
+
+def finding(cases: Cases) -> str:
+    """The page's first sentence."""
+    of = {protocol: ranked(averages(sets)) for protocol, sets in cases.items()}
+    averaged = [order[0] == "dish" for order in of.values()]
+    single = [ranked(found)[0] == "dish" for sets in cases.values() for found in sets.values()]
+    return (
+        f"With {BITS} bits, `DISH` is the best of all codes on average in {sum(averaged)} of {len(averaged)} "
+        f"protocols, and in {sum(single)} of {len(single)} cases of one protocol and one data set."
+    )
+
+
+def commits(contents: list[dict[str, Any]]) -> str:
+    """The commits of all runs."""
+    used = {c["environments"][run["environment"]]["commit"] or "unknown" for c in contents for run in c["runs"]}
+    if len(used) == 1:
+        return f"All runs are of commit {used.pop()}."
+    return f"The runs are of several commits, so not all are comparable: {', '.join(sorted(used))}."
+
+
 def page(paths: list[Path]) -> str:
     """The whole page."""
     contents = contents_of(paths)
+    cases = cases_of(contents)
     known = [content for content in contents if content["data"] in SETS]
-    beside = [beside_paper(known)] if known else []
-    return "\n".join([INTRO, *beside, *(section(content) for content in contents)])
+    intro = INTRO.format(finding=finding(cases), commits=commits(contents))
+    parts = [intro, summary(cases), exceptions(cases)] if cases else [intro]
+    parts += [beside_paper(known)] if known else []
+    return "\n".join([part for part in parts if part] + [section(content) for content in contents])
 
 
 def contents_of(paths: list[Path]) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def script(name):
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))  # scripts import each other
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
     spec.loader.exec_module(module)
@@ -22,6 +24,11 @@ def script(name):
 @pytest.fixture(scope="module")
 def real():
     return script("real")
+
+
+@pytest.fixture(scope="module")
+def protocols(real):
+    return sys.modules["real_protocols"]
 
 
 @pytest.fixture
@@ -40,6 +47,10 @@ def options(real, methods, **changed):
 
 def runs_of(path):
     return {(run["method"], run["bits"]): run for run in json.loads(path.read_text())["runs"]}
+
+
+def by_protocol(path):
+    return {(run["protocol"], run["method"]): run for run in json.loads(path.read_text())["runs"]}
 
 
 def test_second_call_adds_missing_runs_and_its_environment(real, file, tmp_path):
@@ -75,7 +86,7 @@ def test_method_over_its_limit_is_stopped_and_recorded(real, file, tmp_path, mon
     assert found["lsh", 8]["not_run"] == "over 0.1 s"
     assert found["lsh", 16]["not_run"] == "over 0.1 s with 8 bits in trial 0"
     text = script("real_tables").page([tmp_path / "some_digits.json"])
-    assert "| `lsh` | over 0.1 s | over 0.1 s |" in text
+    assert "| `lsh` | – | over 0.1 s | over 0.1 s |" in text
 
 
 def test_no_run_starts_after_the_deadline_and_failures_are_recorded(real, file, tmp_path):
@@ -113,38 +124,148 @@ def test_multilabel_rows_without_labels_are_dropped(real, tmp_path):
     np.testing.assert_array_equal(rows.X, np.eye(3, 4)[[0, 2]])
 
 
-def test_protocols_separate_training_rows_database_and_queries(real, file, monkeypatch):
-    monkeypatch.setattr(real, "FEW", 30)
-    rows, queries = real.read(file)
+def test_protocols_separate_training_rows_database_and_queries(protocols, file):
+    rows, queries = protocols.read(file)
     np.testing.assert_allclose(np.linalg.norm(rows.X, axis=1), 1, atol=1e-6)
-    on, apart, few, unseen = (real.split(rows, queries, protocol, 3) for protocol in real.PROTOCOLS)
+    on, apart, five, ten, twenty, seen = (protocols.split(rows, queries, name, 3) for name in protocols.TRAININGS)
     np.testing.assert_array_equal(on.train.X, on.base.X)
     assert len(apart.train.X) == len(apart.base.X) == 150
-    assert not (apart.train.X[:, None] == apart.base.X[None]).all(2).any()
-    np.testing.assert_array_equal(few.train.X, apart.train.X[:30])
-    np.testing.assert_array_equal(few.base.X, apart.base.X)
-    assert not set(unseen.train.y) & set(unseen.base.y)
+    assert not common(apart.train, apart.base)
+    for few, k in ((five, 5), (ten, 10), (twenty, 20)):
+        np.testing.assert_array_equal(few.base.X, apart.base.X)
+        for c in range(10):
+            np.testing.assert_array_equal(few.train.X[few.train.y == c], apart.train.X[apart.train.y == c][:k])
+    unseen = seen.of("unseen classes")
+    assert len(seen.train.X) + len(seen.base.X) == 300
+    assert not common(seen.train, seen.base)
+    assert set(seen.base.y) == set(range(10))
+    assert not set(seen.train.y) & set(unseen.base.y)
     assert set(unseen.queries.y) <= set(unseen.base.y)
-    assert len(unseen.queries.y) + len(unseen.seen_queries.y) == 40
+    assert len(set(unseen.base.y)) == 3
+    assert (unseen.base.y.size, seen.queries.y.size) == (np.isin(rows.y, unseen.base.y).sum(), 40)
 
 
-def test_unseen_classes_are_scored_in_all_combinations(real, file, tmp_path):
-    real.measure(file, options(real, ["pca_itq"], protocols=["unseen classes"]), tmp_path, tmp_path)
-    run = runs_of(tmp_path / "some_digits.json")["pca_itq", 8]
-    assert run["map_unseen_to_all"] < run["map"]  # the same queries among more rows
-    assert run["map_seen_to_all"] < run["map_seen_to_seen"]
+def common(a, b):
+    return (a.X[:, None] == b.X[None]).all(2).any()
+
+
+def test_one_fit_serves_all_protocols_of_a_training_set(real, file, tmp_path, monkeypatch, capsys):
+    fits = []
+    monkeypatch.setattr(real, "warm_up", lambda *_: None)
+    kind = real.registry.find("dish_k")
+    fit = kind.fit
+    monkeypatch.setattr(kind, "fit", lambda self, X, y: fits.append(len(X)) or fit(self, X, y))
+    asked = options(real, ["dish_k"], bits=[16], protocols=real.PROTOCOLS)
+    real.measure(file, asked, tmp_path, tmp_path)
+    assert capsys.readouterr().out.startswith("some_digits: 6 fits for 9 runs\n")
+    assert len(fits) == 6
+    found = by_protocol(tmp_path / "some_digits.json")
+    assert {protocol for protocol, _ in found} == set(real.PROTOCOLS)
+    assert found["labelled", "dish_k"]["map"] >= found["trained on", "dish_k"]["map"]
+    seen = found["open set", "dish_k"]
+    assert seen["map_unseen"] < seen["map"] < seen["map_seen"]
+    assert seen["map_unseen"] < found["unseen classes", "dish_k"]["map"]  # the same queries among fewer rows
+    assert {run["bytes"] for run in found.values()} == {2}
+
+
+def test_labelled_database_has_the_codes_of_its_labels(real, file):
+    rows, queries = real.read(file)
+    parts = real.split(rows, queries, "all rows", 0)
+    fitted = real.fit("dish_0", 16, 0, parts, options(real, []))
+    assert fitted.hasher.geometry == 0
+    ((by, b),) = real.labelled_codes(fitted, parts).items()
+    assert by == "labels"
+    np.testing.assert_array_equal(b, fitted.hasher.codes_)
+    assert len(np.unique(b, axis=0)) == 10  # one code per class
+
+
+def test_labelled_database_of_a_rival_has_its_better_codes(real, file):
+    rows, queries = real.read(file)
+    parts = real.split(rows, queries, "all rows", 0)
+    fitted = real.fit("sdh", 16, 0, parts, options(real, []))
+    by_transform = real.metrics.mean_average_precision(fitted.q, queries.y, fitted.b, parts.base.y)
+    fitted.hasher.codes_ = np.zeros_like(fitted.b)
+    found = real.score_codes(fitted, parts, "labelled", None)
+    assert (found["database"], found["map"]) == ("transform", pytest.approx(by_transform))
+    codewords = np.random.default_rng(0).integers(0, 256, (10, 2)).astype(np.uint8)
+    fitted.q, fitted.hasher.codes_ = codewords[queries.y], codewords[parts.base.y]
+    found = real.score_codes(fitted, parts, "labelled", None)
+    assert (found["database"], found["map"]) == ("codes_", pytest.approx(1))
+
+
+def test_neighbours_found_equals_the_library_s_recall(real, file):
+    rows, queries = real.read(file)
+    parts = real.split(rows, queries, "half of the seen classes", 0)
+    fitted = real.fit("pca_itq", 12, 0, parts, options(real, []))
+    nearest = real.nearest_floats(parts, "cpu")
+    found = real.score_codes(fitted, parts, "neighbours", nearest)["found"]
+    recall = real.metrics.neighbour_recall(parts.queries.X, fitted.q, parts.base.X, fitted.b, oversampling=(10,))
+    assert found == pytest.approx(recall[10])
+    assert 0.5 < found < 1
+
+
+def test_float_rankings_score_like_the_library(real, file, tmp_path):
+    asked = ["trained on", "labelled", "disjoint", "5 rows per class", "open set", "neighbours"]
+    real.measure(file, options(real, ["cosine", "ceiling", "rabitq"], protocols=asked), tmp_path, tmp_path)
+    found = by_protocol(tmp_path / "some_digits.json")
+    rows, queries = real.read(file)
+    parts = real.split(rows, queries, "half", 0)
+    exact = real.metrics.product_mean_average_precision(queries.X, queries.y, parts.base.X, parts.base.y)
+    assert found["disjoint", "cosine"]["map"] == pytest.approx(exact)
+    assert found["5 rows per class", "cosine"]["map"] == found["disjoint", "cosine"]["map"]  # the same database
+    assert found["disjoint", "rabitq_rescored"]["map"] == pytest.approx(exact)  # fewer than 1,000 rows
+    assert abs(found["disjoint", "rabitq"]["map"] - exact) < 0.05
+    assert found["disjoint", "rabitq"]["map"] != exact
+    assert found["neighbours", "cosine"]["found"] == found["neighbours", "rabitq_rescored"]["found"] == 1
+    assert 0.9 < found["neighbours", "rabitq"]["found"] <= 1
+    hasher = real.make("dish", 64, 0, "cpu").fit(parts.train.X, parts.train.y)
+    p, p_base = hasher.predict_proba(queries.X), hasher.predict_proba(parts.base.X)
+    ceiling = real.metrics.product_mean_average_precision(p, queries.y, p_base, parts.base.y)
+    assert found["disjoint", "ceiling"]["map"] == pytest.approx(ceiling, abs=1e-6)
+    parts = real.split(rows, queries, "all rows", 0)
+    p = real.make("dish", 64, 0, "cpu").fit(parts.train.X, parts.train.y).predict_proba(queries.X)
+    by_label = real.metrics.product_mean_average_precision(p, queries.y, np.eye(10)[parts.base.y], parts.base.y)
+    assert found["labelled", "ceiling"]["map"] == pytest.approx(by_label, abs=1e-6)
+    bytes_ = {name: found["disjoint", name]["bytes"] for name in ("cosine", "ceiling", "rabitq", "rabitq_rescored")}
+    assert bytes_ == {"cosine": 256, "ceiling": 40, "rabitq": 16, "rabitq_rescored": 272}
+
+
+def test_multilabel_rows_have_the_protocols_that_need_no_classes(real, tmp_path):
+    rng = np.random.default_rng(0)
+    Y = (rng.random((1300, 6)) < 0.3).astype(np.uint8)
+    Y[np.arange(1300), rng.integers(0, 6, 1300)] = 1
+    X = Y @ rng.standard_normal((6, 12)) + 0.5 * rng.standard_normal((1300, 12))
+    np.savez(tmp_path / "sets.npz", X=X, Y=Y)
+    asked = options(real, ["cosine", "ceiling", "sdh"], protocols=real.PROTOCOLS)
+    real.measure(tmp_path / "sets.npz", asked, tmp_path, tmp_path)
+    found = by_protocol(tmp_path / "sets.json")
+    assert {protocol for protocol, _ in found} == {"trained on", "labelled", "disjoint", "neighbours"}
+    assert all(run.get("failed") is None for run in found.values())
+    assert found["labelled", "ceiling"]["map"] > found["trained on", "ceiling"]["map"]
+
+
+def test_runs_of_another_commit_are_refused_or_kept(real, file, tmp_path, monkeypatch):
+    real.measure(file, options(real, ["lsh"]), tmp_path, tmp_path)
+    monkeypatch.setattr(real.machine, "commit", lambda: "other")
+    with pytest.raises(SystemExit, match="this is other: delete the file, or add to it with --keep"):
+        real.measure(file, options(real, ["sh"]), tmp_path, tmp_path)
+    real.measure(file, options(real, ["sh"], keep=True), tmp_path, tmp_path)
+    assert set(runs_of(tmp_path / "some_digits.json")) == {("lsh", 8), ("sh", 8)}
+    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    assert "of several commits, so not all are comparable" in text
+    assert "other" in text
 
 
 def test_tables_have_means_and_deviations_with_the_best_in_bold(real, file, tmp_path):
     real.measure(file, options(real, ["cosine", "lsh", "pca_itq"], trials=2), tmp_path, tmp_path)
     text = script("real_tables").page([tmp_path / "some_digits.json"])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert lines[0] == "| method | 8 bits | fit, s (8 bits) |"
+    assert lines[0] == "| method | bytes per row | 8 bits | fit, s (8 bits) |"
     maps = [run["map"] for run in json.loads((tmp_path / "some_digits.json").read_text())["runs"]]
     cosine, lsh, itq = maps[0::3], maps[1::3], maps[2::3]
-    assert f"| cosine of the floats | {np.mean(cosine):.3f} ± {np.std(cosine):.3f} | – |" in lines
-    assert any(line.startswith(f"| `pca_itq` | **{np.mean(itq):.3f} ± {np.std(itq):.3f}** (") for line in lines)
-    assert any(line.startswith(f"| `lsh` | {np.mean(lsh):.3f} ± {np.std(lsh):.3f} (") for line in lines)
+    assert f"| cosine of the floats | 256 | {np.mean(cosine):.3f} ± {np.std(cosine):.3f} | – |" in lines
+    assert any(line.startswith(f"| `pca_itq` | 1 | **{np.mean(itq):.3f} ± {np.std(itq):.3f}** (") for line in lines)
+    assert any(line.startswith(f"| `lsh` | 1 | {np.mean(lsh):.3f} ± {np.std(lsh):.3f} (") for line in lines)
 
 
 def test_figure_labels_our_methods_floats_and_the_best_rivals(real, file, tmp_path):
@@ -156,3 +277,34 @@ def test_figure_labels_our_methods_floats_and_the_best_rivals(real, file, tmp_pa
     named = {text.get_text() for text in figure.legends[0].get_texts()}
     assert named == {"cosine of the floats", "DISH-K (the paper's)", *(set(rivals) - {worst})}
     assert len(figure.axes[0].containers) == 5  # the worst has no label
+
+
+def written(tmp_path, data, maps, protocol="disjoint"):
+    runs = [
+        {"protocol": protocol, "trial": 0, "method": name, "bits": None if name == "cosine" else 64, "map": value}
+        for name, value in maps.items()
+    ]
+    versions = dict.fromkeys(("torch", "numba", "numpy"), "1")
+    environment = {"date": "2026-01-01", "cpu": "a", "cores": 2, "commit": "c", "versions": versions}
+    content = {"data": data, "rows": 1, "features": 1, "labels": 2, "several_labels": False, "cut": None}
+    content |= {"runs": [run | {"environment": 0} for run in runs], "environments": [environment]}
+    path = tmp_path / f"{data}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_summary_ranks_methods_that_have_all_data_sets_and_lists_exceptions(tmp_path):
+    one = written(tmp_path, "one", {"cosine": 0.9, "dish": 0.5, "dish_0": 0.8, "sdh": 0.6, "lsh": 0.2})
+    two = written(tmp_path, "two", {"cosine": 0.7, "dish": 0.8, "dish_0": 0.6, "sdh": 0.4})
+    text = script("real_tables").page([one, two])
+    assert "on average in 1 of 1 protocols, and in 1 of 2 cases" in text
+    assert "All runs are of commit c." in text
+    lines = text.splitlines()
+    assert "| method | disjoint (2 sets) |" in lines
+    assert "| cosine of the floats | 0.800 |" in lines
+    assert "| **DISH** | **0.650 (1)** |" in lines
+    assert "| DISH, `geometry=0` | 0.700 |" in lines
+    assert "| `sdh` | 0.500 (2) |" in lines
+    assert not any(line.startswith("| `lsh` |") for line in lines[: lines.index("## one")])
+    assert "| disjoint | one | `sdh` | 0.600 | 0.500 | 0.800 | -0.100 |" in lines
+    assert not any(line.startswith("| disjoint | two") for line in lines)
