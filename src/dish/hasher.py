@@ -7,7 +7,7 @@ import functools
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import joblib
@@ -90,12 +90,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """F of a block of rows at a time, with the class bits of known labels."""
         self._check_fitted()
         encode = self._labelled_encoder()
-        P, known, n_unknown = known_labels(labels, self.classes_, self._one_label)
-        if n_unknown:
-            what = f"labels: {n_unknown:,} of {len(known):,} rows have a label that was not in fit"
-            if unknown == "error":
-                raise InputError(f"{what}. unknown='warn' encodes these rows from x alone")
-            warnings.warn(f"{what}: x alone decides their codes", stacklevel=4)
+        P, known = self._known_labels(labels, unknown, stacklevel=5)
         n = 0
         for first, rows in self._encoded_blocks(X):
             n = first + len(rows)
@@ -104,9 +99,34 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if n != len(known):
             raise InputError(f"X has {n:,} rows, but labels has {len(known):,}; they must be equal")
 
+    def _known_labels(self, labels: Any, unknown: str, stacklevel: int) -> tuple[sp.csr_array, NDArray[np.bool_]]:
+        """Label scores (n, l) and a mask of the rows with a known label; unknown labels are counted or refused."""
+        P, known, n_unknown = known_labels(labels, self.classes_, self._one_label)
+        if n_unknown:
+            what = f"labels: {n_unknown:,} of {len(known):,} rows have a label that was not in fit"
+            if unknown == "error":
+                raise InputError(f"{what}. unknown='warn' encodes these rows from x alone")
+            warnings.warn(f"{what}: x alone decides their codes", stacklevel=stacklevel)
+        return P, known
+
+    def with_labels(self, packed: Any, labels: Any, *, unknown: str = "warn") -> NDArray[np.uint8]:
+        """``transform(X, labels=labels)`` from the codes ``transform(X)``, for labels that are known only later."""
+        raise self._no_label_codes()
+
+    def knows_labels(self, labels: Sequence[Any]) -> NDArray[np.bool_]:
+        """Which of n labels have codes, (n,): those of one-label rows in ``fit``, equal in type and value.
+
+        It never refuses a label. None has a code if the hasher has no codes of labels, or learned label sets: one
+        label does not say the whole set.
+        """
+        return np.zeros(len(labels), bool)
+
+    def _no_label_codes(self) -> UnsupportedError:
+        return UnsupportedError(f"labels: {type(self).__name__} has no codes of labels; DISH has")
+
     def _labelled_encoder(self) -> EncodeLabelled:
         """The function that ``transform`` applies to every block of rows with labels."""
-        raise UnsupportedError(f"labels: {type(self).__name__} has no codes of labels; DISH has")
+        raise self._no_label_codes()
 
     @property
     def _one_label(self) -> bool:

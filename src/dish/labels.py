@@ -411,6 +411,12 @@ def known_labels(labels: Any, classes: NDArray[Any], one_label: bool) -> tuple[s
     return _match_matrix(labels, len(classes))
 
 
+def are_classes(labels: Sequence[Any], classes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which labels are classes, equal in type and value, (n,). Labels may be of any types, also mixed."""
+    known = {(_kind(value), value) for value in classes.tolist()}
+    return np.fromiter(((_kind(value), value) in known for value in labels), bool, len(labels))
+
+
 def _is_column(labels: Any) -> bool:
     return not sp.issparse(labels) and as_array(labels).ndim == 1
 
@@ -419,14 +425,16 @@ def _match_classes(labels: Any, classes: NDArray[Any]) -> tuple[sp.csr_array, ND
     y = as_array(labels)
     if y.ndim != 1:
         raise InputError(f"labels must be (n,) classes, as y was in fit; got shape {y.shape}")
-    given = np.flatnonzero(~without_label(y))
+    column = {value: j for j, value in enumerate(classes.tolist())}
+    missing = without_label(y)
+    missing[missing] = [value not in column for value in y[missing].tolist()]  # −1 may be a class
+    given = np.flatnonzero(~missing)
     values = _one_kind(y[given], "labels") if len(given) else y[:0]
     if len(values) and _kind(values[0]) != _kind(classes[0]):
         raise InputError(
             f"labels are of another type than y was in fit: {_kind(values[0])} ({values[0]!r}) instead of "
             f"{_kind(classes[0])} ({classes[0]!r})"
         )
-    column = {value: j for j, value in enumerate(classes.tolist())}
     place = np.array([column.get(value, -1) for value in values.tolist()], np.int64)
     known = np.zeros(len(y), bool)
     known[given[place >= 0]] = True

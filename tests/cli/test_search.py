@@ -191,3 +191,67 @@ def test_store_gets_the_model_of_the_codes(cli, folder, monkeypatch):
     cli("store", "push", folder / "c.npy", *server)
     cli("store", "search", "--codes", folder / "c.npy", *server)
     assert models == [dish.load(folder / "m.dish").fingerprint_] * 2
+
+
+def test_codes_get_the_bits_of_labels_that_are_known_later(digits, cli, tmp_path):
+    X, y, _, _ = digits
+    hasher = dish.DISH(n_bits=20, n_anchors=50).fit(X[:400], y[:400])
+    labels = np.append((y[:49] + 1) % 10, 77)  # wrong ones: the codes of labels differ from those of rows
+    hasher.save(tmp_path / "m.dish")
+    for name, array in {"X": X[:100], "y": labels, "y2": y[50:100]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    assert cli("encode", tmp_path / "m.dish", tmp_path / "X.npy", "-o", tmp_path / "all.npy")[0] == 0
+    from_x = np.load(tmp_path / "all.npy")
+    np.save(tmp_path / "a.npy", from_x[:50])
+    np.save(tmp_path / "b.npy", from_x[50:])
+    index, model = tmp_path / "ix.dish", ("--label-codes", "--model", tmp_path / "m.dish")
+    first = ("index", tmp_path / "a.npy", "-o", index, "--bits", 20, "--labels", tmp_path / "y.npy", *model)
+    code, _, err = cli(*first)
+    assert code == 0
+    assert "labels: 1 of 50 rows have a label that was not in fit" in err
+    assert cli("index", tmp_path / "b.npy", "-o", index, "--add", "--labels", tmp_path / "y2.npy", *model)[0] == 0
+    found = dish.HammingIndex.load(index)
+    with pytest.warns(UserWarning, match="1 of 100"):
+        expected = hasher.transform(X[:100], labels=np.append(labels, y[50:100]))
+    np.testing.assert_array_equal(found.get(np.arange(100)), expected)
+    assert (expected[:49] != from_x[:49]).any(axis=1).all()
+    assert found.labels_of([0, 49, 99]).tolist() == [labels[0], 77, y[99]]
+
+
+def test_label_codes_need_labels_and_the_model_of_the_codes(digits, cli, tmp_path):
+    X, y, _, _ = digits
+    for name, bits, method in (("m", 24, dish.DISH), ("other", 24, dish.DISH), ("paper", 24, dish.DISHK)):
+        method(n_bits=bits, n_anchors=50, random_state=len(name)).fit(X[:300], y[:300]).save(
+            tmp_path / f"{name}.dish"
+        )
+    np.save(tmp_path / "X.npy", X[:10])
+    np.save(tmp_path / "y.npy", y[:10])
+    np.save(tmp_path / "text.npy", y[:10].astype(str))
+    for name in ("m", "paper"):
+        cli("encode", tmp_path / f"{name}.dish", tmp_path / "X.npy", "-o", tmp_path / f"{name}.npy")
+    labels = ("--labels", tmp_path / "y.npy")
+    for message, call in {
+        "--label-codes needs --labels and --model": (tmp_path / "m.npy", "--label-codes", *labels),
+        "is only for --label-codes": (tmp_path / "m.npy", *labels, "--model", tmp_path / "m.dish"),
+        "needs --labels": (tmp_path / "m.npy", "--label-codes", "--model", tmp_path / "m.dish"),
+        "holds codes of the model": (
+            tmp_path / "m.npy",
+            "--label-codes",
+            *labels,
+            "--model",
+            tmp_path / "other.dish",
+        ),
+        "DISHK has no codes": (tmp_path / "paper.npy", "--label-codes", *labels, "--model", tmp_path / "paper.dish"),
+        "another type than y was in fit": (
+            tmp_path / "m.npy",
+            "--label-codes",
+            "--labels",
+            tmp_path / "text.npy",
+            "--model",
+            tmp_path / "m.dish",
+        ),
+    }.items():
+        code, _, err = cli("index", *call, "-o", tmp_path / "no.dish")
+        assert (code, len(err.strip().splitlines())) == (2, 1), err
+        assert message in err
+    assert not (tmp_path / "no.dish").exists()

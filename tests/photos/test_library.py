@@ -154,6 +154,28 @@ def test_subfolders_are_labels(tmp_path, home, feature_network):
     assert library.index.labels_of(["owls/0.png"]).tolist() == ["owls"]
 
 
+def test_photos_in_subfolders_have_the_codes_of_their_labels(tmp_path, home, feature_network):
+    folder = tmp_path / "p"
+    for label in ("cats", "dogs", "fish"):
+        for i in range(6):
+            draw(folder / label / f"{i}.png", 10 * len(label) + i)
+    first, _ = opened(folder, home)
+    draw(folder / "dogs" / "new.png", 99)
+    draw(folder / "cats" / "1.png", 77, side=44)  # another picture under the same name
+    shutil.move(folder / "fish" / "2.png", folder / "dogs" / "moved.png")
+    library, _ = opened(folder, home)
+    assert library.hasher.fingerprint_ == first.hasher.fingerprint_  # new photos are encoded by the same model
+    names = library.index.ids.tolist()
+    assert len(names) == 19
+    with FeatureCache(home / "features.db", "efficientnet_lite0") as kept:
+        rows = kept.read(names)
+    labels = [name.partition("/")[0] for name in names]
+    found = library.index.get(names)
+    np.testing.assert_array_equal(found, library.hasher.transform(rows, labels=labels))
+    assert (found != library.hasher.transform(rows)).any()  # the drawn photos of a folder have little in common
+    assert library.index.labels_of(["dogs/moved.png"]).tolist() == ["dogs"]
+
+
 def test_training_needs_labels_and_two_readable_photos(photo_folder, tmp_path, home, feature_network):
     with pytest.raises(ValueError, match="--train needs labels: put"):
         opened(photo_folder, home, epochs=1)

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import dish
-from dish import DISH, DISHK, codes, metrics
+from dish import DISH, DISHK, HammingIndex, codes, metrics
 from dish.cbcd.codewords import class_codewords
 from dish.encoder import Posterior, geometry_positions
 from dish.errors import InputError, UnsupportedError
@@ -346,10 +346,10 @@ def test_codewords_and_a_solver_are_what_fit_does(words):
 # --- Codes of labels ---
 
 
-def quietly(fit, *args):
+def quietly(call, *args, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit(*args)
+        return call(*args, **options)
 
 
 @pytest.mark.parametrize("per_class", [1, 2, 8, 300])
@@ -381,6 +381,16 @@ def test_codes_are_what_transform_gives_with_labels(kind, geometry):
     }[kind]
     hasher = quietly(DISH(20, n_anchors=40, geometry=geometry).fit, X, labels)
     np.testing.assert_array_equal(hasher.transform(X, labels=labels), hasher.codes_)
+    np.testing.assert_array_equal(hasher.with_labels(hasher.transform(X), labels), hasher.codes_)
+
+
+def test_minus_one_is_a_label_if_it_was_one_in_fit():
+    X, y = clusters(300, 3, spread=2.0)
+    labels = np.array([-3, -1, 5])[y]
+    hasher = quietly(DISH(16, n_anchors=40).fit, X, labels)
+    some = labels != -3  # −1 and numbers ≥ 0: elsewhere, −1 means that there is no label
+    assert (hasher.codes_[some] != hasher.transform(X[some])).any()
+    np.testing.assert_array_equal(hasher.transform(X[some], labels=labels[some]), hasher.codes_[some])
 
 
 def test_a_known_label_decides_the_class_bits_and_x_the_geometry_bits(words):
@@ -409,6 +419,79 @@ def test_missing_labels_mean_x_and_unknown_ones_too_with_a_warning(words):
         hasher.transform(X[:4], labels=["cow", None, "cow", "dog"], unknown="error")
 
 
+def test_labels_of_codes_that_exist(words):
+    hasher, X, _ = words
+    labels, from_x = ["cow", None, "eel", "dog"], hasher.transform(X[:4])
+    with pytest.warns(UserWarning, match="labels: 1 of 4 rows"):
+        found = hasher.with_labels(from_x, labels)
+    np.testing.assert_array_equal(found, quietly(hasher.transform, X[:4], labels=labels))
+    np.testing.assert_array_equal(from_x, hasher.transform(X[:4]))  # the input is not changed
+    with pytest.raises(InputError, match="1 of 4 rows"):
+        hasher.with_labels(from_x, labels, unknown="error")
+    with pytest.raises(InputError, match="packed has 3 codes, but labels has 4"):
+        hasher.with_labels(from_x[:3], labels, unknown="warn")
+    with pytest.raises(InputError, match="1 bytes per row, but codes of 13 bits have 2"):
+        hasher.with_labels(from_x[:, :1], labels)
+
+
+def test_known_labels_are_equal_in_type_and_value(words):
+    mixed = ["dog", "cow", "", None, 1, True, "Dog", float("nan")]
+    assert words[0].knows_labels(mixed).tolist() == [True] + 7 * [False]
+    X, y = clusters(300, 3)
+    numbers = DISH(8, n_anchors=20).fit(X, y)
+    assert numbers.knows_labels([0, 2, 3, "0", True, 1.0, None]).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    sets = DISH(8, n_anchors=20).fit(X, [["x", "abc"[c]] for c in y])
+    assert not sets.knows_labels(["x", "a"]).any()
+    assert not DISHK(8, n_anchors=20).fit(X, y).knows_labels([0, 1]).any()
+
+
+@pytest.mark.parametrize("n_bits", [None, 5, 16, 23])
+@pytest.mark.parametrize("geometry", [0, 6, 12])
+def test_codes_of_labels_and_of_rows_and_the_outputs_have_one_order_of_bits(geometry, n_bits):
+    X, y = clusters(600, 12, d=16, spread=0.7)  # hardly any row is taken for one of another class
+    hasher, r = DISH(24, n_anchors=60, geometry=geometry).fit(X, y), n_bits or 24
+    F = hasher.decision_function(X)[:, :r]
+    of_labels, of_rows = (codes.unpack(hasher.transform(X, n_bits, labels=given), r) for given in (y, None))
+    np.testing.assert_array_equal(of_rows, np.where(F >= 0, 1, -1))
+    at = geometry_positions(24, geometry)
+    at = at[at < r]
+    np.testing.assert_array_equal(of_labels[:, at], of_rows[:, at])
+    np.testing.assert_array_equal(of_labels, codes.unpack(hasher.transform(X, labels=y), 24)[:, :r])
+    agreement = (of_labels.T @ of_rows.astype(float)) / len(X)  # (r, r): of every bit with every other
+    equal = np.array([np.array_equal(a, b) for a in of_labels.T for b in of_labels.T]).reshape(r, r)
+    assert np.diag(agreement).min() > 0.9
+    assert agreement[~equal].max() < 0.9  # so another order would be noticed
+
+
+def test_asymmetric_search_in_a_database_of_which_half_is_labelled():
+    X, y = clusters(900, 12, seed=1, spread=1.6)
+    Xq, yq = clusters(100, 12, seed=2, spread=1.6)
+    hasher = quietly(DISH(32, n_anchors=60, geometry=8).fit, X[:500], y[:500])
+    known = np.arange(900) % 2 == 0
+    labels = [label if is_known else None for label, is_known in zip(y.tolist(), known, strict=True)]
+    for r in (32, 20):
+        database, F = hasher.transform(X, r, labels=labels), hasher.decision_function(Xq)[:, :r]
+        scores = F @ codes.unpack(database, r).T.astype(np.float32)  # (queries, rows)
+        index = HammingIndex(r)
+        index.add(database)
+        for options in ({"method": "asymmetric"}, {"method": "rerank", "shortlist": 900}):
+            D, found = index.search(F, k=50, **options)
+            np.testing.assert_allclose(D, -np.sort(-scores, axis=1)[:, :50], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(np.take_along_axis(scores, found, 1), D, rtol=1e-4, atol=1e-4)
+        by_label, from_x = (
+            metrics.asymmetric_mean_average_precision(F, yq, rows, y) for rows in (database, hasher.transform(X, r))
+        )
+        assert by_label > from_x + 0.05
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -426,6 +509,8 @@ def test_other_hashers_have_no_codes_of_labels(blobs):
     X, y = blobs
     with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH has"):
         DISHK(8, n_anchors=20).fit(X, y).transform(X, labels=y)
+    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH has"):
+        DISHK(8, n_anchors=20).fit(X, y).with_labels(np.zeros((len(X), 1), np.uint8), y)
 
 
 def test_labels_find_rows_better_than_x():

@@ -26,7 +26,7 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
     with closing(writable(learned, tmp_path)) as found:
         client = TestClient(create_app(found))
         new = {"ids": [1, 1000], "vectors": X[[5, 6]].tolist(), "labels": ["one", "new"]}
-        assert client.post("/items", json=new).json() == {"saved": 2, "size": 601}
+        assert client.post("/items", json=new).json() == {"saved": 2, "size": 601, "label_codes": 0}
         code = hasher.transform(X[6:7]).tobytes().hex()
         assert client.post("/search", json={"id": 1000}).json()["code"] == code
         assert "dish_journal_bytes" in client.get("/metrics").text

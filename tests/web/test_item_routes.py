@@ -7,17 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import quote
 
+import httpx
+import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from dish import DISH, DISHK
 from dish.index.hamming import HammingIndex
 from dish.web import pictures
 from dish.web.app import create_app
 from dish.web.collection import Collection
 from dish.web.index_writer import IndexWriter
 from dish.web.journal import count_pending
-from helpers.web import ink, png, upload, writable
+from helpers.web import ink, png, serving, upload, writable
 
 BASE = "http://127.0.0.1:8000"
 
@@ -50,7 +53,12 @@ def photos(learned, tmp_path):
 def test_added_picture_is_stored_and_found(photos, learned):
     client, folder, found = photos
     data = png(ink(learned[1][10]))
-    assert upload(client, data, "/items", name="mine.png").json() == {"saved": 1, "size": 7, "id": "mine.png"}
+    assert upload(client, data, "/items", name="mine.png").json() == {
+        "saved": 1,
+        "size": 7,
+        "label_codes": 0,
+        "id": "mine.png",
+    }
     assert (folder / "mine.png").read_bytes() == data
     assert client.get("/images/mine.png").content == data
     hits = client.post("/search", json={"id": "mine.png", "k": 1}).json()
@@ -94,7 +102,7 @@ def test_picture_without_a_folder_needs_an_id(learned, tmp_path):
         client = TestClient(create_app(found))
         data = png(ink(learned[1][0]))
         assert "give the picture an id" in upload(client, data, "/items").json()["error"]
-        assert upload(client, data, "/items", id="7").json() == {"saved": 1, "size": 601, "id": 7}
+        assert upload(client, data, "/items", id="7").json() == {"saved": 1, "size": 601, "label_codes": 0, "id": 7}
         assert upload(client, data, "/items", id="7").status_code == 409
         assert upload(client, data, "/items", id="seven").status_code == 422
 
@@ -203,7 +211,7 @@ def test_new_item_is_created_once(learned, tmp_path, monkeypatch):
 
         def add(i):
             try:
-                return found.add_picture(data[i], "77", "x.png", None, 10**6)
+                return found.add_picture(data[i], "77", "x.png", None, 10**6)[0]
             except HTTPException as error:
                 return error.status_code
 
@@ -225,7 +233,7 @@ def test_picture_does_not_replace_an_item_of_the_same_name(photos, learned):
     index.add(learned[0].transform(learned[1][:2]), ids=["a", "b"])
     found.index = index
     (folder / "a.png").write_bytes(png(ink(learned[1][0])))
-    assert found.add_picture(png(ink(learned[1][9]), "WEBP"), None, "a.webp", None, 10**6) == "a-2"
+    assert found.add_picture(png(ink(learned[1][9]), "WEBP"), None, "a.webp", None, 10**6) == ("a-2", 0)
     assert index.get(["a"]).tolist() == learned[0].transform(learned[1][:1]).tolist()
 
 
@@ -246,10 +254,10 @@ def test_form_id_is_an_integer_only_if_the_ids_are(learned, tmp_path):
     with closing(writable(learned, tmp_path)) as found:
         found.takes = "digits8"
         data = png(ink(learned[1][3]))
-        assert found.add_picture(data, "2024", "", None, 10**6) == 2024
+        assert found.add_picture(data, "2024", "", None, 10**6) == (2024, 0)
         found.writer.change({"ids": found.index.ids.tolist()})
-        assert found.add_picture(data, "2024", "", None, 10**6) == "2024"
-        assert found.add_picture(data, "dog", "", None, 10**6) == "dog"
+        assert found.add_picture(data, "2024", "", None, 10**6) == ("2024", 0)
+        assert found.add_picture(data, "dog", "", None, 10**6) == ("dog", 0)
 
 
 def test_uploads_at_once_get_names_of_their_own(photos, learned):
@@ -267,3 +275,65 @@ def test_long_names_are_cut(photos, learned, name):
         answer = upload(client, png(ink(learned[1][3])), "/items", name=f"{name}.png")
         assert answer.status_code == 200, answer.text
         assert (folder / answer.json()["id"]).is_file()
+
+
+# --- codes of labels ---
+
+
+def test_items_get_the_codes_of_labels_that_the_model_knows(learned, tmp_path):
+    hasher, X, y, _ = learned
+    wrong = int(y[0] + 1) % 10  # so that the code of the label differs from that of the vector
+    labels = [wrong, None, "7", 11, -1, 2**62, "", "a tag"]
+    ids = list(range(len(labels)))
+    from_x = hasher.transform(X[:8])
+    of_label = hasher.transform(X[:1], labels=[wrong])
+    assert (of_label != from_x[:1]).any()
+    with closing(writable(learned, tmp_path)) as found, serving(found) as (host, port):
+        url = f"http://{host}:{port}"
+        body = {"ids": ids, "vectors": X[:8].tolist(), "labels": labels}
+        answer = httpx.post(f"{url}/items", json=body)
+        assert answer.json() == {"saved": 8, "size": 608, "label_codes": 1}
+        hit = httpx.post(f"{url}/search", json={"code": of_label.tobytes().hex(), "k": 608}).json()
+        at = hit["ids"].index(0)
+        assert (hit["distances"][at], hit["labels"][at]) == (0, wrong)
+        assert httpx.post(f"{url}/items", json={**body, "labels": None}).json()["label_codes"] == 0
+        np.testing.assert_array_equal(found.index.get(ids), from_x)  # without labels, vectors decide again
+        httpx.post(f"{url}/items", json=body)
+        shutil.copytree(tmp_path, tmp_path / "crash", ignore=shutil.ignore_patterns("crash"))
+    with closing(writable(learned, tmp_path / "crash")) as replayed:
+        np.testing.assert_array_equal(replayed.index.get(ids), np.concatenate([of_label, from_x[1:]]))
+        assert replayed.index.labels_of(ids).tolist() == labels  # stored as they came
+
+
+@pytest.mark.parametrize("kind", ["label sets", "without codes of labels"])
+def test_labels_of_other_models_change_no_code(digits, tmp_path, kind):
+    X, y, _, _ = digits
+    tags = [[str(c), "even" if c % 2 == 0 else "odd"] for c in y[:300]]
+    hasher = (
+        DISH(n_bits=32, n_anchors=40).fit(X[:300], tags)
+        if kind == "label sets"
+        else DISHK(n_bits=32, n_anchors=40).fit(X[:300], y[:300].astype(str))
+    )
+    with closing(writable((hasher, X[:20], y[:20], np.arange(20)), tmp_path)) as found:
+        body = {"ids": [1, 2], "vectors": X[:2].tolist(), "labels": ["3", "even"]}
+        answer = TestClient(create_app(found)).post("/items", json=body)
+        assert answer.json() == {"saved": 2, "size": 20, "label_codes": 0}
+        np.testing.assert_array_equal(found.index.get([1, 2]), hasher.transform(X[:2]))
+
+
+def test_labelled_pictures_get_the_codes_of_their_labels(digits, tmp_path):
+    X, y, _, _ = digits
+    hasher = DISH(n_bits=32, n_anchors=60).fit(X[:600], y[:600].astype(str))
+    label = str((y[5] + 1) % 10)
+    with closing(writable((hasher, X[:20], y[:20], np.arange(20)), tmp_path, takes="digits8")) as found:
+        client = TestClient(create_app(found), base_url=BASE)
+        for id, given, n in (("100", {"label": label}, 1), ("101", {"label": "cat"}, 0), ("102", {}, 0)):
+            answer = upload(client, png(ink(X[5])), "/items", id=id, **given).json()
+            assert (answer["id"], answer["label_codes"]) == (int(id), n)
+        by_label, *others = found.index.get([100, 101, 102])
+        from_x = client.post("/encode/image", files={"image": ("x.png", png(ink(X[5])))}).json()["codes"][0]
+        assert [other.tobytes().hex() for other in others] == [from_x, from_x]
+        row = np.frombuffer(bytes.fromhex(from_x), np.uint8)[None]
+        np.testing.assert_array_equal(by_label, hasher.with_labels(row, [label])[0])
+        assert by_label.tobytes().hex() != from_x
+        assert found.index.labels_of([100, 101, 102]).tolist() == [label, "cat", None]

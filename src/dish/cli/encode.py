@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from dish.cli.options import (
     Header,
     IdColumn,
+    LabelCodes,
     ModelPath,
     RowsPath,
     XColumn,
@@ -50,9 +51,7 @@ def encode(
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
-    label_codes: Annotated[
-        bool, typer.Option("--label-codes", help="Rows with a known label get the code of their label.")
-    ] = False,
+    label_codes: LabelCodes = False,
     header: Header = None,
 ) -> None:
     """Encode rows or images. The codes are an (n, bits/8) uint8 .npy file.

@@ -33,6 +33,9 @@ CodesPath = Annotated[Path, typer.Argument(metavar="CODES", help="Packed codes m
 QueriesPath = Annotated[Path, typer.Option("--codes", help="Packed codes of the queries.")]
 IdsPath = Annotated[Path | None, typer.Option("--ids", help="Ids: integers or strings. Default: 0, 1, 2, …")]
 LabelsPath = Annotated[Path | None, typer.Option("--labels", help="Labels, one per row.")]
+LabelCodes = Annotated[
+    bool, typer.Option("--label-codes", help="Rows with a known label get the code of their label.")
+]
 Bits = Annotated[int | None, typer.Option(help="Code length, if it is not a multiple of 8.")]
 Nearest = Annotated[
     int | None,

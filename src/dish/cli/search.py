@@ -17,6 +17,7 @@ from dish.cli.options import (
     Header,
     IdColumn,
     IdsPath,
+    LabelCodes,
     LabelsPath,
     Nearest,
     QueriesPath,
@@ -46,6 +47,7 @@ TableName = Annotated[str, typer.Option("--table", help="Name of the table.")]
 @example(
     "dish index codes.npy -o ix.dish --labels y.npy",
     "dish index new.npy -o ix.dish --add --ids new_ids.npy",
+    "dish index new.npy -o ix.dish --add --labels new_y.npy --label-codes --model model.dish",
     "dish index -o ix.dish --remove gone_ids.npy",
 )
 def index(
@@ -62,6 +64,10 @@ def index(
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,
+    label_codes: LabelCodes = False,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="With --label-codes: the model file that the codes are made with.")
+    ] = None,
     discard: Annotated[
         bool,
         typer.Option("--discard-journal", help="Give up the changes in the journal of a killed server."),
@@ -70,8 +76,15 @@ def index(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Build a search index of packed codes, or add codes to one, or remove ids from it."""
-    check_writable(output, codes, ids, labels, remove)
+    """Build a search index of packed codes, or add codes to one, or remove ids from it.
+
+    --label-codes is for rows whose labels are known: codes that `dish encode` made without labels get the bits of
+    their --labels, as from `dish encode --label-codes`. Rows without a label, or with one that the model does not
+    know, keep their codes. Queries are encoded without labels.
+    """
+    check_writable(output, codes, ids, labels, remove, model)
+    if label_codes != (model is not None) or (label_codes and labels is None):
+        raise InputError("--label-codes needs --labels and --model, and --model is only for --label-codes")
     if discard:
         if codes or remove:
             raise InputError("--discard-journal works alone: add or remove items afterwards")
@@ -88,7 +101,8 @@ def index(
         if ix is not None and remove is not None:
             removed = _remove(ix, remove, columns)
         if codes is not None:
-            ix = _put(ix, codes, _read(codes, ids, labels, columns), bits)
+            coded = _read(codes, ids, labels, columns)
+            ix = _put(ix, codes, coded if model is None else _with_labels(codes, coded, model), bits)
         assert ix is not None
         file.write(ix.__getstate__())
     print(f"{output}: {len(ix):,} codes of {ix.n_bits} bits{removed}")
@@ -132,6 +146,17 @@ def _remove(ix: HammingIndex, path: Path, columns: ColumnNames) -> str:
     gone = ix.remove(ids)
     unknown = len(set(ids.tolist())) - gone
     return f", {gone:,} removed" + (f", {unknown:,} not found" if unknown else "")
+
+
+def _with_labels(path: Path, coded: tuple[Any, Any, Any], model: Path) -> tuple[Any, Any, Any]:
+    """Codes of rows with known labels, their ids and labels. The codes must be of this model."""
+    from dish.io.code_provenance import model_of
+    from dish.io.modelfile import check_same_model
+    from dish.registry import load
+
+    hasher, (B, ids, labels) = load(model), coded
+    check_same_model(model_of(path), hasher.fingerprint_, str(path), str(model))
+    return hasher.with_labels(B, labels), ids, labels
 
 
 def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits: int | None) -> HammingIndex:

@@ -160,13 +160,14 @@ class _Update:
         names = [name for name in members if name in changed or name not in present]
         if names:
             labels = None if label_of is None else [label_of[name] for name in names]
-            index.upsert(self._encode(hasher, names), names, labels)
+            index.upsert(self._encode(hasher, names, labels), names, labels)
         return index
 
-    def _encode(self, hasher: Hasher, names: list[str]) -> NDArray[np.uint8]:
+    def _encode(self, hasher: Hasher, names: list[str], labels: list[str] | None) -> NDArray[np.uint8]:
+        """Return the codes of photos; those of DISH are codes of their labels, which are all known."""
         if getattr(hasher, "takes_images", False):
             return np.concatenate([hasher.transform(p) for p in self._pixels(names, hasher.image_side)])
-        return hasher.transform(self.cache.read(names))
+        return hasher.transform(self.cache.read(names), labels=labels, unknown="error")
 
     def _pixels(self, names: list[str], side: int) -> Iterator[images.Pixels]:
         for i in range(0, len(names), AT_ONCE):

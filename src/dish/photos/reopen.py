@@ -6,7 +6,7 @@ A photo counts as unchanged if its size and modification time are the same.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,10 +46,15 @@ class LazyHasher:
         """Width and height of the images that ``transform`` takes."""
         return int(self._hasher().image_side)
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: Any, *, labels: Any = None) -> NDArray[Any]:
         """Return the packed codes of the rows of X."""
-        codes: NDArray[Any] = self._hasher().transform(X)
+        codes: NDArray[Any] = self._hasher().transform(X, labels=labels)
         return codes
+
+    def knows_labels(self, labels: Sequence[Any]) -> NDArray[Any]:
+        """Return which labels have codes, (n,)."""
+        known: NDArray[Any] = self._hasher().knows_labels(labels)
+        return known
 
     def _hasher(self) -> Any:
         with self._lock:

@@ -158,13 +158,25 @@ class Collection:
         """Return the codes of vectors (n, d)."""
         return self.hasher.transform(np.asarray(vectors, np.float32))
 
+    def encode_items(self, rows: Any, labels: Sequence[Label | None] | None) -> tuple[Codes, int]:
+        """Return the codes of items, and how many are codes of labels: those whose label is a class of the model."""
+        known = [] if labels is None else self.hasher.knows_labels(labels).tolist()
+        if labels is None or not any(known):
+            return self.hasher.transform(rows), 0
+        usable = [label if is_known else None for label, is_known in zip(labels, known, strict=True)]
+        return self.hasher.transform(rows, labels=usable), sum(known)
+
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
         """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
+        return self.hasher.transform(self._row_of(data, max_pixels))
+
+    def _row_of(self, data: bytes, max_pixels: int) -> Any:
+        """Return an uploaded picture as the model's input."""
         preparation = PREPARATIONS[self.takes]
         if preparation is None:
             raise HTTPException(415, "this model takes vectors, not pictures: send JSON")
         side = getattr(self.hasher, "image_side", None) if self.takes_images else preparation.side
-        return self.hasher.transform(preparation.to_row(decode(data, max_pixels, side)))
+        return preparation.to_row(decode(data, max_pixels, side))
 
     def code_of(self, id: Id, snapshot: Snapshot | None = None) -> Codes:
         """Return the code (1, bytes) of an item."""
@@ -229,19 +241,26 @@ class Collection:
         """Remove an item and return the new size. The removal is on disk when this returns."""
         return self._write({"ids": [id]}, known=True)
 
-    def add_picture(self, data: bytes, id: str | None, file_name: str, label: str | None, max_pixels: int) -> Id:
-        """Add a picture and return its id.
+    def add_items(self, ids: Sequence[Id], vectors: Any, labels: Sequence[Label | None] | None) -> tuple[int, int]:
+        """Add or replace items by their vectors; return the new size and how many got the code of their label."""
+        codes, n = self.encode_items(np.asarray(vectors, np.float32), labels)
+        return self.upsert(ids, codes, labels), n
+
+    def add_picture(
+        self, data: bytes, id: str | None, file_name: str, label: str | None, max_pixels: int
+    ) -> tuple[Id, int]:
+        """Add a picture; return its id, and 1 if it got the code of its label, else 0.
 
         If the collection has a folder of pictures, the file is stored there and its path becomes the id. A number
         is appended to a name that is taken. If the ids are integers, no file is stored.
         """
-        code = self.encode_picture(data, max_pixels)
+        code, n = self.encode_items(self._row_of(data, max_pixels), None if label is None else [label])
         if not isinstance(self.pictures, FolderPictures) or self._has_integer_ids():
             if id is None:
                 raise HTTPException(422, "give the picture an id")
             new_id = self.parse_id(id)
             self.upsert([new_id], code, [label], replace=False)
-            return new_id
+            return new_id, n
         snapshot = self.index.snapshot()
         without_suffix = len(snapshot) > 0 and Path(str(snapshot.ids[0])).suffix.lower() not in MEDIA_TYPES
 
@@ -254,7 +273,7 @@ class Collection:
         except BaseException:
             self.pictures.discard(key)
             raise
-        return name_of(key)
+        return name_of(key), n
 
     def _write(self, record: dict[str, Any], known: bool | None) -> int:
         """Write a change to disk and to the index.

@@ -29,7 +29,7 @@ def digits(n_queries: int = 300, seed: int = 0) -> Collection:
     query, base = order[:n_queries], order[n_queries:]
     hasher = DISH(n_bits=BITS, n_anchors=500, random_state=seed).fit(X[base], y[base])
     index = HammingIndex(BITS)
-    index.add(hasher.transform(X[base]), ids=base, labels=[str(digit) for digit in y[base]])
+    index.add(hasher.transform(X[base], labels=y[base]), ids=base, labels=[str(digit) for digit in y[base]])
     images = (255 - X.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
     return _collection("Handwritten digits", hasher, index, "digits8", images, query, y, tuple("0123456789"))
 
@@ -42,7 +42,8 @@ def cifar10(n_train: int = 20_000) -> Collection:
     hasher = _cached_model(rows, split.train, f"demo_cifar10_{BITS}_{n_train}_{__version__}.dish")
     index = HammingIndex(BITS)
     labels = [names[c] for c in rows.y[split.database]]
-    index.add(hasher.transform(rows.rows(split.database)), ids=split.database, labels=labels)
+    codes = hasher.transform(rows.rows(split.database), labels=rows.y[split.database])
+    index.add(codes, ids=split.database, labels=labels)
     return _collection("Photographs of CIFAR-10", hasher, index, "gist32", photographs.X, split.query, rows.y, names)
 
 

@@ -41,12 +41,12 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
     models = RequestModels.for_collection(collection, limits)
 
     def save(body: schemas.ItemsRequest) -> dict[str, int]:
-        size = collection.upsert(body.ids, collection.encode(body.vectors), body.labels)
-        return {"saved": len(body.ids), "size": size}
+        size, n = collection.add_items(body.ids, body.vectors, body.labels)
+        return {"saved": len(body.ids), "size": size, "label_codes": n}
 
     def save_image(form: ImageItemForm, content: bytes) -> dict[str, Any]:
-        id = collection.add_picture(content, form.id, form.image.filename or "", form.label, limits.max_pixels)
-        return {"saved": 1, "size": len(collection), "id": id}
+        id, n = collection.add_picture(content, form.id, form.image.filename or "", form.label, limits.max_pixels)
+        return {"saved": 1, "size": len(collection), "label_codes": n, "id": id}
 
     @app.post(
         "/items",

@@ -106,7 +106,7 @@ class EncodeRequest(StrictModel):
 
 
 class ItemsRequest(StrictModel):
-    """Items to add. Items whose ids exist are replaced."""
+    """Items to add. Items whose ids exist are replaced. A label that is a class of the model decides the code."""
 
     ids: list[AnyId] = Field(min_length=1)
     vectors: list[Any] = Field(min_length=1)
@@ -182,6 +182,7 @@ class ItemsResponse(BaseModel):
 
     saved: int
     size: int
+    label_codes: int = Field(description="Number of items with the code of their label, a class of the model.")
 
 
 class ImageItemResponse(ItemsResponse):
