@@ -51,12 +51,16 @@ def dish(*words):
 model, both = folder / "m.dish", [folder / "X.npy", folder / "y.npy"]
 done = [dish("encode", model, both[0], "-o", folder / "c.npy")]
 done += [dish("index", folder / "c.npy", "--bits", 20, "-o", folder / "ix.dish")]
+labelled = ["--labels", both[1], "--label-codes", "--model", model]
+done += [dish("index", folder / "c.npy", "--bits", 20, "-o", folder / "labelled.dish", *labelled)]
 done += [dish("search", folder / "ix.dish", "--codes", folder / "c.npy", "-k", "1")]
 done += [dish("eval", model, "--db", *both, "--queries", *both)]
 done += [dish("fit", *both, "-o", folder / "other.dish")]
 from dish.web import server
 served = server.open_collection(model, folder / "ix.dish")
 equal = bool((served.encode(X.tolist()) == np.load(folder / "c.npy")).all())
+of_labels, n = served.encode_items(X, np.load(both[1]).tolist())
+equal &= n == len(X) and bool((of_labels == np.load(folder / "of_labels.npy")).all())
 print(json.dumps([done, equal, "torch" in sys.modules]))
 """
 
@@ -165,10 +169,13 @@ def test_commands_and_service_without_torch(rows, tmp_path):
     hasher.save(tmp_path / "m.dish")
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
+    of_labels = hasher.transform(X, labels=y)
+    np.save(tmp_path / "of_labels.npy", of_labels)
     (codes_of_commands, equal, torch_loaded), err = without_torch(COMMANDS, tmp_path)
-    assert codes_of_commands == [0, 0, 0, 0, 2]  # encode, index, search, eval; fit needs torch
+    assert codes_of_commands == [0, 0, 0, 0, 0, 2]  # encode, index, search, eval; fit needs torch
     assert equal
     assert not torch_loaded
     assert "torch" in err.splitlines()[-1]
     assert "pip install torch" in err
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), hasher.transform(X))
+    np.testing.assert_array_equal(dish.HammingIndex.load(tmp_path / "labelled.dish").get(range(150)), of_labels)

@@ -81,12 +81,12 @@ def test_a_sample_has_as_many_rows_of_every_class():
     assert set(counts[counts > 0]) == {PER_CLASS}
 
 
-def test_bits_are_balanced_and_of_unit_size():
+def test_bits_are_balanced_and_outputs_have_half_the_size_of_signs():
     X, y = rows()
     data = data_of(X, y)
     geometry = Geometry.of(data, 8)
     F = geometry.bits(8)(data.features.centred(torch.from_numpy(X)))
-    assert float(F.square().mean()) == pytest.approx(1, rel=1e-3)
+    assert float(F.square().mean()) == pytest.approx(0.25, rel=1e-3)
     assert float((F >= 0).float().mean(0).sub(0.5).abs().max()) < 0.25
 
 

@@ -27,6 +27,7 @@ SHRINKAGE = 1.0  # added to the covariance within classes, relative to the mean 
 ROUNDS = 50  # of ITQ
 LONGEST = 5.0  # length of a row in medians
 SHARES = (2, 1)  # eighths of all bits
+OUTPUT = 0.5  # root mean square of the outputs; that of class bits is above 1. Asymmetric search weighs bits by them
 COST = 0.01  # share of the held-out MAP that geometry bits may cost
 
 
@@ -54,11 +55,11 @@ class Geometry:
         return cls(X, mean, W, data)
 
     def bits(self, g: int) -> Linear:
-        """g bits as a linear function of (x − centre) · scale, with outputs of unit mean square."""
+        """g bits as a linear function of (x − centre) · scale, with outputs of root mean square ``OUTPUT``."""
         W = self.W[:, :g]
         R, _ = rotation(self.X @ W, g, ROUNDS, np.random.RandomState(0))
         W = W @ torch.from_numpy(R).to(W)
-        W = W / (self.X @ W).square().mean().sqrt().clamp(min=1e-30)
+        W = OUTPUT * W / (self.X @ W).square().mean().sqrt().clamp(min=1e-30)
         return Linear(W.to(self.data.K.dtype), (-self.mean @ W).to(self.data.K.dtype))
 
     def rows(self, indices: Indices) -> Tensor:
