@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
 
 .PHONY: demo site test test-all test-fast test-pythons test-floors coverage torture lint dist clean
-.PHONY: bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-rivals bench-paper bench-multilabel
+.PHONY: bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
 .PHONY: bench-real bench-load bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
@@ -91,6 +91,9 @@ bench-index: $(VENV)/.ready     ## the index compared with faiss: a million lear
 
 bench-rivals: $(VENV)/.ready    ## fit times of DISH and its nearest rivals, measured in turn
 	$(BIN)/python benchmarks/rivals.py
+
+bench-fit-times: $(VENV)/.ready ## fit times on synthetic rows, the README's ten lines, encoding on one core
+	$(BIN)/python benchmarks/fit_times.py
 
 bench-paper: $(VENV)/.ready     ## the paper's tables and figures; runs what is missing
 	$(BIN)/dish reproduce all --output report
