@@ -252,7 +252,11 @@ def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals if name not in best
     }
     looks |= {name: {**next(others), "label": name} for name in best}
-    looks |= {name: {**next(ours), "label": LABELS[name].strip("*"), "zorder": 3} for name in OURS if name in names}
+    looks |= {
+        name: {**next(ours), "label": LABELS[name].strip("*").replace("`", ""), "zorder": 3}
+        for name in OURS
+        if name in names
+    }
     for name, dashes in zip(FLOATS, (":", "--", "-.", (0, (1, 3))), strict=True):
         looks[name] = {"color": "black", "linestyle": dashes, "linewidth": 1.5, "label": LABELS[name]}
     return looks
@@ -341,7 +345,7 @@ def summary(cases: Cases) -> str:
 
     names = dict.fromkeys([*FIRST, *(n for means in of.values() for n in means)])
     rows = [[label(n), *(text(n, p) for p in of)] for n in names if any(n in means for means in of.values())]
-    heads = [f"{protocol} ({len(sets)} sets)" for protocol, sets in cases.items()]
+    heads = [f"{protocol} (data sets: {len(sets)})" for protocol, sets in cases.items()]
     return (
         f"## Summary\n\nMean over data sets, codes with {BITS} bits, and in brackets the rank among all codes with "
         "default parameters. A method without a result on one of the data sets has no mean.\n\n"

@@ -300,7 +300,7 @@ def test_summary_ranks_methods_that_have_all_data_sets_and_lists_exceptions(tmp_
     assert "on average in 1 of 1 protocols, and in 1 of 2 cases" in text
     assert "All runs are of commit c." in text
     lines = text.splitlines()
-    assert "| method | disjoint (2 sets) |" in lines
+    assert "| method | disjoint (data sets: 2) |" in lines
     assert "| cosine of the floats | 0.800 |" in lines
     assert "| **DISH** | **0.650 (1)** |" in lines
     assert "| DISH, `geometry=0` | 0.700 |" in lines
