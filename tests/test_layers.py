@@ -17,7 +17,7 @@ LAYERS = [  # a module may import from its own row and from the rows before it
     "numba_lazy codes labels lazy checks errors ids_and_labels machine threads progress parallel metrics",
     "io similarity encoder cuda",
     "cbcd",
-    "hasher",
+    "hasher label_codes",
     "kernel",
     "posterior nets deep baselines",
     "datasets index stores",

@@ -78,7 +78,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ``n_bits``: return only the first bits, a shorter code of the same rows.
         ``labels``: labels of the rows, as y in ``fit``, for hashers that have codes of labels. A row with a known
         label gets the class bits of its label; a row without a label (None, NaN) is encoded from x alone. So is a row
-        with a label that was not in ``fit``: ``unknown="warn"`` counts these rows, ``"error"`` refuses them.
+        with a label that was not in ``fit``: ``unknown="warn"`` counts these rows, ``"error"`` refuses them. In a
+        matrix (n, l) of labels from 0 to 1, NaN means that x decides this label.
         """
         check_option("unknown", unknown, ("warn", "error"))
         blocks = self._F_blocks(X) if labels is None else self._labelled_blocks(X, labels, unknown)
@@ -122,7 +123,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.zeros(len(labels), bool)
 
     def _no_label_codes(self) -> UnsupportedError:
-        return UnsupportedError(f"labels: {type(self).__name__} has no codes of labels; DISH has")
+        return UnsupportedError(f"labels: {type(self).__name__} has no codes of labels; DISH and DeepDISH have")
 
     def _labelled_encoder(self) -> EncodeLabelled:
         """The function that ``transform`` applies to every block of rows with labels."""

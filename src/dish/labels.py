@@ -402,7 +402,8 @@ def known_labels(labels: Any, classes: NDArray[Any], one_label: bool) -> tuple[s
     rows have a label that is not known.
 
     ``labels``: (n,) classes, or for models of label sets (``one_label`` is False) lists of tags or (n, l) numbers
-    from 0 to 1. A row without a label, or with an empty set of labels, is not known, and is not counted.
+    from 0 to 1. A row without a label, or with an empty set of labels, is not known, and is not counted. A missing
+    label of a row that has others stays NaN.
     """
     if one_label:
         return _match_classes(labels, classes)
@@ -423,6 +424,7 @@ def _is_column(labels: Any) -> bool:
 
 def _match_classes(labels: Any, classes: NDArray[Any]) -> tuple[sp.csr_array, NDArray[np.bool_], int]:
     y = as_array(labels)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
         raise InputError(f"labels must be (n,) classes, as y was in fit; got shape {y.shape}")
     column = {value: j for j, value in enumerate(classes.tolist())}
@@ -464,8 +466,10 @@ def _match_matrix(labels: Any, l: int) -> tuple[sp.csr_array, NDArray[np.bool_],
             f"labels must be (n, {l}) numbers from 0 to 1, one column per label of the fit; got shape {Y.shape} of "
             f"{Y.dtype}"
         )
-    Y = sp.csr_array(Y if sp.issparse(Y) else np.nan_to_num(Y.astype(np.float64)))
+    Y = sp.csr_array(Y).astype(np.float64)  # a copy
     Y.eliminate_zeros()
-    if len(Y.data) and not (Y.data.min() >= 0 and Y.data.max() <= 1):
-        raise InputError(f"labels must be from 0 to 1; they go from {Y.data.min():g} to {Y.data.max():g}")
-    return Y, np.diff(Y.indptr) > 0, 0
+    given = Y.data[~np.isnan(Y.data)]
+    if len(given) and not (given.min() >= 0 and given.max() <= 1):
+        raise InputError(f"labels must be from 0 to 1; they go from {given.min():g} to {given.max():g}")
+    positive = sp.csr_array((Y.data > 0, Y.indices, Y.indptr), Y.shape)
+    return Y, positive.sum(axis=1) > 0, 0

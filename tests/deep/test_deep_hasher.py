@@ -129,7 +129,7 @@ def test_images_are_read_block_by_block(kind, data, fitted, tmp_path, monkeypatc
     sizes, encode = [], deep_hasher.encode
     monkeypatch.setattr(deep_hasher, "BLOCK_BYTES", 7 * 16 * 16 * 3)
     monkeypatch.setattr(
-        deep_hasher, "encode", lambda model, x, mirror: sizes.append(len(x)) or encode(model, x, mirror)
+        deep_hasher, "encode", lambda model, x, mirror, head: sizes.append(len(x)) or encode(model, x, mirror)
     )
     packed = fitted.transform(given)
     assert sizes == [7] * 5 + [5]
@@ -146,7 +146,7 @@ def test_memory_does_not_grow_with_the_files(fitted, monkeypatch):
             return X.copy()
 
     monkeypatch.setattr(deep_hasher, "BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(deep_hasher, "encode", lambda model, x, mirror: torch.zeros(len(x), 16))
+    monkeypatch.setattr(deep_hasher, "encode", lambda model, x, mirror, head: torch.zeros(len(x), 16))
     tracemalloc.start()
     packed = fitted.transform(Many(range(3000)))
     peak = tracemalloc.get_traced_memory()[1]

@@ -511,9 +511,9 @@ def test_labels_that_do_not_fit_are_refused(words, labels, message):
 
 def test_other_hashers_have_no_codes_of_labels(blobs):
     X, y = blobs
-    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH has"):
+    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH and DeepDISH have"):
         DISHK(8, n_anchors=20).fit(X, y).transform(X, labels=y)
-    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH has"):
+    with pytest.raises(UnsupportedError, match="DISHK has no codes of labels; DISH and DeepDISH have"):
         DISHK(8, n_anchors=20).fit(X, y).with_labels(np.zeros((len(X), 1), np.uint8), y)
 
 

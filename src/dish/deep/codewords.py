@@ -132,8 +132,8 @@ class CodewordFit:
         classes = None if data.multilabel else data.targets.cpu()
         self.held, self.seen = hold_out(data.n, data.seed + 7, classes)
 
-    def learn(self, state: RoundState | None) -> tuple[Head, Packed, list[float]]:
-        """Train the network, resuming from a state if there is one; returns the head, the codes and the agreement."""
+    def learn(self, state: RoundState | None) -> tuple[Head, list[float]]:
+        """Train the network, resuming from a state if there is one; returns the head and the agreement."""
         data = self.data
         state = state or RoundState(-1, start_codes(data.S, self.width, data.seed), data.seed)
         for rounds, rows in self.cycles():
@@ -141,10 +141,7 @@ class CodewordFit:
                 state = self.run_cycle(rounds, rows, state)
         head = self.final_head(state)
         data.ranks.broadcast(head.buffers())
-        with self.training.stage("H-step"):
-            start = start_codes(data.S, self.n_bits, data.seed)
-            packed, _ = h_step(data.S, self.training.outputs(head=head), start, NU)
-        return head, packed, state.agreement
+        return head, state.agreement
 
     def cycles(self) -> list[Cycle]:
         """The two cycles, or only one if there are too few rows, or too few per class, to hold some out."""

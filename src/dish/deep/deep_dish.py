@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from dish import parallel
 from dish.checks import check_flag, check_integer
 from dish.deep import codewords
 from dish.deep.codewords import CodewordFit
 from dish.deep.data import DeepFitData
 from dish.deep.deep_hasher import DeepHasher, Fitted, Learned
-from dish.deep.heads import FrozenHead
+from dish.deep.heads import FrozenHead, ProjectionHead, Scores
 from dish.deep.model import HashingNet, extract_features, make_model, move_to
 from dish.deep.training import RoundState, Settings, Training
 from dish.errors import InputError
+from dish.hasher import class_values
+from dish.label_codes import ClassBits, LabelledHasher
 from dish.posterior.dish import DISH, MAX_LABELS
 
 MAX_ANCHORS = 1000  # of DISH on the features of a frozen network
@@ -29,7 +35,7 @@ TRAINING_ONLY = (
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepDISH(DeepHasher):
+class DeepDISH(LabelledHasher, DeepHasher):
     """Learn codes of images with a network that is trained towards one codeword per class.
 
     Each of the ``n_iter`` + 1 rounds has an H-step, which finds codes that reproduce the similarity of the labels,
@@ -62,10 +68,13 @@ class DeepDISH(DeepHasher):
 
     Attributes
     ----------
+    classes_ : ndarray (l,)
+        The labels.
     codes_ : uint8 (n, ceil(n_bits/8))
-        The learned H of the training rows. ``transform`` gives new rows the signs of F.
+        ``transform(X, labels=y)`` of the training rows: the codes of their labels. The code of a label is the sign of
+        F with p = 1 for this label; labels between 0 and 1 are p themselves, and x decides missing ones.
     agreement_ : list of float
-        The share of bits of H that equal the signs of the outputs, after every H-step.
+        The share of bits of the codewords that equal the signs of the outputs, after every H-step.
     history_ : list of dict
         Round, epoch and loss of every epoch.
     timings_ : dict
@@ -96,6 +105,40 @@ class DeepDISH(DeepHasher):
         if self.freeze:
             self._warn_unused(TRAINING_ONLY, "freeze=True does not train the network")
 
+    def _fit_data(self, rows: NDArray[Any], y: Any, ranks: parallel.Ranks) -> DeepFitData:
+        data = super()._fit_data(rows, y, ranks)
+        assert data.S.labels is not None
+        class_values(data.S.labels)  # before the work: such a model could not be saved
+        return data
+
+    # --- codes of labels ---
+
+    def _fitted_to(self, rows: NDArray[Any], y: Any, data: DeepFitData) -> None:
+        assert data.S.labels is not None
+        self.classes_ = data.S.labels
+        self.codes_ = self.without_names().transform(rows, labels=y)
+
+    @property
+    def _one_label(self) -> bool:
+        return self._projection.one_label
+
+    @property
+    def _projection(self) -> ProjectionHead:
+        head = self.model_.head
+        assert isinstance(head, ProjectionHead)
+        return head
+
+    def _class_bits(self) -> ClassBits:
+        head = self._projection
+        V, offset = (part.double().cpu().numpy() for part in (head.V, head.offset))
+        return ClassBits(
+            V,
+            offset,
+            head.power,
+            scores=functools.partial(self._decision_values, head=Scores(head)),
+            values=self._decision_values,
+        )
+
     # --- training ---
 
     def _outputs(self, data: DeepFitData) -> tuple[int, bool]:
@@ -110,8 +153,8 @@ class DeepDISH(DeepHasher):
 
     def _learn(self, training: Training, state: RoundState | None) -> Learned:
         fit = CodewordFit(training, self.n_bits, self.n_iter + 1, self.patience, self.error_diffusion)
-        head, packed, agreement = fit.learn(state)
-        return Learned(head, {"codes_": packed, "agreement_": agreement})
+        head, agreement = fit.learn(state)
+        return Learned(head, {"agreement_": agreement})
 
     # --- frozen networks ---
 
@@ -141,7 +184,6 @@ class DeepDISH(DeepHasher):
         model.head = FrozenHead.of(hasher.encoder_, data.device)
         data.ranks.broadcast(model.head.buffers())
         return {
-            "codes_": np.concatenate(data.ranks.gather_arrays(hasher.codes_)),
             "agreement_": [],
             "history_": [],
             "timings_": {"features": seconds, **hasher.timings_},

@@ -36,12 +36,13 @@ from dish.deep.model import (
 )
 from dish.deep.training import Objective, RoundState, Settings, Training, reporter, seeded
 from dish.errors import InputError, UnsupportedError
-from dish.hasher import Hasher, to_json_value
+from dish.hasher import Hasher, class_values, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
 from dish.io.checkpoint import Checkpoint, checksum, fit_fingerprint
 from dish.io.rows import narrowed
 from dish.kernel.fit_state import probe
+from dish.labels import as_array
 from dish.machine import resolve_device
 
 Fitted = dict[str, Any]  # attribute → value
@@ -171,7 +172,11 @@ class DeepHasher(FittedNetwork):
         with seeded(data.seed, data.device):
             fitted = self._fit_network(data)
         self._store({**described, **fitted})
+        self._fitted_to(rows, y, data)
         return self
+
+    def _fitted_to(self, rows: NDArray[Any], y: Any, data: DeepFitData) -> None:
+        """Add attributes that need the fitted hash function."""
 
     def _describe_rows(self, X: Any) -> tuple[NDArray[Any], Fitted]:
         """Checked rows, and the fitted attributes that describe them. Does not modify the hasher."""
@@ -316,12 +321,12 @@ class DeepHasher(FittedNetwork):
         for block in images.blocks(X, self.image_side, BLOCK_BYTES):
             yield self._check_X(block, reset=False)
 
-    def _decision_values(self, X: NDArray[Any]) -> NDArray[Any]:
+    def _decision_values(self, X: NDArray[Any], head: Head | None = None) -> NDArray[Any]:
         device = resolve_device(self.device)
         model = self.model_.to(device)
         size = model.rows_at_once(X.shape)
         parts = [
-            encode(model, torch.tensor(X[i : i + size], device=device), self.mirror).cpu().numpy()
+            encode(model, torch.tensor(X[i : i + size], device=device), self.mirror, head).cpu().numpy()
             for i in range(0, len(X), size)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
@@ -352,6 +357,8 @@ class DeepHasher(FittedNetwork):
         params = {k: to_json_value(k, v) for k, v in self.get_params(deep=False).items()}
         params |= {"checkpoint": None, "weights": None if self.weights is None else str(self.weights)}
         fitted = {"n_features_in_": self.n_features_in_, "vectors_": self.vectors_, "has_codes": "codes_" in arrays}
+        if hasattr(self, "classes_"):
+            fitted["classes_"] = class_values(self.classes_)
         network = {"width": model.width, "n_outputs": model.n_outputs, "norm": model.has_norm}
         content = {"init": params, "fitted": fitted, "network": network, "head": model.head.config()}
         modelfile.save(path, type(self).__name__, content, arrays)
@@ -362,6 +369,8 @@ class DeepHasher(FittedNetwork):
         hasher.n_features_in_, hasher.vectors_ = fitted["n_features_in_"], fitted["vectors_"]
         if fitted["has_codes"]:
             hasher.codes_ = arrays["codes_"]
+        if "classes_" in fitted:
+            hasher.classes_ = as_array(fitted["classes_"])
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
         body = spec.make(None)
         if hasher.vectors_:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dish import cbcd, codes
+from dish.cbcd.codewords import class_codewords
 from dish.kernel.fstep import LOSSES
-from dish.similarity import Classes, Similarity, from_labels
+from dish.similarity import Classes, Similarity
 
 Packed = NDArray[np.uint8]
 
@@ -22,9 +23,9 @@ def start_codes(S: Similarity, n_bits: int, seed: int) -> Packed:
     For classes, every class counts as one row. If bits were balanced over all rows, rare classes would share a code
     where a common class has half of the rows.
     """
-    if isinstance(S, Classes) and S.n > S.n_groups:
-        of_class = start_codes(from_labels(np.arange(S.n_groups)), n_bits, seed)
-        return of_class[S.row_group.cpu().numpy()]
+    if isinstance(S, Classes):
+        C, _ = class_codewords(S.n_groups, n_bits, np.random.RandomState(seed))
+        return C[S.row_group.cpu().numpy()]
     table = np.random.RandomState(seed).rand(S.n_groups, n_bits) < 0.5
     H = cbcd.PackedColumns(np.packbits(table[S.row_group.cpu().numpy()], axis=1), n_bits)
     q = torch.zeros(n_bits, S.n)

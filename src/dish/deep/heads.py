@@ -74,13 +74,36 @@ class Head(nn.Module):
             self.register_buffer(name, value.to(torch.float32))
 
 
-class PosteriorHead(Head):
+class Scores(Head):
+    """The scores of another head instead of F."""
+
+    def __init__(self, of: Head) -> None:
+        super().__init__()
+        self.of = of
+
+    def scores(self, f: Tensor) -> Tensor:
+        """Those of the other head."""
+        return self.of.scores(f)
+
+
+class ProjectionHead(Head):
+    """Scores pᵃ (n, l) → F (n, r) by a projection. Labels have codes: F with p = 1 for the label."""
+
+    V: Tensor  # (l, r)
+    offset: Tensor  # (r,)
+    power: int = 1  # a
+    one_label: bool = True  # every row has exactly one label
+
+    def bits(self, scores: Tensor) -> Tensor:
+        """pᵃ V + offset."""
+        return scores @ self.V + self.offset
+
+
+class PosteriorHead(ProjectionHead):
     """Outputs f (n, R) → F (n, r) by class probabilities and a projection V."""
 
     kind = "posterior"
     C: Tensor  # (l, R) of ±1
-    V: Tensor  # (l, r)
-    offset: Tensor  # (r,)
     beta: Tensor  # (1,)
 
     def __init__(self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor) -> None:
@@ -95,10 +118,6 @@ class PosteriorHead(Head):
     def scores(self, f: Tensor) -> Tensor:
         """p (n, l)."""
         return self.probabilities(f)
-
-    def bits(self, scores: Tensor) -> Tensor:
-        """p V + offset."""
-        return scores @ self.V + self.offset
 
     def with_codewords(self, C: Tensor) -> PosteriorHead:
         """The same head for other codewords."""
@@ -136,12 +155,10 @@ class ErrorDiffusionHead(PosteriorHead):
         return ErrorDiffusionHead(C, self.V, self.beta, self.diffused)
 
 
-class MultilabelHead(Head):
+class MultilabelHead(ProjectionHead):
     """Logits f (n, l) of the labels → F (n, r)."""
 
-    kind, VALUES = "multilabel", ("power",)
-    V: Tensor  # (l, r)
-    offset: Tensor  # (r,)
+    kind, VALUES, one_label = "multilabel", ("power",), False
     beta: Tensor  # (l,)
     b: Tensor  # (l,)
 
@@ -160,12 +177,8 @@ class MultilabelHead(Head):
         scores: Tensor = raised(self.probabilities(f), self.power)
         return scores
 
-    def bits(self, scores: Tensor) -> Tensor:
-        """pᵃ V + offset."""
-        return scores @ self.V + self.offset
 
-
-class FrozenHead(Head):
+class FrozenHead(ProjectionHead):
     """Features Φ (n, D) of a network that is not trained → F (n, r), by a fitted ``DISH`` on Φ/‖Φ‖."""
 
     kind, VALUES = "frozen", ("kernel", "gamma", "link", "power")
@@ -174,6 +187,7 @@ class FrozenHead(Head):
     def __init__(self, kernel: str, gamma: float, link: str, power: int, **arrays: Tensor) -> None:
         super().__init__()
         self.kernel, self.gamma, self.link, self.power = kernel, gamma, link, power
+        self.one_label = link == "softmax"
         self._register(**arrays)
 
     @classmethod
@@ -202,10 +216,6 @@ class FrozenHead(Head):
         """pᵃ (n, l) of Φ."""
         scores: Tensor = self.posterior.scores(self.features(functional.normalize(f.float(), dim=1)))
         return scores
-
-    def bits(self, scores: Tensor) -> Tensor:
-        """pᵃ V + offset."""
-        return torch.addmm(self.posterior.offset, scores, self.posterior.V)
 
 
 KINDS: dict[str, type[Head]] = {

@@ -16,7 +16,6 @@ tried, and the one that ranks held-out rows best is kept.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,15 +26,15 @@ from numpy.typing import NDArray
 from dish import cbcd, codes
 from dish.cbcd.codewords import class_codewords, distinct
 from dish.checks import check_integer, check_option
-from dish.encoder import Linear, Posterior, geometry_positions, interleaved, raised, row_blocks
+from dish.encoder import Linear, Posterior, raised, row_blocks
 from dish.errors import InputError
-from dish.hasher import F_ROWS, EncodeLabelled, class_values
+from dish.hasher import F_ROWS, EncodeRows, class_values
 from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
 from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
 from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
-from dish.labels import are_classes
+from dish.label_codes import ClassBits, LabelledHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
 from dish.posterior.geometry import Geometry, candidates
@@ -232,7 +231,7 @@ def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor
     return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
 
 
-class DISH(StreamingHasher):
+class DISH(LabelledHasher, StreamingHasher):
     """Our best method for vectors: learn class probabilities, and a projection of them onto bits.
 
     Learns from labels in time and memory linear in the rows. ``DISHK`` is the paper's method, which also learns from
@@ -398,48 +397,19 @@ class DISH(StreamingHasher):
         assert isinstance(self.hash_function_, Posterior)
         return self.hash_function_.link == "softmax"
 
-    def _labelled_encoder(self) -> EncodeLabelled:
-        on_device, of_labels = self._encoder_on_device(), self._label_function()
-
-        def encode(X: NDArray[Any], P: sp.csr_array, known: NDArray[np.bool_]) -> NDArray[np.float32]:
-            F = np.empty((len(X), self.hash_function_.n_bits), np.float32)
-            F[known] = of_labels(P[known])
-            if not known.all():
-                F[~known] = on_device.class_values(X[~known])
-            return np.asarray(interleaved(F, on_device.geometry_values(X)))
-
-        return encode
-
-    def _label_function(self) -> Callable[[sp.csr_array], NDArray[np.float32]]:
-        """Label scores (n, l) → the part of F that class bits are the signs of, (n, r − g)."""
-        function = self.hash_function_
+    def _class_bits(self) -> ClassBits:
+        on_device, function = self._encoder_on_device(), self.hash_function_
         assert isinstance(function, Posterior)
-        V, offset = np.asarray(function.V, np.float64), np.asarray(function.offset, np.float64)
-        return lambda P: np.asarray(P.power(function.power) @ V + offset, np.float32)
+        return ClassBits(
+            np.asarray(function.V, np.float64),
+            np.asarray(function.offset, np.float64),
+            function.power,
+            scores=lambda X: raised(on_device.probabilities(X), function.power),
+            values=on_device.class_values,
+        )
 
-    def with_labels(self, packed: Any, labels: Any, *, unknown: str = "warn") -> NDArray[np.uint8]:
-        """``transform(X, labels=labels)`` from the codes ``transform(X)``, for labels that are known only later.
-
-        ``labels`` and ``unknown`` are those of ``transform``. Rows without a known label keep their codes.
-        """
-        check_option("unknown", unknown, ("warn", "error"))
-        self._check_fitted()
-        P, known = self._known_labels(labels, unknown, stacklevel=3)
-        found = codes.check_codes(packed, self.n_bits).copy()
-        if len(found) != len(known):
-            raise InputError(f"packed has {len(found):,} codes, but labels has {len(known):,}; they must be equal")
-        of_labels, rows = self._label_function(), np.flatnonzero(known)
-        at = geometry_positions(self.n_bits, 0 if self.geometry_ is None else self.geometry_.n_bits)
-        for part in row_blocks(len(rows), F_ROWS):
-            some = rows[part]
-            G = codes.unpack(found[some], self.n_bits)[:, at]  # these bits are of x
-            found[some] = codes.pack(np.asarray(interleaved(of_labels(P[some]), G)))
-        return found
-
-    def knows_labels(self, labels: Sequence[Any]) -> NDArray[np.bool_]:
-        """Which of n labels have codes, (n,): the classes, equal in type and value; none of a model of label sets."""
-        self._check_fitted()
-        return are_classes(labels, self.classes_) if self._one_label else super().knows_labels(labels)
+    def _geometry_encoder(self) -> EncodeRows:
+        return self._encoder_on_device().geometry_values
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """p(x) of every label, (n, l), in the order of ``classes_``.
