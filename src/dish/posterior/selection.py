@@ -185,18 +185,16 @@ def judge(
         held, seen = order[:n_held], order[n_held:]
         W, b = regress(rows, seen, rng, share=share, prior=prior)
         return Judged(rows.logits(held, W, b), rows.logits(seen[:n_held], W, b), (held, seen[:n_held]), (W, b))
-    found, indices = [], []
+    parts = []
     for i in range(folds):
         held, seen = order[i::FOLDS], np.concatenate([order[j::FOLDS] for j in range(FOLDS) if j != i])
-        W, b = regress(rows, seen, rng, share=share, prior=prior)
-        z, y = rows.logits(held, W, b)
-        known = torch.isin(y, rows.groups(seen))  # a class of one row cannot be judged
-        found.append((z[known], y[known]))
-        indices.append(held[known.cpu().numpy()])
-    z, y = (torch.cat(parts) for parts in zip(*found, strict=True))
-    if len(z) < FEWEST:
+        known = torch.isin(rows.groups(held), rows.groups(seen))  # a class of one row cannot be judged
+        parts.append((held[known.cpu().numpy()], seen))
+    if sum(len(held) for held, _ in parts) < FEWEST:  # before the work
         return None
-    half, order = len(z) // 2, np.concatenate(indices)
+    found = [rows.logits(held, *regress(rows, seen, rng, share=share, prior=prior)) for held, seen in parts]
+    z, y = (torch.cat(each) for each in zip(*found, strict=True))
+    half, order = len(z) // 2, np.concatenate([held for held, _ in parts])
     return Judged((z[:half], y[:half]), (z[half:], y[half:]), (order[:half], order[half:]))
 
 
