@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import deep_vectors
 from deep_codewords import float_map, outputs
@@ -70,8 +69,7 @@ def work(parts: Split, n_bits: int) -> dict[str, Any]:
     y = [parts.queries.y, parts.base.y]
     beta = fitted.beta
     found_heads: dict[str, heads.PosteriorHead] = {
-        f"carried, {share}": heads.ErrorDiffusionHead(fitted.C, torch.from_numpy(signs), beta, share)
-        for share in SHARES
+        f"carried, {share}": heads.diffusing_head(fitted.C, signs, beta, share) for share in SHARES
     }
     start = heads.default_head(C, signs, float(beta), rng)
     found_heads["frame"] = heads.refined(start, held, seen, rng).with_codewords(fitted.C)

@@ -119,7 +119,7 @@ def evenness(run: dict[str, Any]) -> float:
 def heads_of(C: Any, held: heads.Outputs, signs: Any) -> tuple[heads.PosteriorHead, heads.PosteriorHead]:
     """A projection before it is refined, and error diffusion."""
     start = heads.default_head(C, signs, heads.calibrate(C, held), np.random.RandomState(0))
-    return start, heads.ErrorDiffusionHead(C, torch.from_numpy(signs), start.beta)
+    return start, heads.diffusing_head(C, signs, start.beta)
 
 
 def judged(C: Any, held: heads.Outputs, seen: heads.Outputs, signs: dict[int, Any], r: int) -> dict[str, Any]:

@@ -56,6 +56,58 @@ def make_function(name, m, dtype=np.float64):
 FUNCTIONS = ("linear", "softmax", "sigmoid", "sigmoid²", "classifiers")
 
 
+# --- error diffusion ---
+
+
+def loops(p, V, offset, share):
+    """F with error diffusion, from the definition."""
+    F, z = p @ V + offset, np.zeros((len(p), V.shape[1]))
+    for i in range(len(p)):
+        for j in range(V.shape[1]):
+            e = [sum((np.sign(z[i, k]) - F[i, k]) * V[m, k] for k in range(j)) for m in range(len(V))]
+            z[i, j] = F[i, j] - share * sum(p[i, m] * e[m] * V[m, j] for m in range(len(V)))
+    return np.where(np.sign(z) == np.sign(F), np.sign(F) * np.maximum(np.abs(F), 1e-3), 1e-3 * np.sign(z))
+
+
+def some_probabilities(n=50, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.full(L, 0.5), n), np.where(rng.random((L, 24)) < 0.5, -1.0, 1.0)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_error_diffusion_equals_its_formula(convert, share):
+    p, V = some_probabilities()
+    offset = np.linspace(-0.1, 0.1, 24)
+    F = encoder.projected(*map(convert, (p, V, offset)), share)
+    assert type(F) is type(convert(p))
+    np.testing.assert_allclose(np.asarray(F), loops(p, V, offset, share), atol=1e-9)
+    plain = encoder.projected(*map(convert, (p, V, offset)))
+    np.testing.assert_allclose(np.asarray(plain), p @ V + offset, atol=1e-12)
+    assert 0.02 < ((np.asarray(F) >= 0) != (np.asarray(plain) >= 0)).mean() < 0.5
+
+
+def test_error_diffusion_keeps_prefixes_and_gives_certain_rows_their_codeword():
+    p, V = some_probabilities()
+    zero = np.zeros(24)
+    whole = encoder.projected(p, V, zero, 0.5)
+    np.testing.assert_allclose(encoder.projected(p, V[:, :9], zero[:9], 0.5), whole[:, :9], atol=1e-12)
+    np.testing.assert_array_equal(encoder.projected(np.eye(L), V, zero, 0.5), V)
+
+
+def test_a_posterior_with_error_diffusion_is_kept_by_files_and_older_ones_have_none():
+    p, V = some_probabilities()
+    function = Posterior(np.eye(L), np.zeros(L), V, np.zeros(24), "softmax", diffused=0.5)
+    arrays, values = encoder.to_arrays(function)
+    again = encoder.from_arrays(arrays, values)
+    np.testing.assert_array_equal(again(np.log(p)), function(np.log(p)))
+    np.testing.assert_allclose(function(np.log(p)), loops(p, V, 0, 0.5), atol=1e-9)
+    plain = Posterior(np.eye(L), np.zeros(L), V, np.zeros(24), "softmax")
+    arrays, values = encoder.to_arrays(plain)
+    assert "diffused" not in values
+    assert encoder.from_arrays(arrays, values).diffused == 0
+
+
 def make_encoder(kernel, function, dtype=np.float64):
     features = make_features(kernel, dtype)
     return Encoder(features, make_function(function, features.m, dtype))

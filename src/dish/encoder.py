@@ -25,6 +25,7 @@ Array = Any  # a NumPy array or a torch tensor
 KernelFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 ROWS_IN_CACHE = 512  # rows encoded at a time on a CPU: with 1,000 anchors their features take 2 MB
+SMALLEST = 1e-3  # of |F| with error diffusion
 LONGEST_LINEAR = 8.0  # longer linear features are scaled down to this length, so that outliers do not dominate
 
 
@@ -220,7 +221,7 @@ class Linear(HashFunction):
 
 @dataclass(frozen=True)
 class Posterior(HashFunction):
-    """F = pᵃ V + offset with p = link(K B + b), the probabilities of the labels."""
+    """F = pᵃ V + offset with p = link(K B + b), the probabilities of the labels; perhaps with error diffusion."""
 
     B: Array  # (m, l)
     b: Array  # (l,)
@@ -228,6 +229,7 @@ class Posterior(HashFunction):
     offset: Array  # (r,)
     link: str  # "softmax" if every row has one label, else "sigmoid"
     power: int = 1  # a: 2 gives uncertain labels less weight
+    diffused: float = 0.0  # share of the rounding error of a bit that is passed on to later bits
 
     def probabilities(self, K: Array) -> Array:
         """p (rows, l)."""
@@ -240,7 +242,7 @@ class Posterior(HashFunction):
 
     def __call__(self, K: Array) -> Array:
         """pᵃ V + offset."""
-        return add_scaled_product(self.offset, self.scores(K), self.V)
+        return projected(self.scores(K), self.V, self.offset, self.diffused)
 
     @property
     def n_bits(self) -> int:
@@ -251,6 +253,36 @@ class Posterior(HashFunction):
 def raised(p: Array, power: float) -> Array:
     """pᵃ."""
     return p if power == 1 else p * p if power == 2 else p**power
+
+
+def projected(p: Array, V: Array, offset: Array, diffused: float = 0.0) -> Array:
+    """F (n, r) = p V + offset; with error diffusion, F has the signs h of ``diffused_signs``.
+
+    F is then pV + offset where that has the sign h, and nearly zero elsewhere: a query that is not rounded
+    (asymmetric search) is not ranked by rounding errors.
+    """
+    F = add_scaled_product(offset, p, V)
+    if diffused == 0:
+        return F
+    h = diffused_signs(p, V, F, diffused)
+    return h * namespace(F).clip(h * F, SMALLEST, None)
+
+
+def diffused_signs(p: Array, V: Array, F: Array, share: float) -> Array:
+    """h (n, r) of ±1: the signs of F (n, r), where each bit passes a share of its rounding error on to later bits.
+
+        h_j = sgn( F_j − share · Σ_l p_l e_l V_lj ) ,   e_l = Σ_{i<j} (h_i − F_i) V_li
+
+    V (l, r) holds ±1, one codeword per class. A row with p = 1 for a class has its codeword.
+    """
+    xp, P = namespace(p), p.T
+    P = np.ascontiguousarray(P) if isinstance(P, np.ndarray) else P.contiguous()
+    q, one, found = xp.zeros_like(P), xp.ones_like(F[:, 0]), []  # q (l, n) = p_l e_l
+    for f, v in zip(F.T, V.T, strict=True):
+        h = xp.where(f - share * (v @ q) >= 0, one, -one)
+        q = q + v[:, None] * (P * (h - f))
+        found.append(h)
+    return xp.stack(found, 1)
 
 
 @dataclass(frozen=True)
@@ -312,6 +344,10 @@ def to_arrays(function: HashFunction) -> tuple[dict[str, NDArray[Any]], dict[str
     given = {f.name: getattr(function.numpy(), f.name) for f in fields(function)}  # type: ignore[arg-type]
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
     values = {name: value for name, value in given.items() if name not in arrays}
+    if values.get("diffused") == 0:
+        del values[
+            "diffused"
+        ]  # as in files, and in the fingerprints, of models from before there was error diffusion
     return arrays, {"kind": type(function).__name__, **values}
 
 

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 import dish
-from dish import DISH, metrics, nets
-from dish.deep import DeepDISH, training
+from dish import DISH, codes, metrics, nets
+from dish.deep import DeepDISH, heads, training
 from dish.deep.codewords import CodewordFit
-from dish.deep.heads import ErrorDiffusionHead, FrozenHead, PosteriorHead
+from dish.deep.heads import FrozenHead
 from dish.deep.training import Training
 from dish.io.checkpoint import Checkpoint
 from dish.similarity import from_labels
@@ -80,11 +80,12 @@ def test_error_diffusion_is_saved_and_can_be_turned_off(digits, tmp_path, monkey
     hasher = DeepDISH(24, epochs=1, n_iter=1, device="cpu").fit(X, y)
     hasher.save(tmp_path / "m.dish")
     loaded = dish.load(tmp_path / "m.dish")
-    assert isinstance(loaded.model_.head, ErrorDiffusionHead)
+    assert loaded.model_.head.diffused == heads.DIFFUSED
+    np.testing.assert_array_equal(loaded.transform(X, labels=y), codes.pack(loaded.model_.head.V.numpy())[y])
     np.testing.assert_array_equal(loaded.decision_function(Xq), hasher.decision_function(Xq))
     np.testing.assert_array_equal(loaded.transform(Xq, n_bits=16), hasher.transform(Xq)[:, :2])
     other = DeepDISH(24, epochs=1, n_iter=1, error_diffusion=False, device="cpu").fit(X, y)
-    assert type(other.model_.head) is PosteriorHead
+    assert other.model_.head.diffused == 0
 
 
 # --- resuming and early stopping ---

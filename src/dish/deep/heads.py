@@ -9,15 +9,13 @@ p(x) = sigmoid(β f(x) + b). β and b are calibrated on held-out rows, so that p
 there. The signs of f say little about p(x)·p(x′), the probability that two rows share a class. The projection V
 (``posterior.projection``), which is fitted to held-out rows, preserves more of it.
 
-``ErrorDiffusionHead`` is for problems with fewer classes than bits. Suppose bit j were drawn at random, +1 with the
-probability that a class drawn from p has +1 in its codeword. Then the expected distance of two codes would be D (1 −
-p·p′), with D the distance of two codewords: uncertain rows would lie far from each other even if their p is the same,
-and an uncertain query would find certain rows first. Error diffusion, as in the halftones of a printed picture, has
-this effect without random numbers. Each bit passes its rounding error on to the following bits,
-
-    h_j = sgn( (pV)_j − c Σ_l p_l e_l V_lj ) ,   e_l = Σ_{i<j} (h_i − (pV)_i) V_li ,
-
-with V (l, r) of ±1, one codeword per class. So the distances of a code to the codewords of likely classes follow p.
+Error diffusion (``encoder.diffused_signs``) is for problems with fewer classes than bits. Suppose bit j were drawn at
+random, +1 with the probability that a class drawn from p has +1 in its codeword. Then the expected distance of two
+codes would be D (1 − p·p′), with D the distance of two codewords: uncertain rows would lie far from each other even
+if their p is the same, and an uncertain query would find certain rows first. Error diffusion, as in the halftones of
+a printed picture, has this effect without random numbers: each bit passes its rounding error on to the following
+bits, with V (l, r) of ±1, one codeword per class. So the distances of a code to the codewords of likely classes
+follow p.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dish.encoder import Encoder, FeatureMap, Posterior, raised, sigmoid, softmax
+from dish.encoder import Encoder, FeatureMap, Posterior, projected, raised, sigmoid, softmax
 from dish.posterior.multilabel import best_projection
 from dish.posterior.projection import centred, refine, signed_projection
 
@@ -42,7 +40,6 @@ DIFFUSED = 0.5  # share c of the rounding error that is passed on
 MAX_CLASSES_PER_BIT = 2 / 3  # error diffusion needs codewords that are about equally far apart
 MIN_EVENNESS = 0.5  # and 1/Σπ² of at least this times l, π being the shares of the classes: l if all are equal
 MAX_JUDGES = 1000  # held-out rows that decide between a projection and error diffusion
-SMALLEST = 1e-3  # of |F| with error diffusion
 BETAS = torch.logspace(-0.5, 2, 101)  # candidates for β
 UNCERTAIN = 1.0  # a β below it makes p nearly uniform
 
@@ -50,7 +47,7 @@ UNCERTAIN = 1.0  # a β below it makes p nearly uniform
 class Head(nn.Module):
     """The outputs of the network are F."""
 
-    kind: ClassVar[str] = "outputs"
+    kind: str = "outputs"
     VALUES: ClassVar[tuple[str, ...]] = ()  # attributes that are not tensors
 
     def forward(self, *views: Tensor) -> Tensor:
@@ -87,27 +84,33 @@ class Scores(Head):
 
 
 class ProjectionHead(Head):
-    """Scores pᵃ (n, l) → F (n, r) by a projection. Labels have codes: F with p = 1 for the label."""
+    """Scores pᵃ (n, l) → F (n, r) by a projection, perhaps with error diffusion; labels have codes: F of p = 1."""
 
     V: Tensor  # (l, r)
     offset: Tensor  # (r,)
     power: int = 1  # a
     one_label: bool = True  # every row has exactly one label
+    diffused: float = 0.0  # share of the rounding error of a bit that is passed on to later bits
 
     def bits(self, scores: Tensor) -> Tensor:
         """pᵃ V + offset."""
-        return scores @ self.V + self.offset
+        F: Tensor = projected(scores, self.V, self.offset, self.diffused)
+        return F
+
+    def config(self) -> dict[str, Any]:
+        """As above; the share only if errors are passed on, as in files from before there was error diffusion."""
+        return {**super().config(), **({"diffused": self.diffused} if self.diffused else {})}
 
 
 class PosteriorHead(ProjectionHead):
     """Outputs f (n, R) → F (n, r) by class probabilities and a projection V."""
 
-    kind = "posterior"
     C: Tensor  # (l, R) of ±1
     beta: Tensor  # (1,)
 
-    def __init__(self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor) -> None:
+    def __init__(self, C: Tensor, V: Tensor, offset: Tensor, beta: Tensor, diffused: float = 0.0) -> None:
         super().__init__()
+        self.kind, self.diffused = "error_diffusion" if diffused else "posterior", diffused
         self._register(C=C, V=V.to(C.device), offset=offset.to(C.device), beta=beta.reshape(1).to(C.device))
 
     def probabilities(self, f: Tensor) -> Tensor:
@@ -121,38 +124,7 @@ class PosteriorHead(ProjectionHead):
 
     def with_codewords(self, C: Tensor) -> PosteriorHead:
         """The same head for other codewords."""
-        return PosteriorHead(C, self.V, self.offset, self.beta)
-
-
-class ErrorDiffusionHead(PosteriorHead):
-    """Outputs f (n, R) → F (n, r): bit after bit, each corrected by the rounding errors of those before it."""
-
-    kind, VALUES = "error_diffusion", ("diffused",)
-
-    def __init__(self, C: Tensor, V: Tensor, beta: Tensor, diffused: float = DIFFUSED) -> None:
-        super().__init__(C, V, torch.zeros(V.shape[1]), beta)
-        self.diffused = diffused
-
-    def bits(self, scores: Tensor) -> Tensor:
-        """F with the signs of the corrected values: pV, or nearly zero where the correction changed the sign.
-
-        So a query that is not rounded (asymmetric search) is not ranked by rounding errors.
-        """
-        exact = scores @ self.V
-        h = torch.where(self.corrected(scores) >= 0, 1.0, -1.0)
-        return h * (h * exact).clamp(min=SMALLEST)
-
-    def corrected(self, p: Tensor) -> Tensor:
-        """pV minus the errors that are passed on, (n, r)."""
-        exact, e, found = p @ self.V, torch.zeros_like(p), []
-        for x, v in zip(exact.unbind(1), self.V.unbind(1), strict=True):
-            found.append(x - self.diffused * ((p * e) @ v))
-            e = e.addcmul((torch.where(found[-1] >= 0, 1.0, -1.0) - x)[:, None], v)
-        return torch.stack(found, 1)
-
-    def with_codewords(self, C: Tensor) -> ErrorDiffusionHead:
-        """The same head for other codewords."""
-        return ErrorDiffusionHead(C, self.V, self.beta, self.diffused)
+        return PosteriorHead(C, self.V, self.offset, self.beta, self.diffused)
 
 
 class MultilabelHead(ProjectionHead):
@@ -184,9 +156,11 @@ class FrozenHead(ProjectionHead):
     kind, VALUES = "frozen", ("kernel", "gamma", "link", "power")
     FEATURES, FUNCTION = ("anchors", "centre", "mean"), ("B", "b", "V", "offset")
 
-    def __init__(self, kernel: str, gamma: float, link: str, power: int, **arrays: Tensor) -> None:
+    def __init__(
+        self, kernel: str, gamma: float, link: str, power: int, diffused: float = 0.0, **arrays: Tensor
+    ) -> None:
         super().__init__()
-        self.kernel, self.gamma, self.link, self.power = kernel, gamma, link, power
+        self.kernel, self.gamma, self.link, self.power, self.diffused = kernel, gamma, link, power, diffused
         self.one_label = link == "softmax"
         self._register(**arrays)
 
@@ -199,7 +173,7 @@ class FrozenHead(ProjectionHead):
         arrays = {name: getattr(features, name) for name in cls.FEATURES}
         arrays |= {name: getattr(function, name) for name in cls.FUNCTION}
         tensors = {name: torch.as_tensor(array).to(device) for name, array in arrays.items()}
-        return cls(features.kernel, features.gamma, function.link, function.power, **tensors)
+        return cls(features.kernel, features.gamma, function.link, function.power, function.diffused, **tensors)
 
     @property
     def features(self) -> FeatureMap:
@@ -210,7 +184,7 @@ class FrozenHead(ProjectionHead):
     def posterior(self) -> Posterior:
         """The hash function on these features."""
         arrays = {name: getattr(self, name) for name in self.FUNCTION}
-        return Posterior(**arrays, link=self.link, power=self.power)
+        return Posterior(**arrays, link=self.link, power=self.power, diffused=self.diffused)
 
     def scores(self, f: Tensor) -> Tensor:
         """pᵃ (n, l) of Φ."""
@@ -219,7 +193,11 @@ class FrozenHead(ProjectionHead):
 
 
 KINDS: dict[str, type[Head]] = {
-    kind.kind: kind for kind in (Head, PosteriorHead, ErrorDiffusionHead, MultilabelHead, FrozenHead)
+    "outputs": Head,
+    "posterior": PosteriorHead,
+    "error_diffusion": PosteriorHead,
+    "multilabel": MultilabelHead,
+    "frozen": FrozenHead,
 }
 
 
@@ -227,10 +205,7 @@ def restore(config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Head:
     """The head that ``config`` and ``state_dict`` describe."""
     values = dict(config)
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
-    kind = KINDS[values.pop("kind")]
-    if kind is ErrorDiffusionHead:
-        tensors.pop("offset")  # always zero
-    return kind(**tensors, **values)
+    return KINDS[values.pop("kind")](**tensors, **values)
 
 
 def cosines(f: Tensor, C: Tensor) -> Tensor:
@@ -253,6 +228,11 @@ def default_head(C: Tensor, signs: NDArray[np.float64], beta: float, rng: np.ran
     """A head with the given β and a projection that is not fitted to any rows."""
     V, offset = centred(signed_projection(signs, rng))
     return PosteriorHead(C, V, offset, torch.tensor(beta))
+
+
+def diffusing_head(C: Tensor, signs: NDArray[np.float64], beta: Tensor, diffused: float = DIFFUSED) -> PosteriorHead:
+    """A head with error diffusion, and the codewords of the classes as its projection."""
+    return PosteriorHead(C, torch.from_numpy(signs), torch.zeros(signs.shape[1]), beta, diffused)
 
 
 def fit_head(
@@ -281,7 +261,7 @@ def fit_head(
     share = seen.t.mean(0)
     even = float(1 / share.square().sum()) >= MIN_EVENNESS * len(share)
     if error_diffusion and even and len(signs) <= MAX_CLASSES_PER_BIT * signs.shape[1]:
-        diffusing = ErrorDiffusionHead(C, torch.from_numpy(signs), start.beta)
+        diffusing = diffusing_head(C, signs, start.beta)
         if agreed(diffusion_gain(diffusing, start, held, seen, expected_map)) > 0:
             return diffusing
     return refined(start, held, seen, rng)
