@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.encoder import raised
 from dish.lazy import Tensor, torch
-from dish.posterior.projection import principal_projections
+from dish.posterior.projection import principal_projections, refine_for_sets
 
 # Indices (rows,) → labels (rows, l) of 0 and 1, or classes (rows,); on a GPU a tensor.
 LabelsOf = Callable[[Tensor], NDArray[Any] | Tensor]
@@ -29,19 +29,46 @@ def best_projection(
 ) -> tuple[int, Tensor, Tensor, float]:
     """The power of p, the projection and the offset that rank held-out rows best, and their MAP.
 
-    Candidates are the projections ``given``, and principal projections of the scores.
+    For each power, the best of the projections ``given`` and of principal projections of the scores is refined with
+    every other held-out row. The rest of them compare all. The database has held-out rows, and label sets of rows
+    that were trained on.
     """
-    best, best_map = (2, *given[0]), -1.0
+    Y, Y_seen = (torch.as_tensor(labels(group)).to(p) for p, group in (held, seen))
+    held, others = (held[0], held[1]), (Y_seen, seen[1])
+    judges, others_of_judges = _every_other(held, 1), _every_other(others, 1)
+    best, best_map, refine = (2, *given[0]), -1.0, False
     for power in (2, 1):
-        scored = [(raised(p, power), group) for p, group in (held, seen)]
-        r, zero = given[0][0].shape[1], torch.zeros_like(given[0][1])
-        principal = principal_projections(torch.cat([G for G, _ in scored]), r, rng)
-        for V, offset in [*given, *((V, zero) for V in principal)]:
-            V = V.to(held[0])
-            found = held_out_map(labels, V, offset, scored[0], scored[1])
+        G, G_judges = raised(held[0], power), (raised(judges[0], power), judges[1])
+        V, offset = _best_start(labels, given, (G, held[1]), others, raised(seen[0], power), rng)
+        refined = refine_for_sets(V, offset, (G[::2], Y[::2]), Y_seen[::2], np.random.RandomState(0))
+        for is_refined, projection in enumerate([(V, offset), refined]):
+            found = held_out_map(labels, *projection, G_judges, others_of_judges)
             if found > best_map:
-                best, best_map = (power, V, offset), found
-    return *best, best_map
+                best, best_map, refine = (power, V, offset), found, bool(is_refined)
+    power, V, offset = best
+    if refine:
+        V, offset = refine_for_sets(V, offset, (raised(held[0], power), Y), Y_seen, rng)
+    return power, V, offset, best_map
+
+
+def _best_start(
+    labels: LabelsOf,
+    given: list[tuple[Tensor, Tensor]],
+    held: tuple[Tensor, Tensor],
+    others: tuple[Tensor, Tensor],
+    G_seen: Tensor,
+    rng: np.random.RandomState,
+) -> tuple[Tensor, Tensor]:
+    """The best of the projections ``given`` and of principal projections of the scores of all rows."""
+    r, zero = given[0][0].shape[1], torch.zeros_like(given[0][1])
+    principal = principal_projections(torch.cat([held[0], G_seen]), r, rng)
+    tried = [(V.to(held[0]), offset) for V, offset in [*given, *((V, zero) for V in principal)]]
+    maps = [held_out_map(labels, V, offset, held, others) for V, offset in tried]
+    return tried[int(np.argmax(maps))]
+
+
+def _every_other(scored: tuple[Tensor, Tensor], first: int) -> tuple[Tensor, Tensor]:
+    return scored[0][first::2], scored[1][first::2]
 
 
 def held_out_map(

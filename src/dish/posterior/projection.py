@@ -7,6 +7,7 @@ p(x) and p(x′) if V has nearly orthogonal rows or columns.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import reduce
 
@@ -21,6 +22,7 @@ from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, threads_for
 
 STEPS, RATE, BATCH = 100, 0.02, 1024  # of ``refine``
+SET_STEPS, SET_RATE, SET_BATCH = 200, 0.05, 512  # of ``refine_for_sets``
 QUERIES = 128  # queries per block: their scores stay in cache
 ITQ_ROUNDS = 30
 SIGN_ROUNDS = 20  # of ``signed_projection``
@@ -142,57 +144,102 @@ def refine(
     """
     (G, y), (G_seen, y_seen) = ((p - CENTRE / p.shape[1], y) for p, y in (held, seen))
     V = V / (G @ V).square().mean().sqrt()
+    log_beta = V.new_tensor(math.log(10.0))
     size = min(batch, len(G), len(G_seen))
-    refinement = Refinement(V, (G, y), (G_seen, y_seen), size)
+
+    def gradients(rows: Tensor) -> tuple[Tensor, ...]:
+        i, j = rows
+        return ranking_gradient(V, log_beta, (G[i], y[i]), (G_seen[j], y_seen[j]))
+
     with steps_threads(2 * size * size * V.shape[1]):
-        for t, rows in enumerate(_draws([len(G), len(G_seen)], size, rng, G.device), 1):
-            refinement.step(t, rows)
-    return refinement.V
+        draws = _draws([len(G), len(G_seen)], size, STEPS, rng, G.device)
+        adam([V, log_beta], [RATE * float(V.square().mean().sqrt()), RATE], gradients, draws)
+    return V
 
 
-def _draws(lengths: list[int], size: int, rng: np.random.RandomState, device: torch.device) -> Tensor:
+def refine_for_sets(
+    V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], Y_seen: Tensor, rng: np.random.RandomState
+) -> tuple[Tensor, Tensor]:
+    """V and the offset after Adam steps on a pair loss: two rows that share a label should have similar codes.
+
+    ``held`` are scores G (n, l) and labels Y (n, l) of held-out rows, the queries. They and the codes of the label
+    sets Y_seen (n′, l), of 0 and 1, are the database: a row with labels needs no scores.
+    """
+    G, Y = held
+    scale = (G @ V + offset).square().mean().sqrt()
+    V, offset = V / scale, offset / scale
+    log_beta, bias = V.new_tensor(math.log(5.0)), V.new_zeros(())
+    size = min(SET_BATCH, len(G), len(Y_seen))
+
+    def gradients(rows: Tensor) -> tuple[Tensor, ...]:
+        i, j = rows
+        return pair_gradient(V, offset, log_beta, bias, (G[i], Y[i]), Y_seen[j])
+
+    with steps_threads(0):  # such small products are quickest on one thread, and sums do not depend on their number
+        draws = _draws([len(G), len(Y_seen)], size, SET_STEPS, rng, G.device)
+        size_of_V = float(V.square().mean().sqrt())
+        rates = [SET_RATE * size_of_V, SET_RATE * size_of_V, SET_RATE, SET_RATE]
+        adam([V, offset, log_beta, bias], rates, gradients, draws)
+    return V, offset
+
+
+def _draws(lengths: list[int], size: int, steps: int, rng: np.random.RandomState, device: torch.device) -> Tensor:
     """Row indices (steps, 2, size) for all steps, without repetition within a step; on a GPU they are drawn there."""
     if device.type != "cuda":
-        draws = [[rng.choice(n, size, replace=False) for n in lengths] for _ in range(STEPS)]
+        draws = [[rng.choice(n, size, replace=False) for n in lengths] for _ in range(steps)]
         return torch.from_numpy(np.array(draws))
     draw = torch.Generator(device).manual_seed(int(rng.randint(2**31 - 1)))
-    keys = [torch.rand(STEPS, n, generator=draw, device=device) for n in lengths]
+    keys = [torch.rand(steps, n, generator=draw, device=device) for n in lengths]
     return torch.stack([each.argsort(1)[:, :size] for each in keys], 1)
 
 
-class Refinement:
-    """Adam steps on V and log β, updated in place, so that a GPU can replay a step as a CUDA graph."""
+def adam(
+    thetas: list[Tensor],
+    rates: list[float],
+    gradients: Callable[[Tensor], tuple[Tensor, ...]],
+    draws: Tensor,
+) -> None:
+    """Adam steps on parameters, with rates that fall to 3 %. They are updated in place: a GPU replays a CUDA graph.
 
-    def __init__(self, V: Tensor, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], size: int) -> None:
-        self.V, self.log_beta = V, V.new_tensor(math.log(10.0))
-        self.held, self.seen = held, seen
-        self.scale = float(V.square().mean().sqrt())
-        self.moments = [(torch.zeros_like(part), torch.zeros_like(part)) for part in (V, self.log_beta)]
-        self.rows = torch.zeros(2, size, dtype=torch.int64, device=V.device)
-        self.constants = V.new_zeros(4)  # both learning rates and both bias corrections of the current step
-        self.schedule = V.new_tensor([self._constants(t) for t in range(1, STEPS + 1)])
-        self.graph = CudaGraph(V.device)
+    ``gradients`` are those of the parameters on a draw of rows; ``draws`` are those of all steps.
+    """
+    moments = [(torch.zeros_like(theta), torch.zeros_like(theta)) for theta in thetas]
+    times = range(1, len(draws) + 1)
+    schedule = thetas[0].new_tensor([[0.03 ** (t / len(draws)), 1 - 0.9**t, 1 - 0.999**t] for t in times])
+    rows, constants, graph = draws[0].clone(), schedule[0].clone(), CudaGraph(draws.device)
 
-    def _constants(self, t: int) -> list[float]:
-        decay = 0.03 ** (t / STEPS)
-        return [decay * (RATE * self.scale), decay * RATE, 1 - 0.9**t, 1 - 0.999**t]
-
-    def step(self, t: int, rows: Tensor) -> None:
-        """Step t = 1, 2, … on the given rows (2, size) of the held-out and the seen rows."""
-        self.constants.copy_(self.schedule[t - 1])
-        self.rows.copy_(rows)
-        self.graph(self._step)
-
-    def _step(self) -> None:
-        some = [(G[i], y[i]) for (G, y), i in zip((self.held, self.seen), self.rows, strict=True)]
-        gradients = ranking_gradient(self.V, self.log_beta, some[0], some[1])
-        *rates, first, second = self.constants
-        for theta, gradient, rate, (mean, square) in zip(
-            (self.V, self.log_beta), gradients, rates, self.moments, strict=True
-        ):
+    def step() -> None:
+        decay, first, second = constants
+        for theta, gradient, rate, (mean, square) in zip(thetas, gradients(rows), rates, moments, strict=True):
             mean.mul_(0.9).add_(0.1 * gradient)
             square.mul_(0.999).add_(0.001 * gradient.square())
-            theta.sub_(rate * (mean / first) / ((square / second).sqrt() + 1e-8))
+            theta.sub_(rate * decay * (mean / first) / ((square / second).sqrt() + 1e-8))
+
+    for draw, values in zip(draws, schedule, strict=True):
+        rows.copy_(draw)
+        constants.copy_(values)
+        graph(step)
+
+
+def pair_gradient(
+    V: Tensor, offset: Tensor, log_beta: Tensor, bias: Tensor, queries: tuple[Tensor, Tensor], Y_other: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradient of the pair loss in V, the offset, log β and the bias.
+
+    With Φ = tanh(GV + offset) instead of signs, the loss is the cross-entropy, averaged over pairs of a query and
+    another row, of "they share a label" under the probability σ(β ΦΦ′ᵀ/r + bias).
+    """
+    G, Y = queries
+    q, beta = len(G), log_beta.exp() / V.shape[1]
+    scores, labels = torch.cat([G, Y_other]), torch.cat([Y, Y_other])
+    D = torch.tanh(scores @ V + offset)
+    products = D[:q] @ D.T
+    E = (torch.sigmoid(beta * products + bias) - (Y @ labels.T > 0).to(D)) / products.numel()
+    E[:, :q].fill_diagonal_(0)  # a query does not find itself
+    gradient = beta * (E.T @ D[:q])
+    gradient[:q] += beta * (E @ D)
+    gradient.mul_(1 - D * D)
+    return scores.T @ gradient, gradient.sum(0), beta * (E * products).sum(), E.sum()
 
 
 def ranking_gradient(
