@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dish.encoder import Encoder, FeatureMap, Posterior, projected, raised, sigmoid, softmax
-from dish.posterior.multilabel import best_projection
+from dish.posterior.multilabel import best_power
+from dish.posterior.multilabel import refined as refined_for_sets
 from dish.posterior.projection import centred, refine, signed_projection
 
 NEWTON_STEPS, NEWTON_RIDGE = 30, 1e-2
@@ -331,10 +332,12 @@ def fit_multilabel_head(
     n = len(held.f)
     p = torch.sigmoid(beta * torch.cat([held.f, seen.f[:n]]) + b)
     Y = (torch.cat([held.t, seen.t[:n]]) >= 0.5).cpu().numpy().astype(np.uint8)
-    random, zero = np.where(rng.random_sample(signs.shape) < 0.5, -1.0, 1.0), torch.zeros(signs.shape[1]).to(p)
-    given, index = [(signed_projection(each, rng), zero) for each in (random, signs)], torch.arange(len(p))
-    scored = [(p[part], index[part]) for part in (slice(n), slice(n, None))]
-    power, V, offset, _ = best_projection(lambda rows: Y[rows.numpy()], given, scored[0], scored[1], rng)
+    index = torch.arange(len(p))
+    of_held, of_seen = ((p[part], index[part]) for part in (slice(n), slice(n, None)))
+    V = signed_projection(signs, rng).to(p)
+    start = V, torch.zeros_like(V[0])
+    power, _ = best_power(lambda rows: Y[rows.numpy()], start, of_held, of_seen)
+    V, offset = refined_for_sets(lambda rows: Y[rows.numpy()], power, start, of_held, of_seen, rng)
     return MultilabelHead(V, offset.to(V), beta, b, power)
 
 

@@ -33,7 +33,8 @@ FEW = 200  # with fewer rows a trial of scales is left to chance
 MOST_OUTLIERS = 1 / 3  # more rows than this share are not outliers
 ROUNDING = 16  # units in the last place of a number; smaller differences do not count
 UNEVEN = 100.0  # features are scaled if their scales differ by more than this factor
-TRIAL_ROWS, TRIAL_ANCHORS, TRIAL_RIDGE = 4096, 256, 1e-3
+TRIAL_ROWS, TRIAL_ANCHORS = 4096, 256
+TRIAL_RIDGES = (1e-3, 0.03, 1.0)  # of the mean diagonal; with a weak one alone, features that overfit would lose
 TARGETS = 64  # more labels than this are replaced by random sums of them, which keeps the expected error
 
 
@@ -113,15 +114,16 @@ class RowSample:
         K = FeatureMap(kernel, A, gamma, centre_of(typical, A), scale=as_scale(typical, A)).raw(X).double()
         K, T = K - K.mean(0), (T - T.mean(0)).double()
         seen = 3 * len(K) // 4
-        G = K[:seen].T @ K[:seen]
-        ridge = TRIAL_RIDGE * float(G.diagonal().mean())
+        G, KtT = K[:seen].T @ K[:seen], K[:seen].T @ T[:seen]
         at_most = T[seen:].square().sum(1)
-        G.diagonal().add_(ridge)
-        L, failed = torch.linalg.cholesky_ex(G)
-        if failed or not ridge > 0:  # the features do not vary, or overflow
-            return float(at_most.sum())
-        W = torch.cholesky_solve(K[:seen].T @ T[:seen], L)
-        return float((K[seen:] @ W - T[seen:]).square().sum(1).nan_to_num(np.inf).minimum(at_most).sum())
+        errors = [float(at_most.sum())]
+        for ridge in TRIAL_RIDGES:
+            size = float(G.diagonal().mean())
+            L, failed = torch.linalg.cholesky_ex(G + ridge * size * torch.eye(len(G)).to(G))
+            if size > 0 and not failed:  # else the features do not vary, or overflow
+                E = K[seen:] @ torch.cholesky_solve(KtT, L) - T[seen:]
+                errors.append(float(E.square().sum(1).nan_to_num(np.inf).minimum(at_most).sum()))
+        return min(errors)
 
 
 def find_typical_rows(sample: RowSample, kernel: Any, scale: Any) -> TypicalRows:

@@ -23,13 +23,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dish import cbcd, codes
+from dish import codes
 from dish.cbcd.codewords import class_codewords, distinct
 from dish.checks import check_integer, check_option
 from dish.encoder import Linear, Posterior, raised, row_blocks
 from dish.errors import InputError
 from dish.hasher import F_ROWS, EncodeRows, class_values
-from dish.kernel.dish_k import Effort, alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
 from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
@@ -38,94 +37,51 @@ from dish.label_codes import ClassBits, LabelledHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
 from dish.posterior.geometry import Geometry, candidates
-from dish.posterior.multilabel import n_queries
 from dish.posterior.projection import centred, signed_projection
-from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress, whiteners, whitening
+from dish.posterior.regression import WhitenedRows, regress, whiteners
 from dish.posterior.selection import Choice, Judged
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
 MAX_LABELS = 4096  # with more, B is larger than everything else and a step too slow
-FEWEST_ROWS = 500  # of multi-label data; with fewer none are held out
-ROUGH = Effort(4, 2e-3)  # for multi-label data: only one sign per label and bit of the codes is used
 
 
-def fit_to_classes(
+def fit_to_labels(
     data: FitData, C: NDArray[np.uint8], n_bits: int, geometry: int | str = 0, budget: int | None = None
 ) -> tuple[Posterior, Linear | None]:
-    """The hash functions for classes with codewords C (packed), of class bits and of geometry bits.
+    """The hash functions for labels with codewords C (packed), of class bits and of geometry bits.
 
     ``budget``: bytes for the whitened features.
     """
     rng = np.random.RandomState(data.rng.randint(2**31 - 1))
-    seed = rng.randint(2**31 - 1)
+    seed, one_label = rng.randint(2**31 - 1), isinstance(data.S, Classes)
 
     @functools.cache
     def plain(r: int) -> Choice:
         signs = codes.unpack(distinct(codes.prefix(C, n_bits, r), r, np.random.RandomState(seed)), r)
         V = signed_projection(signs.astype(np.float64), np.random.RandomState(seed), data.device)
-        V, offset = (each.to(data.device, data.K.dtype) for each in centred(V))
-        return Choice(V, offset, selection.SHARP)
+        V = V.to(data.device, data.K.dtype)
+        return Choice(*centred(V), selection.SHARP) if one_label else Choice(V, torch.zeros_like(V[0]), 1.0)
 
     with data.stage("whitening"):
         T = whiteners(data)
     with data.stage("geometry"):
-        of_x = (
-            Geometry.of(data, max(candidates(n_bits)) if geometry == "auto" else int(geometry)) if geometry else None
-        )
+        most = max(candidates(n_bits)) if geometry == "auto" else int(geometry)
+        of_x = Geometry.of(data, most) if geometry else None
     with data.stage("selection"):
         g = None if geometry == "auto" else int(geometry)
-        choice, rows, judged = selection.choose_for_classes(data, T, plain, n_bits, of_x, g, rng, budget)
+        choose = selection.choose_for_classes if one_label else selection.choose_for_label_sets
+        choice, rows, judged = choose(data, T, plain, n_bits, of_x, g, rng, budget)
     if judged is not None:
         with data.stage("check"):
             unrefined = plain(choice.V.shape[1])  # the refined projection has seen the labels of held-out rows
-            _check_classes(data, rows, judged, replace(unrefined, sharp=choice.sharp))
+            _check(data, rows, judged, replace(unrefined, sharp=choice.sharp, power=choice.power))
     with data.stage("posterior"):
         share = selection.share_of_steps(rows.n)
         W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
     assert choice.rho is not None
-    function = _function(T(choice.rho), W, b, choice, "softmax")
-    size = 1.0 if judged is None else _size(judged.scored(choice.sharp)[0][0] @ choice.V + choice.offset)
+    function = _function(T(choice.rho), W, b, choice, "softmax" if one_label else "sigmoid")
+    size = 1.0 if judged is None else _size(choice.outputs(judged.scored(choice.sharp)[0][0]))
     return function, _geometry_bits(of_x, n_bits - function.n_bits, size)
-
-
-def fit_to_label_sets(
-    data: FitData, H: NDArray[np.uint8], n_bits: int, geometry: int | str = 0, budget: int | None = None
-) -> tuple[Posterior, Linear | None]:
-    """The hash functions for multi-label rows with codes H (packed); otherwise as above."""
-    rng = np.random.RandomState(data.rng.randint(2**31 - 1))
-    with data.stage("whitening"):
-        T = whitening(data)
-        rows = WhitenedRows.of(data, T, rng, budget)
-    sums = group_sums(data, H, n_bits)
-    V, offset = (each.to(rows.U) for each in nearest_projection(data.S, sums))
-    assert isinstance(data.S, LabelCounts | LabelSets)
-    C = codewords(data.S, sums)
-
-    def plain(r: int) -> Choice:
-        return Choice(V[:, :r], offset[:r], 1.0, power=2)
-
-    parts, starts = _held_out(data, rows, rng)
-    choice = _choose_for_label_sets(data, rows, parts, starts, plain(n_bits), C, rng)
-    with data.stage("geometry"):
-        of_x = (
-            Geometry.of(data, max(candidates(n_bits)) if geometry == "auto" else int(geometry)) if geometry else None
-        )
-        scored = [rows.scored(part, *starts[choice.prior]) for part in parts]
-        g = int(geometry) if geometry != "auto" else _most_geometry(rows, parts, scored, choice, n_bits, of_x)
-    if g:
-        choice = _choose_for_label_sets(data, rows, parts, starts, plain(n_bits - g), C[:, : n_bits - g], rng)
-    F = raised(scored[0][0], choice.power) @ choice.V + choice.offset
-    with data.stage("check"):
-        _warn_if_useless(data, rows, parts[0], F)
-    with data.stage("posterior"):
-        share = 0.8 if choice.start else 1.0
-        W, b = regress(rows, np.arange(rows.n), rng, choice.start, share, choice.prior)
-    return _function(T, W, b, choice, "sigmoid"), _geometry_bits(of_x, g, _size(F))
-
-
-def most_geometry(geometry: int | str, n_bits: int) -> int:
-    """The largest number of geometry bits that the parameter allows."""
-    return int(geometry) if geometry != "auto" else max(candidates(n_bits))
 
 
 def _geometry_bits(geometry: Geometry | None, g: int, size: float) -> Linear | None:
@@ -145,90 +101,13 @@ def _function(T: Tensor, W: Tensor, b: Tensor, choice: Choice, link: str) -> Pos
     return Posterior(B, (choice.sharp * b).to(B), choice.V.to(B), choice.offset.to(B), link, choice.power)
 
 
-def _held_out(
-    data: FitData, rows: WhitenedRows, rng: np.random.RandomState
-) -> tuple[tuple[Indices, Indices], dict[float, Weights]]:
-    """Held-out rows and as many others, and regressions without the held-out rows, by their priors."""
-    few = rows.n < FEWEST_ROWS
-    rng = np.random.RandomState(0) if few else rng
-    order = rows.shuffled(np.arange(rows.n), rows.n, rng)
-    n_held = rows.n // 3 if few else min(int(selection.HELD_OUT * rows.n), selection.MOST_HELD_OUT)
-    held, seen = order[:n_held], order[n_held:]
-    with data.stage("posterior"):
-        return (held, seen[:n_held]), selection.regressions(rows, seen, rng)
-
-
-def _choose_for_label_sets(
-    data: FitData,
-    rows: WhitenedRows,
-    parts: tuple[Indices, Indices],
-    starts: dict[float, Weights],
-    plain: Choice,
-    C: NDArray[np.float64],
-    rng: np.random.RandomState,
-) -> Choice:
-    """Let held-out rows decide, if there are enough."""
-    if rows.n < FEWEST_ROWS:
-        return plain
-    with data.stage("projection"):
-        return selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
-
-
-def _most_geometry(
-    rows: WhitenedRows,
-    parts: tuple[Indices, Indices],
-    scored: list[Scored],
-    choice: Choice,
-    n_bits: int,
-    geometry: Geometry | None,
-) -> int:
-    """The number of geometry bits for label sets."""
-    assert geometry is not None
-    n = n_queries(len(scored[0][0]))
-    p, groups = (torch.cat([a[: 2 * n], b[:n]]) for a, b in zip(*scored, strict=True))
-    G = raised(p, choice.power)
-    indices = np.concatenate([rows.of_data(parts[0][: 2 * n]), rows.of_data(parts[1][:n])])
-
-    def class_bits(r: int) -> Tensor:
-        return G @ choice.V[:, :r] + choice.offset[:r]
-
-    return selection.most_geometry_bits(class_bits, rows.labels(groups), n, n_bits, geometry, indices)
-
-
-def _check_classes(data: FitData, rows: WhitenedRows, judged: Judged, choice: Choice) -> None:
-    """Warn if models that did not learn from held-out rows cannot tell their classes."""
+def _check(data: FitData, rows: WhitenedRows, judged: Judged, choice: Choice) -> None:
+    """Warn if models that did not learn from held-out rows cannot tell their labels."""
     p, y = judged.scored(choice.sharp)[0]
-    if not _warn_if_useless(data, rows, judged.indices[0], p @ choice.V + choice.offset):
+    if warn_of_useless_codes(data.signs, rows.of_data(judged.indices[0]), choice.outputs(p), data.not_auto):
+        return
+    if rows.one_label:
         warn_of_misplaced_labels(p, y)
-
-
-def _warn_if_useless(data: FitData, rows: WhitenedRows, held: Indices, F: Tensor) -> bool:
-    return warn_of_useless_codes(data.signs, rows.of_data(held), F, data.not_auto)
-
-
-def group_sums(data: FitData, H: NDArray[np.uint8], n_bits: int) -> NDArray[np.float64]:
-    """EᵀH (g, r): codes summed by label group over all processes."""
-    columns = cbcd.columns_for(torch.from_numpy(H).to(data.device), n_bits)
-    like = torch.zeros((), device=data.device)
-    signs = ((rows, columns.signs(rows, like)) for rows in row_blocks(data.S.n, 1 << 14))
-    sums: NDArray[np.float64] = data.S.group_totals(signs, data.ranks).cpu().numpy()
-    return sums
-
-
-def codewords(S: LabelCounts | LabelSets, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """C (l, r) of ±1: the majority vote of the codes of each label's rows."""
-    return np.where(S.sets.T @ sums >= 0, 1.0, -1.0)
-
-
-def nearest_projection(S: Similarity, sums: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-    """V (l, r) and the offset (r,) for which YV + offset is nearest to the codes of the training rows."""
-    assert isinstance(S, LabelCounts | LabelSets)
-    size = S.group_sizes().cpu().numpy()
-    Y = sp.csr_array(sp.hstack([S.sets, np.ones((S.n_groups, 1))]))
-    gram = (Y.T @ (sp.diags_array(size) @ Y)).toarray()
-    gram[np.diag_indices(len(gram))] += 1e-3 * np.trace(gram) / len(gram)
-    solved = np.linalg.solve(gram, Y.T @ sums)
-    return torch.from_numpy(solved[:-1]), torch.from_numpy(solved[-1])
 
 
 class DISH(LabelledHasher, StreamingHasher):
@@ -365,15 +244,9 @@ class DISH(LabelledHasher, StreamingHasher):
 
     def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
-        if isinstance(data.S, Classes):
-            with self._stage("H-step"):
-                C, objective = class_codewords(data.S.n_groups, self.n_bits, data.rng, self.n_iter)
-            function, self.geometry_ = fit_to_classes(data, C, self.n_bits, self.geometry, spare)
-        else:
-            H, _, objective = alternate(
-                data, self.n_bits, n_iter=self.n_iter, effort=ROUGH, state=state, after_sweep=after_sweep
-            )
-            function, self.geometry_ = fit_to_label_sets(data, H, self.n_bits, self.geometry, spare)
+        with self._stage("H-step"):
+            C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
+        function, self.geometry_ = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
         self._keep(data, function)
         self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
         assert data.S.labels is not None

@@ -14,57 +14,49 @@ from numpy.typing import NDArray
 from dish import codes, metrics
 from dish.encoder import raised
 from dish.lazy import Tensor, torch
-from dish.posterior.projection import principal_projections, refine_for_sets
+from dish.posterior.projection import refine_for_sets
 
 # Indices (rows,) → labels (rows, l) of 0 and 1, or classes (rows,); on a GPU a tensor.
 LabelsOf = Callable[[Tensor], NDArray[Any] | Tensor]
+Projection = tuple[Tensor, Tensor]  # V (l, r) and the offset (r,)
 
 
-def best_projection(
+def best_power(
+    labels: LabelsOf, start: Projection, held: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]
+) -> tuple[int, Projection]:
+    """The power of p whose refined projection ranks held-out rows best, and this projection.
+
+    Every other row refines, the rest compares. The database has held-out rows, and label sets of rows that were
+    trained on: the codes of rows with labels do not depend on p.
+    """
+    (p, group), (Y_seen, group_seen) = held, (_sets(labels, seen), seen[1])
+    best, best_map = (1, start), -1.0
+    for power in (1, 2):
+        G = raised(p, power)
+        V, offset = refined(labels, power, start, _every_other(held, 0), _every_other(seen, 0))
+        judges = (G[1::2], group[1::2]), (Y_seen[1::2], group_seen[1::2])
+        found = held_out_map(labels, V, offset, *judges)
+        if found > best_map:
+            best, best_map = (power, (V, offset)), found
+    return best
+
+
+def refined(
     labels: LabelsOf,
-    given: list[tuple[Tensor, Tensor]],
+    power: int,
+    start: Projection,
     held: tuple[Tensor, Tensor],
     seen: tuple[Tensor, Tensor],
-    rng: np.random.RandomState,
-) -> tuple[int, Tensor, Tensor, float]:
-    """The power of p, the projection and the offset that rank held-out rows best, and their MAP.
-
-    For each power, the best of the projections ``given`` and of principal projections of the scores is refined with
-    every other held-out row. The rest of them compare all. The database has held-out rows, and label sets of rows
-    that were trained on.
-    """
-    Y, Y_seen = (torch.as_tensor(labels(group)).to(p) for p, group in (held, seen))
-    held, others = (held[0], held[1]), (Y_seen, seen[1])
-    judges, others_of_judges = _every_other(held, 1), _every_other(others, 1)
-    best, best_map, refine = (2, *given[0]), -1.0, False
-    for power in (2, 1):
-        G, G_judges = raised(held[0], power), (raised(judges[0], power), judges[1])
-        V, offset = _best_start(labels, given, (G, held[1]), others, raised(seen[0], power), rng)
-        refined = refine_for_sets(V, offset, (G[::2], Y[::2]), Y_seen[::2], np.random.RandomState(0))
-        for is_refined, projection in enumerate([(V, offset), refined]):
-            found = held_out_map(labels, *projection, G_judges, others_of_judges)
-            if found > best_map:
-                best, best_map, refine = (power, V, offset), found, bool(is_refined)
-    power, V, offset = best
-    if refine:
-        V, offset = refine_for_sets(V, offset, (raised(held[0], power), Y), Y_seen, rng)
-    return power, V, offset, best_map
+    rng: np.random.RandomState | None = None,
+) -> Projection:
+    """The projection ``start`` after refinement with held-out rows and with the label sets of seen rows."""
+    rng = np.random.RandomState(0) if rng is None else rng
+    return refine_for_sets(*start, (raised(held[0], power), _sets(labels, held)), _sets(labels, seen), rng)
 
 
-def _best_start(
-    labels: LabelsOf,
-    given: list[tuple[Tensor, Tensor]],
-    held: tuple[Tensor, Tensor],
-    others: tuple[Tensor, Tensor],
-    G_seen: Tensor,
-    rng: np.random.RandomState,
-) -> tuple[Tensor, Tensor]:
-    """The best of the projections ``given`` and of principal projections of the scores of all rows."""
-    r, zero = given[0][0].shape[1], torch.zeros_like(given[0][1])
-    principal = principal_projections(torch.cat([held[0], G_seen]), r, rng)
-    tried = [(V.to(held[0]), offset) for V, offset in [*given, *((V, zero) for V in principal)]]
-    maps = [held_out_map(labels, V, offset, held, others) for V, offset in tried]
-    return tried[int(np.argmax(maps))]
+def _sets(labels: LabelsOf, scored: tuple[Tensor, Tensor]) -> Tensor:
+    """Y (rows, l) of scored rows."""
+    return torch.as_tensor(labels(scored[1])).to(scored[0])
 
 
 def _every_other(scored: tuple[Tensor, Tensor], first: int) -> tuple[Tensor, Tensor]:

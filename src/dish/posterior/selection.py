@@ -10,25 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.encoder import raised
 from dish.io.rows import RowSource, local_rows
 from dish.kernel.features import feature_blocks
 from dish.kernel.fit_data import FitData, prepare
 from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
 from dish.posterior.geometry import COST, Geometry, candidates
-from dish.posterior.multilabel import best_projection, held_out_map, map_of_outputs, n_queries
-from dish.posterior.projection import centred, refine, signed_projection
+from dish.posterior.multilabel import best_power, held_out_map, map_of_outputs, n_queries, refined
+from dish.posterior.projection import centred, refine
 from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
 from dish.similarity import LabelCounts, LabelSets, Similarity, n_labels
 
 Recompute = Callable[[float, str], FitData]  # γ and the kernel → data with these features
 ChoiceFor = Callable[[int], "Choice"]  # number of class bits → a choice
-Parts = tuple[Indices, Indices]  # held-out rows, and as many rows that were trained on
+OutputsFor = Callable[[Tensor, int], Tensor]  # scores of rows and a number of class bits → F
 
 FEW_ROWS = 1 << 15  # with more rows, x itself has helped wherever it was tried
 PER_LABEL = 100  # rows per label that are needed to decide on held-out rows
 NARROWER = 2.0  # factor on γ
-RIDGES = (10.0, 60.0)  # times 1/n of the mean diagonal
+RIDGES, STRONG_RIDGES = (10.0, 60.0), (0.1, 1.0)  # times 1/n of the mean diagonal, and times it
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 SHARP = 1.3  # usual factor on the logits
 FEW, PRIORS = 1 << 14, (0.25, 4.0)  # with at most FEW rows, held-out rows choose the prior by these factors
@@ -122,9 +123,9 @@ def held_out_errors(data: FitData, m: int) -> list[tuple[int, float]]:
 
     def error(width: int) -> float:
         found = []
-        for ridge in RIDGES:
+        for ridge in (*(ridge / n for ridge in RIDGES), *STRONG_RIDGES):
             A = G[:width, :width].clone()
-            A.diagonal().add_(ridge / n * float(A.diagonal().mean()))
+            A.diagonal().add_(ridge * float(A.diagonal().mean()))
             W = torch.cholesky_solve(KtT[:width], torch.linalg.cholesky(A)).to(K_held)
             found.append((K_held[:, :width] @ W - T_held).double().square().sum())
         return float(ranks.total(torch.stack(found)).min())
@@ -147,6 +148,11 @@ class Choice:
     rho: float | None = None  # of the whitening
     start: Weights | None = None  # W and b without the held-out rows
 
+    def outputs(self, p: Tensor) -> Tensor:
+        """F of probabilities."""
+        found: Tensor = raised(p, self.power) @ self.V + self.offset
+        return found
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -159,11 +165,13 @@ class Judged:
     second: Scored
     indices: tuple[Indices, Indices]  # of both halves
     start: Weights | None = None  # the regression, if there was only one
+    one_label: bool = True
 
-    def scored(self, sharp: float) -> tuple[Scored, Scored]:
+    def scored(self, sharp: float = 1.0) -> tuple[Scored, Scored]:
         """p of both halves, with logits multiplied by ``sharp``."""
+        link = partial(torch.softmax, dim=1) if self.one_label else torch.sigmoid
         (z, y), (z2, y2) = self.first, self.second
-        return (torch.softmax(sharp * z, 1), y), (torch.softmax(sharp * z2, 1), y2)
+        return (link(sharp * z), y), (link(sharp * z2), y2)
 
     def temperature(self) -> float:
         """The factor on the logits that makes the labels of the first half most likely."""
@@ -184,18 +192,22 @@ def judge(
         n_held = min(int(HELD_OUT * rows.n), MOST_HELD_OUT)
         held, seen = order[:n_held], order[n_held:]
         W, b = regress(rows, seen, rng, share=share, prior=prior)
-        return Judged(rows.logits(held, W, b), rows.logits(seen[:n_held], W, b), (held, seen[:n_held]), (W, b))
+        halves = held, seen[:n_held]
+        first, second = (rows.logits(half, W, b) for half in halves)
+        return Judged(first, second, halves, (W, b), rows.one_label)
     parts = []
     for i in range(folds):
         held, seen = order[i::FOLDS], np.concatenate([order[j::FOLDS] for j in range(FOLDS) if j != i])
-        known = torch.isin(rows.groups(held), rows.groups(seen))  # a class of one row cannot be judged
-        parts.append((held[known.cpu().numpy()], seen))
+        if rows.one_label:  # a class of one row cannot be judged
+            held = held[torch.isin(rows.groups(held), rows.groups(seen)).cpu().numpy()]
+        parts.append((held, seen))
     if sum(len(held) for held, _ in parts) < FEWEST:  # before the work
         return None
     found = [rows.logits(held, *regress(rows, seen, rng, share=share, prior=prior)) for held, seen in parts]
     z, y = (torch.cat(each) for each in zip(*found, strict=True))
     half, order = len(z) // 2, np.concatenate([held for held, _ in parts])
-    return Judged((z[:half], y[:half]), (z[half:], y[half:]), (order[:half], order[half:]))
+    halves = order[:half], order[half:]
+    return Judged((z[:half], y[:half]), (z[half:], y[half:]), halves, None, rows.one_label)
 
 
 def share_of_steps(n: int) -> float:
@@ -228,7 +240,8 @@ def choose_for_classes(
         choice, rows = _best_regression(choice, rows, whitened, seed)
     judged = judge(rows, rng, choice.prior, share_of_steps(data.n))
     if g is None and judged is not None and geometry is not None:
-        g = _most_geometry(judged, rows, plain, n_bits, geometry)
+        scored = judged.scored(COOLER[1] * judged.temperature())
+        g = _most_geometry(judged, scored, rows, lambda p, r: p @ plain(r).V + plain(r).offset, n_bits, geometry)
     g = min(candidates(n_bits)) if g is None else g
     fewer = plain(n_bits - g)
     choice = replace(choice, V=fewer.V, offset=fewer.offset)
@@ -237,14 +250,16 @@ def choose_for_classes(
     return refined_choice(replace(choice, start=judged.start), rows, judged, rng), rows, judged
 
 
-def _most_geometry(judged: Judged, rows: WhitenedRows, plain: ChoiceFor, n_bits: int, geometry: Geometry) -> int:
-    held, seen = judged.scored(COOLER[1] * judged.temperature())
+def _most_geometry(
+    judged: Judged, scored: tuple[Scored, Scored], rows: WhitenedRows, F: OutputsFor, n_bits: int, geometry: Geometry
+) -> int:
+    """The number of geometry bits; F gives the class bits of scores for a number of bits."""
+    held, seen = scored
     n = n_queries(len(held[0]))
-    p, groups = (torch.cat([a[: 2 * n], b[:n]]) for a, b in zip(held, seen, strict=True))
+    G, groups = (torch.cat([a[: 2 * n], b[:n]]) for a, b in zip(held, seen, strict=True))
     picked = [rows.of_data(each) for each in (judged.indices[0][: 2 * n], judged.indices[1][:n])]
-    return most_geometry_bits(
-        lambda r: p @ plain(r).V + plain(r).offset, rows.labels(groups), n, n_bits, geometry, np.concatenate(picked)
-    )
+    indices = np.concatenate(picked)
+    return most_geometry_bits(lambda r: F(G, r), rows.labels(groups), n, n_bits, geometry, indices)
 
 
 def most_geometry_bits(
@@ -311,32 +326,62 @@ def _halves(scored: Scored) -> tuple[Scored, Scored]:
     return (p[::2], y[::2]), (p[1::2], y[1::2])
 
 
-def regressions(rows: WhitenedRows, seen: Indices, rng: np.random.RandomState) -> dict[float, Weights]:
-    """Prior factor → regression on the rows that are not held out; several priors if there are few rows."""
-    usual = regress(rows, seen, rng, share=0.6)
-    others = PRIORS if rows.n <= FEW and can_decide(rows.n, rows.S) else ()
-    return {1.0: usual} | {prior: regress(rows, seen, rng, usual, 0.3, prior) for prior in others}
+# --- Label sets ---
 
 
 def choose_for_label_sets(
-    rows: WhitenedRows,
-    parts: Parts,
-    starts: dict[float, Weights],
-    plain: Choice,
-    C: NDArray[Any],
+    data: FitData,
+    T: Callable[[float], Tensor],
+    plain: ChoiceFor,
+    n_bits: int,
+    geometry: Geometry | None,
+    g: int | None,
     rng: np.random.RandomState,
-) -> Choice:
-    """The prior, the power of p and the projection whose codes rank held-out rows best.
+    budget: int | None,
+) -> tuple[Choice, WhitenedRows, Judged | None]:
+    """ρ and the prior that make the labels of held-out rows most likely, the power of p and a refined projection."""
+    seed = rng.randint(2**31 - 1)
 
-    Projections have random signs or those of the codewords C, or are the plain one, or principal ones of the scores.
-    """
-    random, zero = np.where(rng.random_sample(C.shape) < 0.5, -1.0, 1.0), torch.zeros_like(plain.offset)
-    given = [(signed_projection(signs, rng, rows.U.device), zero) for signs in (random, C)]
-    given.append((plain.V, plain.offset))
-    best, best_map = plain, -1.0
-    for prior, (W, b) in starts.items():
-        held, seen = (rows.scored(part, W, b) for part in parts)
-        power, V, offset, found = best_projection(rows.labels, given, held, seen, rng)
-        if found > best_map:
-            best, best_map = Choice(V, offset, plain.sharp, power, prior, start=(W, b)), found
-    return best
+    def whitened(rho: float) -> WhitenedRows:
+        return WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
+
+    choice, rows = _likeliest_regression(plain(n_bits), whitened, seed)
+    judged = judge(rows, rng, choice.prior, share_of_steps(data.n))
+    if judged is None:
+        fewer = plain(n_bits - (min(candidates(n_bits)) if g is None else g))
+        return replace(choice, V=fewer.V, offset=fewer.offset), rows, None
+    held, seen = judged.scored()
+    power, (V, offset) = best_power(rows.labels, (choice.V, choice.offset), held, seen)
+    if g is None and geometry is not None:
+        scored = (raised(held[0], power), held[1]), (raised(seen[0], power), seen[1])
+        g = _most_geometry(judged, scored, rows, lambda G, r: G @ V[:, :r] + offset[:r], n_bits, geometry)
+    fewer = plain(n_bits - (g or 0))
+    V, offset = refined(rows.labels, power, (fewer.V, fewer.offset), held, seen, rng)
+    return replace(choice, V=V, offset=offset, power=power, start=judged.start), rows, judged
+
+
+def _likeliest_regression(
+    plain: Choice, whitened: Callable[[float], WhitenedRows], seed: int
+) -> tuple[Choice, WhitenedRows]:
+    """ρ and the prior under which held-out labels are most likely, by short regressions."""
+    best, best_rows, least = plain, None, float("inf")
+    for rho in RHOS:
+        rows = whitened(rho)
+        found = _held_out_loss(rows, seed, 1.0)
+        if best_rows is None or found < least:
+            best, best_rows, least = replace(plain, rho=rho), rows, found
+    assert best_rows is not None
+    for prior in PRIORS:
+        if (found := _held_out_loss(best_rows, seed, prior)) < least:
+            best, least = replace(best, prior=prior), found
+    return best, best_rows
+
+
+def _held_out_loss(rows: WhitenedRows, seed: int, prior: float) -> float:
+    """The mean negative log-likelihood of the labels of held-out rows."""
+    judged = judge(rows, np.random.RandomState(seed), prior, TRIAL, 2)
+    if judged is None:
+        return float("inf")
+    z, group = judged.first
+    Y = torch.as_tensor(rows.labels(group)).to(z)
+    return float(torch.nn.functional.binary_cross_entropy_with_logits(z, Y))
