@@ -315,3 +315,27 @@ def test_many_labels_are_replaced_by_random_sums():
     assert T.shape == (5000, typical_rows.TARGETS)
     assert torch.equal(T[y == y[0]][0], T[0])
     assert (T[0] != T[np.flatnonzero(y != y[0])[0]]).any()
+
+
+def relu_features(n, seed):
+    """Sparse features like those of a network: 512, of which ten are rare and a thousandth of the others in size."""
+    rng = np.random.default_rng(seed)
+    y, mix = rng.integers(0, 5, n), rng.standard_normal((24, 512)) / np.sqrt(24)
+    hidden = rng.standard_normal((5, 24))[y] + rng.standard_normal((n, 24))
+    X = np.maximum(hidden @ mix + 0.3 * rng.standard_normal((n, 512)) - 1, 0)
+    X[:, :10] = np.where(rng.random((n, 10)) < 0.02, 1e-3 * rng.random((n, 10)), 0)
+    return X.astype(np.float32), y
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_sparse_features_of_which_some_are_rare_and_tiny_are_not_scaled(seed, monkeypatch):
+    """256 anchors and 512 features overfit 750 rows with a weak ridge alone: the trial would compare noise."""
+    X, y = relu_features(1000, seed)
+    spread = typical_rows.deviations(torch.from_numpy(X))
+    assert spread.max() > 100 * spread.min() > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert typical_of(X, y, scale="auto", kernel="rbf+linear").scale is None
+    monkeypatch.setattr(typical_rows, "TRIAL_RIDGES", (1e-3,))
+    with pytest.warns(UserWarning, match="the scales of its features differ"):
+        assert typical_of(X, y, scale="auto", kernel="rbf+linear").scale is not None

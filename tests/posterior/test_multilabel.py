@@ -1,11 +1,13 @@
-"""The projection that ranks held-out rows of multi-label data best."""
+"""The power of p and the projection that rank held-out rows of multi-label data best."""
 
 import numpy as np
 import pytest
 import torch
 
 from dish import codes, metrics
+from dish.encoder import raised
 from dish.posterior import multilabel
+from dish.posterior.projection import refine_for_sets, signed_projection
 
 
 def scored(n, rng, l=7, g=9):  # noqa: E741
@@ -44,33 +46,43 @@ def test_the_held_out_map_is_that_of_the_metrics(many, rng):
     assert on_device == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_best_of_the_given_projections_wins(rng):
-    """Labels are certain, so that the identity separates all label sets; zeros separate none."""
-    sets = np.unique((rng.random((40, 6)) < 0.4).astype(np.uint8), axis=0)
-    groups = [torch.from_numpy(rng.integers(0, len(sets), n)) for n in (200, 150)]
-    held, seen = ((torch.from_numpy(sets[g.numpy()] * 0.9 + 0.05), g) for g in groups)
-    zero = torch.zeros(6, dtype=torch.float64)
-    good, bad = torch.eye(6, dtype=torch.float64), torch.zeros(6, 6, dtype=torch.float64)
-    offset = zero - 0.2
+def rows_for_power(power, rng, n=600, l=8, r=16):  # noqa: E741
+    """Label sets, scored rows that one power of p suits, and a projection.
 
-    def labels(group):
-        return sets[group.numpy()]
+    Where labels that a row does not have get up to 0.6, squares suppress them. Where labels that it has get as little
+    as 0.1, and others less, squares suppress those that it has.
+    """
+    sets = np.unique((rng.random((60, l)) < 0.25).astype(np.uint8), axis=0)
+    sets = sets[sets.any(1)]
+    low, high = ((0, 0.1), (0.1, 1)) if power == 1 else ((0, 0.6), (0.8, 1))
+    scored = []
+    for _ in range(2):
+        group = rng.integers(0, len(sets), n)
+        p = np.where(sets[group] == 1, rng.uniform(*high, (n, l)), rng.uniform(*low, (n, l)))
+        scored.append((torch.from_numpy(p), torch.from_numpy(group)))
+    V = signed_projection(np.where(rng.random((l, r)) < 0.5, -1.0, 1.0), np.random.RandomState(0))
+    return lambda group: sets[group.numpy()], (V, torch.zeros_like(V[0])), *scored
 
-    power, V, found_offset, found = multilabel.best_projection(
-        labels, [(bad, zero), (good, offset)], held, seen, np.random.RandomState(0)
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_held_out_rows_choose_the_power(power, seed):
+    labels, start, held, seen = rows_for_power(power, np.random.default_rng(seed))
+    inputs = (*start, *held, *seen)
+    before = [each.clone() for each in inputs]
+    found, (V, offset) = multilabel.best_power(labels, start, held, seen)
+    assert found == power
+    assert all(map(torch.equal, inputs, before))
+    by_label = (torch.from_numpy(labels(seen[1])).double(), seen[1])
+    scores = raised(held[0], power), held[1]
+    assert multilabel.held_out_map(labels, V, offset, scores, by_label) > 0.02 + multilabel.held_out_map(
+        labels, *start, scores, by_label
     )
-    assert power in (1, 2)
-    assert found >= multilabel.held_out_map(labels, good, offset, held, seen)
-    assert found > multilabel.held_out_map(labels, bad, zero, held, seen) + 0.05
-    assert V.shape == (6, 6)
-    assert found_offset.shape == (6,)
-    scores = [(p**power, g) for p, g in (held, seen)]
-    assert multilabel.held_out_map(labels, V, found_offset, *scores) == pytest.approx(found)
 
 
-def test_projections_that_are_given_are_not_changed(rng):
-    held, seen = scored(60, rng), scored(40, rng)
-    V, offset = torch.from_numpy(rng.standard_normal((7, 5))), torch.zeros(5, dtype=torch.float64)
-    before = V.clone()
-    multilabel.best_projection(lambda g: g.numpy(), [(V, offset)], held, seen, np.random.RandomState(0))
-    assert torch.equal(V, before)
+def test_a_refined_projection_is_that_of_the_power_and_the_labels(rng):
+    labels, start, held, seen = rows_for_power(2, rng)
+    Y, Y_seen = (torch.from_numpy(labels(group)).double() for _, group in (held, seen))
+    expected = refine_for_sets(*start, (held[0] ** 2, Y), Y_seen, np.random.RandomState(3))
+    found = multilabel.refined(labels, 2, start, held, seen, np.random.RandomState(3))
+    assert all(map(torch.equal, found, expected))

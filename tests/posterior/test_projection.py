@@ -1,4 +1,4 @@
-"""Projections of probabilities onto bits, and their refinement by a ranking loss."""
+"""Projections of probabilities onto bits, and their refinement by a ranking loss or a pair loss."""
 
 import numpy as np
 import pytest
@@ -45,18 +45,6 @@ def test_centred_subtracts_three_quarters_of_the_mean_probability():
     same, offset = projection.centred(V)
     assert same is V
     np.testing.assert_allclose(offset, -0.75 / 4 * V.sum(0))
-
-
-def test_principal_projections_keep_the_scores_that_occur():
-    """Of 30 labels 6 occur: with r = 8 bits products of scores are kept; a random projection does not keep them."""
-    G = torch.zeros(400, 30)
-    G[:, 10:16] = torch.rand(400, 6, generator=torch.Generator().manual_seed(0))
-    *rotated, spread = projection.principal_projections(G, 8, np.random.RandomState(0))
-    for V in (rotated[0], spread):
-        torch.testing.assert_close(G @ V @ V.T @ G.T, G @ G.T, atol=1e-4, rtol=1e-4)
-    assert all(V.shape == (30, 8) for V in (*rotated, spread))
-    random = projection.signed_projection(random_signs(30, 8), np.random.RandomState(0))
-    assert float((G @ random.float()).norm() / G.norm()) < 0.8
 
 
 def test_the_loss_of_a_rotation_never_rises():
@@ -115,6 +103,89 @@ def test_refining_lowers_the_loss_and_leaves_its_inputs_alone():
     assert losses[1] < losses[0]
 
 
+# --- The pair loss ---
+
+
+def pair_loss(V, offset, log_beta, bias, G, Y, q):
+    """The loss of ``pair_gradient``, one pair at a time; the first q rows are the queries."""
+    codes = [torch.tanh(g @ V + offset) for g in G]
+    loss = torch.zeros((), dtype=V.dtype)
+    for i in range(q):
+        for j in range(len(G)):
+            if j != i:
+                p = torch.sigmoid(log_beta.exp() * codes[i] @ codes[j] / V.shape[1] + bias)
+                loss = loss - torch.log(p if Y[i] @ Y[j] > 0 else 1 - p)
+    return loss / (q * len(G))
+
+
+def pair_problem(n, l, r, seed=0):  # noqa: E741
+    """Scores of n label sets of l labels, which tell the labels but not surely, the sets, and a projection."""
+    rng = np.random.default_rng(seed)
+    Y = (rng.random((n, l)) < 0.3).astype(float)
+    G = 1 / (1 + np.exp(-4 * (Y - 0.5) - rng.standard_normal((n, l))))
+    V = projection.signed_projection(random_signs(l, r), np.random.RandomState(seed))
+    return torch.from_numpy(G), torch.from_numpy(Y), V, 0.1 * torch.from_numpy(rng.standard_normal(r))
+
+
+def test_the_gradient_of_the_pair_loss_is_that_of_autograd():
+    G, Y, V, offset = pair_problem(13, 4, 5)
+    Y[2] = 0  # shares a label with none, not even with itself
+    scores = torch.cat([G[:6], Y[6:]])  # rows with labels need no scores
+    assert 0 < (Y[:6] @ Y.T > 0).double().mean() < 1
+    thetas = [V, offset, *(torch.tensor(value, dtype=torch.float64) for value in (1.3, -0.4))]
+    before = [theta.clone() for theta in thetas]
+    found = projection.pair_gradient(*thetas, (G[:6], Y[:6]), Y[6:])
+    assert all(map(torch.equal, thetas, before))
+    for theta in thetas:
+        theta.requires_grad_(True)
+    pair_loss(*thetas, scores, Y, 6).backward()
+    for theta, gradient in zip(thetas, found, strict=True):
+        torch.testing.assert_close(gradient, theta.grad)
+
+
+def fast_pair_loss(V, offset, log_beta, bias, G, Y, q):
+    """``pair_loss`` by matrices."""
+    codes = torch.tanh(G @ V + offset)
+    logits = log_beta.exp() / V.shape[1] * codes[:q] @ codes.T + bias
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, (Y[:q] @ Y.T > 0).to(V), reduction="none")
+    return (losses.sum() - losses[:, :q].trace()) / losses.numel()
+
+
+def least_pair_loss(V, offset, *problem):
+    """The pair loss with the best of many sharpnesses and biases."""
+    betas, biases = torch.linspace(-1, 4, 21, dtype=V.dtype), torch.linspace(-4, 4, 33, dtype=V.dtype)
+    return min(float(fast_pair_loss(V, offset, beta, bias, *problem)) for beta in betas for bias in biases)
+
+
+def test_refining_for_sets_lowers_the_pair_loss_and_leaves_its_inputs_alone():
+    G, Y, V, offset = pair_problem(300, 12, 8)
+    problem = torch.cat([G[:150], Y[150:]]), Y, 150
+    theta = (V, offset, torch.tensor(1.0), torch.tensor(-0.5))
+    assert float(fast_pair_loss(*theta, *problem)) == pytest.approx(float(pair_loss(*theta, *problem)))
+    inputs = V, offset, G, Y
+    before = [each.clone() for each in inputs]
+    refined = projection.refine_for_sets(V, offset, (G[:150], Y[:150]), Y[150:], np.random.RandomState(0))
+    assert all(map(torch.equal, inputs, before))
+    assert [each.shape for each in refined] == [V.shape, offset.shape]
+    scale = (G[:150] @ V + offset).square().mean().sqrt()
+    assert least_pair_loss(*refined, *problem) < 0.95 * least_pair_loss(V / scale, offset / scale, *problem)
+
+
+def test_refining_for_sets_does_not_depend_on_the_number_of_threads():
+    G, Y, V, offset = (each.float() for each in pair_problem(1200, 40, 32))
+    held, found = (G[:600], Y[:600]), []
+    usual = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(projection.refine_for_sets(V, offset, held, Y[600:], np.random.RandomState(0)))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(usual)
+    for other in found[1:]:
+        assert all(map(torch.equal, other, found[0]))
+
+
 def test_products_with_the_softmax(monkeypatch):
     D = torch.from_numpy(np.random.default_rng(0).standard_normal((11, 3)))
     weight, beta = torch.rand(7, 1, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
@@ -134,8 +205,8 @@ def test_class_sums():
 
 
 def test_drawn_rows_do_not_repeat_within_a_step():
-    draws = projection._draws([10, 6], 5, np.random.RandomState(0), torch.device("cpu"))
-    assert draws.shape == (projection.STEPS, 2, 5)
+    draws = projection._draws([10, 6], 5, 30, np.random.RandomState(0), torch.device("cpu"))
+    assert draws.shape == (30, 2, 5)
     assert all(len(set(row.tolist())) == 5 for step in draws for row in step)
     assert draws[:, 0].max() == 9
     assert draws[:, 1].max() == 5

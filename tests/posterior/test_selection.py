@@ -6,6 +6,7 @@ import torch
 
 import dish
 from dish import DISH
+from dish.encoder import raised
 from dish.io.rows import RowSource
 from dish.kernel.fit_data import FitData
 from dish.posterior import multilabel, projection, regression, selection
@@ -40,7 +41,8 @@ def errors(K, y, m):
     for A in (K[:, :m], K):
         seen, T_seen = A[~held], T[~held]
         G = seen.T @ seen
-        ridges = [ridge / n * np.trace(G) / len(G) for ridge in selection.RIDGES]
+        ridges = [*(ridge / n for ridge in selection.RIDGES), *selection.STRONG_RIDGES]
+        ridges = [ridge * np.trace(G) / len(G) for ridge in ridges]
         solved = [np.linalg.solve(G + rho * np.eye(len(G)), seen.T @ T_seen) for rho in ridges]
         found.append(min(((A[held] @ W - T[held]) ** 2).sum() for W in solved))
     return found
@@ -172,27 +174,23 @@ def clusters(n, l, spread):  # noqa: E741
 
 def whitened(X, y):
     data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
-    return regression.WhitenedRows.of(data, regression.whitening(data), np.random.RandomState(0))
+    return regression.WhitenedRows.of(data, regression.whiteners(data)(0.01), np.random.RandomState(0))
 
 
-def plain_choice(l, r):  # noqa: E741
+def plain_choice(l, r, one_label=True):  # noqa: E741
     C = np.where(np.random.default_rng(0).random((l, r)) < 0.5, -1.0, 1.0)
-    V, offset = projection.centred(projection.signed_projection(C, np.random.RandomState(0)))
-    return selection.Choice(V, offset, selection.SHARP), C
+    V = projection.signed_projection(C, np.random.RandomState(0))
+    if not one_label:
+        return selection.Choice(V, torch.zeros_like(V[0]), 1.0)
+    return selection.Choice(*projection.centred(V), selection.SHARP)
 
 
 def fitted_choice(X, y, r=16, geometry=0):
     data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
-    return selection.choose_for_classes(
-        data,
-        regression.whiteners(data),
-        lambda bits: plain_choice(len(np.unique(y)), bits)[0],
-        r,
-        None,
-        geometry,
-        np.random.RandomState(0),
-        None,
-    )
+    choose = selection.choose_for_classes if y.ndim == 1 else selection.choose_for_label_sets
+    l = len(np.unique(y)) if y.ndim == 1 else y.shape[1]  # noqa: E741
+    plain, rng = (lambda bits: plain_choice(l, bits, y.ndim == 1)), np.random.RandomState(0)
+    return choose(data, regression.whiteners(data), plain, r, None, geometry, rng, None)
 
 
 def test_held_out_rows_choose_the_prior_of_well_separated_classes(monkeypatch):
@@ -202,7 +200,7 @@ def test_held_out_rows_choose_the_prior_of_well_separated_classes(monkeypatch):
     assert choice.prior == 1.0
     assert choice.rho in selection.RHOS
     assert rows.n == 1000
-    assert not torch.equal(choice.V, plain_choice(4, 16)[0].V)  # refined
+    assert not torch.equal(choice.V, plain_choice(4, 16).V)  # refined
     assert choice.sharp / judged.temperature() in [pytest.approx(a) for a in selection.COOLER]
 
 
@@ -239,24 +237,50 @@ def test_the_temperature_makes_labels_likely():
     assert 2.4 < judged.temperature() < 3.6
 
 
-def test_many_rows_use_the_usual_prior(monkeypatch):
-    monkeypatch.setattr(selection, "FEW", 999)
-    rows = whitened(*clusters(1000, 4, spread=1.0))
-    assert set(selection.regressions(rows, np.arange(850), np.random.RandomState(0))) == {1.0}
+def overlapping_sets(n, spread):
+    """Rows with two of four labels each."""
+    X, y = clusters(n, 4, spread)
+    return X, np.eye(4, dtype=int)[y] | np.eye(4, dtype=int)[(y + 1) % 4]
 
 
-def test_the_choice_for_label_sets_is_no_worse_than_the_plain_projection():
-    X, y = clusters(700, 4, spread=1.0)
-    Y = np.eye(4, dtype=int)[y] | np.eye(4, dtype=int)[(y + 1) % 4]
-    rows, rng = whitened(X, Y), np.random.RandomState(0)
-    parts = (np.arange(100), np.arange(100, 200))
-    starts = {1.0: regression.regress(rows, np.arange(100, 700), rng, share=0.5)}
-    plain, C = plain_choice(4, 16)
-    choice = selection.choose_for_label_sets(rows, parts, starts, plain, C, rng)
-
-    def held_out_map(V, offset, power):
-        scored = [rows.scored(part, *starts[1.0]) for part in parts]
-        return multilabel.held_out_map(rows.labels, V, offset, *((p**power, group) for p, group in scored))
-
+def test_the_choice_for_label_sets_ranks_held_out_rows_better_than_the_plain_projection():
+    X, Y = overlapping_sets(700, spread=2.0)
+    choice, rows, judged = fitted_choice(X, Y)
+    assert choice.rho in selection.RHOS
+    assert (choice.sharp, choice.V.shape, rows.n) == (1.0, (4, 16), 700)
     assert choice.power in (1, 2)
-    assert held_out_map(choice.V, choice.offset, choice.power) >= held_out_map(plain.V, plain.offset, 2)
+    plain = plain_choice(4, 16, one_label=False)
+
+    def held_out_map(V, offset):
+        (p, group), (_, group_seen) = judged.scored()
+        Y_seen = torch.from_numpy(rows.labels(group_seen)).to(p)
+        scores = raised(p, choice.power), group
+        return multilabel.held_out_map(rows.labels, V, offset, scores, (Y_seen, group_seen))
+
+    assert held_out_map(choice.V, choice.offset) > held_out_map(plain.V, plain.offset)
+
+
+@pytest.mark.parametrize("name", ["RHOS", "PRIORS"])
+def test_the_likelihood_of_held_out_label_sets_chooses(name, monkeypatch):
+    """Far too strong a ridge or prior makes all labels as likely as they are frequent."""
+    usual = getattr(selection, name)
+    monkeypatch.setattr(selection, name, (1e6, *usual))
+    choice, _, _ = fitted_choice(*overlapping_sets(700, spread=0.5))
+    assert getattr(choice, {"RHOS": "rho", "PRIORS": "prior"}[name]) in (*usual, 1.0)
+
+
+def test_the_held_out_loss_is_that_of_the_likelihood():
+    X, Y = overlapping_sets(300, spread=1.0)
+    rows = whitened(X, Y)
+    judged = selection.judge(rows, np.random.RandomState(5), 2.0, selection.TRIAL, 2)
+    (p, group), _ = judged.scored()
+    Y_held = rows.labels(group)
+    expected = -np.log(np.where(Y_held == 1, p, 1 - p)).mean()
+    assert selection._held_out_loss(rows, 5, 2.0) == pytest.approx(expected)
+
+
+def test_few_rows_of_label_sets_are_not_judged():
+    X, Y = overlapping_sets(30, spread=1.0)
+    choice, _, judged = fitted_choice(X, Y, geometry=2)
+    assert judged is None
+    assert torch.equal(choice.V, plain_choice(4, 14, one_label=False).V)

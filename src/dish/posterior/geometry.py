@@ -118,7 +118,7 @@ def within_covariance(X: Tensor, data: FitData, groups: NDArray[np.int32]) -> Te
 
 def within_directions(C: Tensor, S_w: Tensor, shrinkage: float, r: int) -> Tensor:
     """W (d, p), p ≤ r: the directions of largest variance of rows with covariance C after whitening with S_w."""
-    size = float(S_w.diagonal().mean())
+    size = max(float(S_w.diagonal().mean()), 1e-9 * float(C.diagonal().mean()))  # S_w may be rounding error
     S_w = S_w + (shrinkage * size if size > 0 else 1.0) * torch.eye(len(S_w)).to(S_w)
     L = torch.linalg.cholesky(S_w)
     half = torch.linalg.solve_triangular(L, C, upper=False)
