@@ -5,12 +5,12 @@
 A linear F fits every bit on its own. A bit separates a random half of the classes from the rest, which is hard with
 many classes. p(x) is one logistic regression on the same features. Codes should preserve p(x)·p(x′), the chance that
 two rows share a class; the signs of p(x) V preserve the angle between p(x) and p(x′) if the projection V has nearly
-orthogonal rows or columns. V has the signs of the codewords that the H-step finds for the labels. The codewords
+orthogonal rows or columns. V starts with the signs of the codewords that Fast C-BCD finds for the labels. Codewords
 themselves would lose the angle: sgn(α c₁ + β c₂) is c₁ whenever α > β.
 
 With one label per row, p is made sharper, and V is refined so that the codes of held-out rows rank rows of their
-class first. For multi-label data the best code of a label set need not be a sum of codewords: several projections are
-tried, and the one that ranks held-out rows best is kept.
+class first. For multi-label data, V and the offset are refined so that the codes of two rows are similar if the rows
+share a label.
 """
 
 from __future__ import annotations
