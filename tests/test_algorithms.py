@@ -25,10 +25,8 @@ SHARED = {  # parameters of DISH and DISHK
     "anchors": ["random", "kmeans", X[:7]],
     "n_iter": [0, 1, 9],
     "memory_budget": [None, 1, "1GB"],
-    "checkpoint": [None, "folder"],
     "device": ["auto", "cpu"],
     "random_state": [0, 1, None],
-    "verbose": [0, 1],
 }
 GRIDS = {
     DISH: {**SHARED, "kernel": ["auto", *SHARED["kernel"]], "geometry": ["auto", 0, 2]},
@@ -41,6 +39,8 @@ GRIDS = {
         "init": ["spectral", "random", np.zeros((60, 1), np.uint8)],
         "ridge": [0.0, 1e-6, 1.0],
         "lam": [0.0, 5.0],
+        "checkpoint": [None, "folder"],
+        "verbose": [0, 1],
     },
 }
 FUNCTIONS = {DISH: Posterior, DISHK: Linear}

@@ -28,6 +28,12 @@ def test_a_model_gives_the_same_codes(name, rows):
     np.testing.assert_array_equal(hasher.transform(rows[0][:50]), EXPECTED[name])
 
 
+def test_a_model_may_have_parameters_that_are_gone():
+    content = (GOLDEN / "dish.dish").read_bytes()
+    assert b"checkpoint" in content
+    assert not {"checkpoint", "verbose"} & set(dish.load(GOLDEN / "dish.dish").get_params())
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_fingerprints_do_not_change(name):
     """Indexes and tables store them: computed in another way, they would not match their models any more."""

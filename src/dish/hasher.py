@@ -53,6 +53,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     _most_bits: int | None = None
     classes_: NDArray[Any]
     _state: tuple[str, ...] = ()
+    _former_params: tuple[str, ...] = ()  # that old model files still have
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -284,7 +285,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def _restore(cls, content: dict[str, Any], arrays: modelfile.Arrays) -> Self:
-        hasher = cls(**content["init"])
+        hasher = cls(**{name: value for name, value in content["init"].items() if name not in cls._former_params})
         for name, value in content["fitted"].items():
             if isinstance(value, dict):
                 prefix = f"{name}."

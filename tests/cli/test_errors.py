@@ -166,7 +166,7 @@ BAD_CALLS = [
     *(("fit", X, Y, "-o", OUT, *option) for option in (
         ("--bits", 0), ("--bits", 2**40), ("--anchors", 0), ("--gamma", "nan"), ("--gamma", "wide"), ("--seed", -1),
         ("--seed", 2**40), ("--device", "cuda:99"), ("--device", "abacus"), ("--memory-budget", "2 apples"),
-        ("--checkpoint", "X.txt"),
+        ("--method", "dish_k", "--checkpoint", "X.txt"),
     )),
 ]  # fmt: skip
 

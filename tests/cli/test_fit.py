@@ -194,6 +194,11 @@ def test_rejects_an_option_of_another_method_and_names_it(cli, folder, image_fol
         "default method for a folder of images; methods that have it: dish, dish_k",
         (*rows, "--nonsense", 1): "No such option: --nonsense",
         (*rows, "--method", "sdh", "--resume"): "--resume needs a method that writes checkpoints, and SDH does not",
+        (
+            *rows,
+            "--resume",
+        ): "--resume needs a method that writes checkpoints, and DISH does not: leave it out, or use",
+        (*rows, "--checkpoint", "c"): "--checkpoint needs a method that writes checkpoints, and DISH does not",
     }.items():
         code, _, err = cli(*call)
         assert (code, message in err) == (2, True), err
@@ -255,10 +260,35 @@ def test_a_refused_fit_leaves_no_checkpoint(cli, folder):
     X = np.load(folder / "X.npy")
     X[5, 0] = np.nan
     np.save(folder / "bad.npy", X)
-    code, _, err = cli("fit", folder / "bad.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "-q")
+    call = (
+        "fit",
+        folder / "bad.npy",
+        folder / "y.npy",
+        "-o",
+        folder / "m.dish",
+        "--method",
+        "dish_k",
+        "--bits",
+        8,
+        "-q",
+    )
+    code, _, err = cli(*call)
     assert (code, "NaN" in err) == (2, True)
     assert not (folder / "m.dish.checkpoint").exists()
     assert not (folder / "m.dish").exists()
+
+
+def test_only_methods_with_checkpoints_use_the_folder_beside_the_output(cli, folder):
+    """Here it has the checkpoint of a fit with another ν: refused by --resume, else replaced."""
+    X, y, place = np.load(folder / "X.npy"), np.load(folder / "y.npy"), folder / "m.dish.checkpoint"
+    dish.DISHK(8, n_anchors=20, nu=2e-4, checkpoint=place).fit(X, y)
+    call = ("fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "--anchors", 20, "-q")
+    assert cli(*call)[0] == 0  # dish
+    assert (place / "state.dish").exists()
+    code, _, err = cli(*call, "--method", "dish_k", "--resume")
+    assert (code, "belongs to a fit with other parameters" in err) == (2, True), err
+    assert cli(*call, "--method", "dish_k")[0] == 0
+    assert not place.exists()
 
 
 def test_a_usage_error_does_not_import_every_method(cli, folder, monkeypatch):

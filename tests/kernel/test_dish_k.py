@@ -23,7 +23,7 @@ from dish import DISHK, codes, metrics, similarity
 from dish.baselines.lsh import LSH
 from dish.encoder import Classifiers, Linear
 from dish.errors import InputError, UnsupportedError
-from dish.kernel.dish_k import Effort, alternate
+from dish.kernel.dish_k import alternate
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState
 from dish.similarity import from_labels
@@ -127,24 +127,6 @@ def test_no_iterations_keep_the_start():
     np.testing.assert_array_equal(H, init)
     assert len(objective) == 0
     assert function.W.abs().max() > 0
-
-
-def test_little_effort_ends_earlier():
-    data = fit_data((np.random.default_rng(0).random((2000, 12)) < 0.3).astype(int), m=40)
-    whole = alternate(data, 16, n_iter=20)[2]
-    short = alternate(data, 16, n_iter=20, effort=Effort(least_gain=2e-3))[2]
-    assert 1 < len(short) < len(whole)
-    np.testing.assert_array_equal(short, whole[: len(short)])
-    assert short[-1] > (1 - 2e-3) * short[-2]
-    assert alternate(data, 16, n_iter=1, effort=Effort(max_steps=1))[2][0] > whole[0]
-
-
-@pytest.mark.parametrize(
-    ("objective", "spent"), [([], False), ([9.0], False), ([10.0, 9.0], False), ([10.0, 9.95], True)]
-)
-def test_effort_is_spent_by_a_small_gain(objective, spent):
-    assert Effort(least_gain=0.01).is_spent(objective) == spent
-    assert not Effort().is_spent(objective)
 
 
 # --- The estimator ---

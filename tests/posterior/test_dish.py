@@ -245,8 +245,19 @@ def test_missing_labels_are_refused(blobs):
 
 def test_parameters_of_DISHK_are_not_parameters_of_DISH():
     params = DISH().get_params()
-    assert len(params) <= 14
-    for name in ("loss", "nu", "lam", "ridge", "init", "similar_weight", "polish", "multilabel"):
+    assert len(params) <= 12
+    for name in (
+        "checkpoint",
+        "verbose",
+        "loss",
+        "nu",
+        "lam",
+        "ridge",
+        "init",
+        "similar_weight",
+        "polish",
+        "multilabel",
+    ):
         assert name not in params
         with pytest.raises(TypeError, match=name):
             DISH(8, **{name: 1})

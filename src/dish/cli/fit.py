@@ -93,7 +93,7 @@ def _is_image_folder(path: Path) -> bool:
     "dish fit X.npy y.npy -o model.dish --method dish_k --loss hinge",
     "dish fit --method dish_k --help",
     "dish fit docs.parquet --x-column embedding --y-column topic -o model.dish",
-    "dish fit shards/ -o model.dish --memory-budget 2GB --resume",
+    "dish fit shards/ -o model.dish --memory-budget 2GB",
     "torchrun --nproc-per-node 4 -m dish fit shards/ -o model.dish --bits 128",
     "dish fit photos/ -o model.dish",
     "dish fit images/ --method deep_dish --net 6conv --bits 48 --epochs 60 -o model.dish",
@@ -119,11 +119,12 @@ def fit(
         ),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints (default for rows: OUTPUT.checkpoint).")
+        Path | None,
+        typer.Option(help="dish_k and networks: folder for checkpoints (default of dish_k: OUTPUT.checkpoint)."),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Rows: resume from a checkpoint of the same data and options, if any."),
+        typer.Option("--resume", help="dish_k: resume from a checkpoint of the same data and options, if any."),
     ] = False,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
@@ -211,6 +212,10 @@ class _Job:
     def images(self) -> bool:
         return _is_image_folder(self.rows)
 
+    @property
+    def writes_checkpoints(self) -> bool:
+        return "checkpoint" in inspect.signature(self.kind).parameters
+
     def check(self, context: typer.Context) -> None:
         """Reject options and input that the method cannot use."""
         name, takes = self.kind.__name__, inspect.signature(self.kind).parameters
@@ -222,16 +227,20 @@ class _Job:
         if not hasattr(self.kind, "save"):
             raise InputError(f"{name} cannot be saved: it needs a method save, as dish.hasher.Hasher has")
         for option in ("checkpoint", "resume"):
-            if _given(context, option) and "checkpoint" not in takes:
-                raise InputError(f"--{option} needs a method that writes checkpoints, and {name} does not")
+            if _given(context, option) and not self.writes_checkpoints:
+                raise InputError(
+                    f"--{option} needs a method that writes checkpoints, and {name} does not: leave it out, or use "
+                    "--method dish_k, deep_dish or dish_d"
+                )
 
     def run(self, params: dict[str, Any]) -> str:
         """Fit and save, and return a line about it, which is empty in all processes but the first."""
         from dish import parallel
+        from dish.kernel.streaming_hasher import StreamingHasher
 
         if "verbose" in inspect.signature(self.kind).parameters:
             params["verbose"] = int(sys.stderr.isatty() and not self.quiet)
-        streams = "resume" in inspect.signature(self.kind.fit).parameters
+        streams = issubclass(self.kind, StreamingHasher)
         with parallel.from_environment() as ranks:
             with ranks.raise_together():
                 names = self._feature_names()
@@ -263,18 +272,21 @@ class _Job:
         from dish.io import checkpoint
         from dish.io.rows import RowSource
 
-        folder = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint")
-        hasher = self.kind(checkpoint=folder, **params)
+        folder, options = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint"), {}
+        if self.writes_checkpoints:
+            params, options = {"checkpoint": folder, **params}, {"resume": self.resume}
+        hasher = self.kind(**params)
         with ranks.raise_together():
             X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled)
             mine = ranks.my_rows(X.shape[0])
             if mine.start == mine.stop:
                 raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
-        hasher.fit(RowSource(X, mine), y[mine], resume=self.resume)
+        hasher.fit(RowSource(X, mine), y[mine], **options)
         codes = ranks.gather_arrays(hasher.codes_)
         if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
-            checkpoint.remove(folder)
+            if self.writes_checkpoints:
+                checkpoint.remove(folder)
         return hasher, len(hasher.codes_)
 
     def _fit_in_memory(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
@@ -283,7 +295,7 @@ class _Job:
 
         from dish.io.readers import read_labels
 
-        if "checkpoint" in inspect.signature(self.kind).parameters:
+        if self.writes_checkpoints:
             params["checkpoint"] = self.checkpoint
         elif ranks.world > 1:
             raise InputError(f"{self.kind.__name__} runs in one process, not in {ranks.world}")

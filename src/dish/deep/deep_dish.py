@@ -179,7 +179,6 @@ class DeepDISH(LabelledHasher, DeepHasher):
             geometry=0,  # a network's head has class bits alone
             device=str(data.device),
             random_state=data.seed,
-            verbose=self.verbose,
         ).fit(features[mine].cpu().numpy(), y.astype(np.uint8) if data.multilabel else y)
         model.head = FrozenHead.of(hasher.encoder_, data.device)
         data.ranks.broadcast(model.head.buffers())

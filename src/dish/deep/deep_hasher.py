@@ -101,8 +101,10 @@ class DeepHasher(FittedNetwork):
     checkpoint : path or None, default=None
         Folder for the state after every round. A fit that finds its own state there resumes from it. Several
         processes need a shared folder.
-    device, random_state, verbose
-        As in ``DISH``. ``verbose=1`` reports every epoch.
+    device, random_state
+        As in ``DISH``.
+    verbose : int, default=0
+        1 reports every epoch on standard error.
     """
 
     n_bits: int = 48

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import cbcd
+from dish import cbcd, codes
 from dish.checks import check_number, check_option
 from dish.encoder import HashFunction, Linear
 from dish.errors import InputError
+from dish.io.checkpoint import Checkpoint
 from dish.kernel.fit_data import FitData
-from dish.kernel.fit_state import KernelState
+from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.held_out_check import MOST, left_out_F, warn_of_useless_codes
 from dish.kernel.spectral import first_codes, spectral_start
-from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
+from dish.kernel.streaming_hasher import FitInput, StreamingHasher
 from dish.lazy import torch
 
 Packed = NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How far to take the H-step: the most steps per bit, and the relative gain below which no sweep follows."""
-
-    max_steps: int = cbcd.MAX_STEPS
-    least_gain: float = 0.0
-
-    def is_spent(self, objective: list[float]) -> bool:
-        """Whether the last sweep gained too little, given the objective after each sweep."""
-        return bool(self.least_gain) and len(objective) > 1 and objective[-1] > (1 - self.least_gain) * objective[-2]
+AfterSweep = Callable[[Packed, HashFunction, list[float], cbcd.Sweep], None]  # H, F, objectives, sweep
 
 
 def alternate(
@@ -44,7 +35,6 @@ def alternate(
     n_iter: int = 5,
     lam: float = 0.0,
     init: Any = "spectral",
-    effort: Effort = Effort(),
     state: KernelState | None = None,
     after_sweep: AfterSweep | None = None,
 ) -> tuple[Packed, HashFunction, NDArray[np.float64]]:
@@ -62,12 +52,10 @@ def alternate(
         objective = state.objective.tolist()
     squared_norm, packed = data.S.squared_norm(), H.packed()
     for _ in range(len(objective), n_iter):
-        if effort.is_spent(objective):
-            break
         with data.stage("linear term"):
             q, constant = step.linear_terms(data.n * nu)
         with data.stage("H-step"):
-            sweep = cbcd.sweep(H, data.S, q, lam=lam, max_steps=effort.max_steps, ranks=data.ranks)
+            sweep = cbcd.sweep(H, data.S, q, lam=lam, ranks=data.ranks)
         value = cbcd.objective(sweep, squared_norm, n_bits, constant)
         if objective and (sweep.flips == 0 or value > objective[-1]):
             break  # converged, or a rise by rounding: the last state stands
@@ -235,7 +223,21 @@ class DISHK(StreamingHasher):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
+    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
+        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or a ``Similarity``.
+
+        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
+        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
+        process group, all processes learn together: each passes its own rows, or all pass the same path.
+        ``resume=False`` ignores an existing checkpoint and replaces it.
+        """
+        given = self._open(X, y)
+        saved = self._open_checkpoint(given)
+        state = self._load(saved, len(given.rows), resume)
+        data = self._prepare(given.rows, given.S, given.rng, given.ranks, self._room_for_K(given.rows))
+        del X, y, given  # the features replace the rows
+        if state is not None:
+            self._check_same_features(state, data)
         H, function, objective = alternate(
             data,
             self.n_bits,
@@ -245,23 +247,27 @@ class DISHK(StreamingHasher):
             lam=self.lam,
             init=self.init,
             state=state,
-            after_sweep=after_sweep,
+            after_sweep=self._after_sweep(saved, data),
         )
         self._keep(data, function)
         self._keep_codes(H, objective)
-        if isinstance(function, Linear) and data.signs is not None:
-            with data.stage("check"):
-                rows = data.signs.indices[:: max(4, len(data.signs.indices) // MOST)]
-                W = torch.as_tensor(function.W).to(data.device)
-                F = left_out_F(data.K, data.white, W, H, rows, data.ranks)
-                warn_of_useless_codes(data.signs, rows, F, data.not_auto)
+        self._check(data, H)
+        return self
 
-    def _resolved(self, given: FitInput) -> dict[str, Any]:
-        auto = isinstance(self.similar_weight, str)
-        return {"similar_weight": getattr(given.S, "w", 2.0) if auto else self.similar_weight}
+    def _check(self, data: FitData, H: Packed) -> None:
+        """Warn if a hash function that did not learn from held-out rows cannot tell their labels."""
+        if not isinstance(self.hash_function_, Linear) or data.signs is None:
+            return
+        with data.stage("check"):
+            rows = data.signs.indices[:: max(4, len(data.signs.indices) // MOST)]
+            W = torch.as_tensor(self.hash_function_.W).to(data.device)
+            F = left_out_F(data.K, data.white, W, H, rows, data.ranks)
+            warn_of_useless_codes(data.signs, rows, F, data.not_auto)
 
     def _check_params(self) -> None:
         super()._check_params()
+        if self.checkpoint is not None and self.random_state is None:
+            raise InputError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
         check_number("nu", self.nu, low=0)
         check_number("lam", self.lam, low=0)
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
@@ -273,3 +279,64 @@ class DISHK(StreamingHasher):
             )
         if isinstance(self.init, str):
             check_option("init", self.init, ("spectral", "random"), " or packed codes")
+
+    # --- checkpoints ---
+
+    def _open_checkpoint(self, given: FitInput) -> Checkpoint | None:
+        """The checkpoint of this fit, if one was asked for."""
+        if self.checkpoint is None:
+            return None
+        auto, ranks = isinstance(self.similar_weight, str), given.ranks
+        weight = getattr(given.S, "w", 2.0) if auto else self.similar_weight
+        params = self.get_params() | {"similar_weight": weight}
+        number = fingerprint(type(self).__name__, params, given.rows, given.S, given.rng, ranks)
+        saved = Checkpoint(self.checkpoint, number, ranks, ranks.offset_and_total(len(given.rows)))
+        saved.prepare()
+        return saved
+
+    def _load(self, saved: Checkpoint | None, n: int, resume: bool) -> KernelState | None:
+        """The state to resume from, if there is one."""
+        if saved is None or not resume:
+            return None
+        state = load_state(saved, n, codes.n_bytes(self.n_bits))
+        if state is not None and len(state.objective) > self.n_iter:
+            raise InputError(
+                f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
+            )
+        return state
+
+    def _check_same_features(self, state: KernelState, data: FitData) -> None:
+        """Refuse a checkpoint of other features, and set the random generator to where it was."""
+        features = data.features.numpy()
+        assert features.mean is not None
+        same = np.array_equal(state.anchors, features.anchors) and np.allclose(state.mean, features.mean, rtol=1e-3)
+        if not same:
+            raise InputError(
+                f"checkpoint {self.checkpoint} was written for other kernel features, such as the k-means anchors of "
+                "another machine: remove it, or use another folder"
+            )
+        data.rng.set_state(state.random)
+        if self.verbose:
+            name = type(self).__name__
+            print(f"{name} resumes after {len(state.objective)} iterations", file=sys.stderr)
+
+    def _after_sweep(self, saved: Checkpoint | None, data: FitData) -> AfterSweep:
+        """A function that reports a sweep and writes the checkpoint; ``alternate`` calls it."""
+
+        def done(H: Packed, function: HashFunction, objective: list[float], sweep: cbcd.Sweep) -> None:
+            if self.verbose:
+                print(
+                    f"{type(self).__name__} {len(objective)}/{self.n_iter}: objective {objective[-1]:.6e}, "
+                    f"{sweep.flips:,} bits changed, {sum(self.timings_.values()):.1f} s",
+                    file=sys.stderr,
+                )
+            if saved:
+                assert isinstance(function, Linear)
+                features, W = data.features.numpy(), function.numpy().W
+                assert features.mean is not None
+                random = tuple(data.rng.get_state())
+                with self._stage("checkpoint"):
+                    state = KernelState(H, W, np.array(objective), features.anchors, features.mean, random)
+                    save_state(saved, state)
+
+        return done

@@ -1,27 +1,20 @@
-"""StreamingHasher: base of DISHK and DISH. Streams rows, learns with several processes, writes checkpoints."""
+"""StreamingHasher: base of DISHK and DISH. Streams rows and learns with several processes."""
 
 from __future__ import annotations
 
-import sys
-from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dish import codes, machine, parallel
-from dish.cbcd import Sweep
+from dish import machine, parallel
 from dish.checks import check_integer
-from dish.encoder import HashFunction, Linear
 from dish.errors import InputError
-from dish.io.checkpoint import Checkpoint
 from dish.io.readers import feature_names, read_features, read_labels
 from dish.io.rows import RowSource, is_path, is_streamed
-from dish.kernel.fit_data import FitData, shared_random_state
-from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
+from dish.kernel.fit_data import shared_random_state
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
@@ -29,9 +22,6 @@ from dish.parallel import Ranks
 from dish.similarity import Similarity, check_labels, from_labels
 
 LARGE = 1 << 28  # bytes; larger arrays are checked block by block instead of in a pass of their own
-
-
-AfterSweep = Callable[[NDArray[np.uint8], HashFunction, list[float], Sweep], None]  # H, F, objectives, sweep
 
 
 @dataclass
@@ -45,46 +35,15 @@ class FitInput:
 
 
 class StreamingHasher(KernelHasher):
-    """Reads rows block by block, learns with several processes, and writes checkpoints."""
+    """Reads rows block by block, for one or several processes. A subclass's ``fit`` starts with ``_open``."""
 
     n_iter: int
     memory_budget: Any
-    checkpoint: Any
-    verbose: int
     codes_: NDArray[np.uint8]
     objective_: NDArray[np.float64]
     _state = (*KernelHasher._state, "codes_", "objective_", "n_iter_")
 
     _y_help = "give (n,) classes or (n, l) labels of 0 and 1"
-
-    def fit(self, X: Any, y: Any = None, *, resume: bool = True) -> Self:
-        """Learn from rows X (n, d) and y: (n,) classes, (n, l) labels of 0 and 1, or for DISHK a ``Similarity``.
-
-        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
-        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
-        process group, all processes learn together: each passes its own rows, or all pass the same path.
-        ``resume=False`` ignores an existing checkpoint and replaces it.
-        """
-        given = self._open(X, y)
-        saved = self._open_checkpoint(given)
-        state = self._load(saved, len(given.rows), resume)
-        budget = self._room_for_K(given.rows)
-        data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
-        del X, y, given  # the features replace the rows
-        if state is not None:
-            self._check_same_features(state, data)
-        self._learn(data, state, self._after_sweep(saved, data), budget)
-        return self
-
-    @abstractmethod
-    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
-        """Learn from the features, resuming from a state if there is one; ``budget``: bytes for features."""
-
-    def _resolved(self, given: FitInput) -> dict[str, Any]:
-        """Parameters with "auto" replaced by what it stands for, where that decides the codes."""
-        return {}
-
-    # --- input ---
 
     def _open(self, X: Any, y: Any) -> FitInput:
         """Validate parameters, X and y. All processes fail together."""
@@ -123,69 +82,8 @@ class StreamingHasher(KernelHasher):
     def _check_params(self) -> None:
         self._check_kernel_params()
         check_integer("n_iter", self.n_iter, low=0)
-        if self.checkpoint is not None and self.random_state is None:
-            raise InputError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
         machine.memory_budget(self.memory_budget)
         resolve_device(self.device)
-
-    # --- checkpoints ---
-
-    def _open_checkpoint(self, given: FitInput) -> Checkpoint | None:
-        """The checkpoint of this fit, if one was asked for."""
-        if self.checkpoint is None:
-            return None
-        params, ranks = self.get_params() | self._resolved(given), given.ranks
-        number = fingerprint(type(self).__name__, params, given.rows, given.S, given.rng, ranks)
-        saved = Checkpoint(self.checkpoint, number, ranks, ranks.offset_and_total(len(given.rows)))
-        saved.prepare()
-        return saved
-
-    def _load(self, saved: Checkpoint | None, n: int, resume: bool) -> KernelState | None:
-        """The state to resume from, if there is one."""
-        if saved is None or not resume:
-            return None
-        state = load_state(saved, n, codes.n_bytes(self.n_bits))
-        if state is not None and len(state.objective) > self.n_iter:
-            raise InputError(
-                f"checkpoint {self.checkpoint} has {len(state.objective)} iterations, more than n_iter={self.n_iter}"
-            )
-        return state
-
-    def _check_same_features(self, state: KernelState, data: FitData) -> None:
-        """Refuse a checkpoint of other features, and set the random generator to where it was."""
-        features = data.features.numpy()
-        assert features.mean is not None
-        same = np.array_equal(state.anchors, features.anchors) and np.allclose(state.mean, features.mean, rtol=1e-3)
-        if not same:
-            raise InputError(
-                f"checkpoint {self.checkpoint} was written for other kernel features, such as the k-means anchors of "
-                "another machine: remove it, or use another folder"
-            )
-        data.rng.set_state(state.random)
-        if self.verbose:
-            name = type(self).__name__
-            print(f"{name} resumes after {len(state.objective)} iterations", file=sys.stderr)
-
-    def _after_sweep(self, saved: Checkpoint | None, data: FitData) -> AfterSweep:
-        """A function that reports a sweep and writes the checkpoint; ``alternate`` calls it."""
-
-        def done(H: NDArray[np.uint8], function: HashFunction, objective: list[float], sweep: Sweep) -> None:
-            if self.verbose:
-                print(
-                    f"{type(self).__name__} {len(objective)}/{self.n_iter}: objective {objective[-1]:.6e}, "
-                    f"{sweep.flips:,} bits changed, {sum(self.timings_.values()):.1f} s",
-                    file=sys.stderr,
-                )
-            if saved:
-                assert isinstance(function, Linear)
-                features, W = data.features.numpy(), function.numpy().W
-                assert features.mean is not None
-                random = tuple(data.rng.get_state())
-                with self._stage("checkpoint"):
-                    state = KernelState(H, W, np.array(objective), features.anchors, features.mean, random)
-                    save_state(saved, state)
-
-        return done
 
     def _keep_codes(self, H: NDArray[np.uint8], objective: NDArray[np.float64]) -> None:
         self.codes_, self.objective_, self.n_iter_ = H, objective, len(objective)

@@ -140,8 +140,8 @@ class Transport:
             reason = published_failure(self.store)
             raise RankError(
                 reason
-                or "another process of this job ended or cannot be reached. Start all processes again; a fit with "
-                "--resume continues from its last checkpoint"
+                or "another process of this job ended or cannot be reached. Start all processes again; a fit of "
+                "dish_k with --resume continues from its last checkpoint"
             ) from error
 
 

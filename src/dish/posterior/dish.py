@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,9 +30,8 @@ from dish.encoder import Linear, Posterior, raised, row_blocks
 from dish.errors import InputError
 from dish.hasher import F_ROWS, EncodeRows, class_values
 from dish.kernel.fit_data import FitData
-from dish.kernel.fit_state import KernelState
 from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
-from dish.kernel.streaming_hasher import AfterSweep, FitInput, StreamingHasher
+from dish.kernel.streaming_hasher import FitInput, StreamingHasher
 from dish.label_codes import ClassBits, LabelledHasher
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
@@ -147,16 +146,10 @@ class DISH(LabelledHasher, StreamingHasher):
         Memory in bytes ("2GB") that a fit on the CPU may use. Features that do not fit are written to a scratch file
         in the folder for temporary files, or recomputed in every pass if that is faster; the probabilities are then
         learned from a sample of 131,072 rows. None: half of the free memory.
-    checkpoint : path or None, default=None
-        Folder for the state after every H-step of multi-label data. A fit that finds its own state there resumes from
-        it. Several processes need a shared folder. Not available with ``random_state=None``. With one label per row
-        nothing is stored: finding codewords of classes takes no time.
     device : "auto", "cpu", "cuda", …, default="auto"
         Where the linear algebra runs. "auto" uses a GPU if there is one.
     random_state : int, RandomState or None, default=0
         The same seed on the same machine gives the same codes.
-    verbose : int, default=0
-        1 reports every H-step on standard error.
 
     Attributes
     ----------
@@ -191,6 +184,7 @@ class DISH(LabelledHasher, StreamingHasher):
     _kernels = ("auto", *StreamingHasher._kernels)
     _features_by = staticmethod(selection.prepare_features)
     _state = (*StreamingHasher._state, "classes_", "geometry_")
+    _former_params = ("checkpoint", "verbose")
 
     def __init__(
         self,
@@ -204,10 +198,8 @@ class DISH(LabelledHasher, StreamingHasher):
         anchors: Any = "random",
         n_iter: int = 5,
         memory_budget: Any = None,
-        checkpoint: Any = None,
         device: str = "auto",
         random_state: Any = 0,
-        verbose: int = 0,
     ) -> None:
         self.n_bits = n_bits
         self.n_anchors = n_anchors
@@ -218,10 +210,31 @@ class DISH(LabelledHasher, StreamingHasher):
         self.anchors = anchors
         self.n_iter = n_iter
         self.memory_budget = memory_budget
-        self.checkpoint = checkpoint
         self.device = device
         self.random_state = random_state
-        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from rows X (n, d) and y: (n,) classes or (n, l) labels of 0 and 1.
+
+        X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
+        folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
+        process group, all processes learn together: each passes its own rows, or all pass the same path.
+        """
+        given = self._open(X, y)
+        budget = self._room_for_K(given.rows)
+        data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
+        del X, y, given  # the features replace the rows
+        spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
+        with self._stage("H-step"):
+            C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
+        function, self.geometry_ = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
+        self._keep(data, function)
+        self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
+        assert data.S.labels is not None
+        self.classes_ = data.S.labels
+        with self._stage("codes"):
+            self._keep_codes(self._codes_of_labels(data), objective)
+        return self
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -238,21 +251,6 @@ class DISH(LabelledHasher, StreamingHasher):
         assert given.S.labels is not None
         class_values(given.S.labels)  # before the work: such a model could not be saved
         return given
-
-    def _resolved(self, given: FitInput) -> dict[str, Any]:
-        return {"kernel": selection.first_kernel(self.kernel, given.rows.shape[1], self.n_anchors)}
-
-    def _learn(self, data: FitData, state: KernelState | None, after_sweep: AfterSweep, budget: int) -> None:
-        spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
-        with self._stage("H-step"):
-            C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
-        function, self.geometry_ = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
-        self._keep(data, function)
-        self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
-        assert data.S.labels is not None
-        self.classes_ = data.S.labels
-        with self._stage("codes"):
-            self._keep_codes(self._codes_of_labels(data), objective)
 
     def _codes_of_labels(self, data: FitData) -> NDArray[np.uint8]:
         """``transform(X, labels=y)`` of the training rows."""

@@ -24,7 +24,6 @@ from dish.machine import one_blas_thread, threads_for
 STEPS, RATE, BATCH = 100, 0.02, 1024  # of ``refine``
 SET_STEPS, SET_RATE, SET_BATCH = 200, 0.05, 512  # of ``refine_for_sets``
 QUERIES = 128  # queries per block: their scores stay in cache
-ITQ_ROUNDS = 30
 SIGN_ROUNDS = 20  # of ``signed_projection``
 CENTRE = 0.75  # share of the mean 1/l of p that is subtracted; with all of it, two classes would get only one bit
 
@@ -71,21 +70,6 @@ def nearest_orthogonal(V: NDArray[np.float64]) -> NDArray[np.float64]:
 def centred(V: Tensor) -> tuple[Tensor, Tensor]:
     """V, and the offset −c 1ᵀV that centres p."""
     return V, -CENTRE / len(V) * V.sum(0)
-
-
-def principal_projections(G: Tensor, r: int, rng: np.random.RandomState) -> list[Tensor]:
-    """Projections onto the principal directions of the scores G (n, l).
-
-    All directions or half of them, rotated by ITQ so that signs lose little, and all directions rotated at random.
-    """
-    l = G.shape[1]  # noqa: E741
-    _, U = torch.linalg.eigh((G.T @ G).double().cpu())
-    found = []
-    for p, rounds in ((min(l, r), ITQ_ROUNDS), (max(1, min(l, r) // 2), ITQ_ROUNDS), (min(l, r), 0)):
-        U_p = U[:, -p:].to(G)
-        R, _ = rotation((G @ U_p).double(), r, rounds, rng)
-        found.append(U_p @ torch.from_numpy(R).to(G))
-    return found
 
 
 def rotation(
