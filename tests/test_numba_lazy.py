@@ -32,7 +32,18 @@ def python(code, **environment):
     )
 
 
-@pytest.mark.slow
+def test_a_kernel_is_compiled_without_a_cache_folder(monkeypatch):
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
+
+    def thrice(x):
+        return 3 * x
+
+    with pytest.raises(RuntimeError, match="cannot cache function"):
+        numba.njit(cache=True)(thrice)
+    assert njit(cache=True)(thrice)(14) == 42
+
+
+@pytest.mark.long
 def test_works_without_a_cache_folder():
     """A read-only installation for a user without a home."""
     done = python(NO_CACHE + EVERYTHING)

@@ -273,7 +273,7 @@ tiny(epochs=2, n_iter=3, checkpoint={checkpoint!r}, augment=True).fit(X, y)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_it_resumes_with_the_state_of_the_optimiser in test_deep_dish.py is quick
 def test_a_killed_fit_resumes_to_the_same_codes(tmp_path):
     X, y = patches(120, 0)
     whole = tiny(epochs=2, n_iter=3, augment=True).fit(X, y)

@@ -144,6 +144,24 @@ def test_rivals_are_kernel_hashers_too():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("labels", ["classes", "sets"])
+@pytest.mark.parametrize("kind", [DISH, DISHK])
+def test_codes_do_not_depend_on_the_number_of_threads_of_torch(kind, labels):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 8, 2000)
+    X = (rng.standard_normal((8, 16))[y] + rng.standard_normal((2000, 16))).astype(np.float32)
+    found, usual = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            hasher = kind(32, n_anchors=100).fit(X, y if labels == "classes" else np.eye(8, dtype=int)[y])
+            found.append((hasher.fingerprint_, hasher.transform(X).tobytes()))
+    finally:
+        torch.set_num_threads(usual)
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
 def test_the_fingerprint_does_not_depend_on_the_number_of_threads():
     code = """
 import warnings, zlib

@@ -9,10 +9,10 @@ from helpers.processes import succeed
 from helpers.rank_worker import values
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_selection_over_several_processes_is_a_stable_sort(world, tmp_path):
-    succeed(["select", "select_nan"], world, tmp_path)
+@pytest.mark.long
+def test_selection_over_three_processes_is_a_stable_sort(tmp_path):
+    """test_transport.py has that over two."""
+    succeed(["select", "select_nan"], 3, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "constant", "sorted", "two_scales", "outlier"])

@@ -9,9 +9,14 @@ from helpers.processes import run, succeed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_collective_operations(world, tmp_path):
-    succeed(["collectives"], world, tmp_path)
+def test_collective_operations_and_selection_in_two_processes(tmp_path):
+    """In one start, because a start takes seconds."""
+    succeed(["collectives", "select", "select_nan"], 2, tmp_path)
+
+
+@pytest.mark.long
+def test_collective_operations_in_three_processes(tmp_path):
+    succeed(["collectives"], 3, tmp_path)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from helpers.service import Server
 from helpers.web import png, upload
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_crash_keeps_acknowledged_records in test_journal.py is quick
 def test_kill_during_writes_keeps_acknowledged_items(files, learned):
     hasher, X, _, _ = learned
     acknowledged, stop = {}, threading.Event()
