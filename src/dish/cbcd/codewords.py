@@ -27,10 +27,13 @@ def class_codewords(
     They are distinct if l ≤ 2ʳ. Codes of rows need not be: with few rows per class, two classes may share one.
     """
     S = Classes(np.arange(l))
-    H = columns_for(torch.from_numpy(np.packbits(rng.random_sample((l, r)) < 0.5, axis=1)), r)
+    start, lam = rng.random_sample((l, r)), 0.0
+    if l > r:  # HHᵀ has an eigenvalue l > r, and whole steps overshoot: start with balanced bits and short steps
+        start, lam = start - np.median(start, 0) + 0.5, 2.0 * l
+    H = columns_for(torch.from_numpy(np.packbits(start < 0.5, axis=1)), r)
     squared_norm, found, values = S.squared_norm(), H.packed(), list[float]()
     for _ in range(max_sweeps):
-        done = sweep(H, S, torch.zeros(r, l))
+        done = sweep(H, S, torch.zeros(r, l), lam=lam)
         value = objective(done, squared_norm, r, 0.0)
         if values and (done.flips == 0 or value > values[-1]):
             break  # converged, or a rise by rounding

@@ -25,7 +25,6 @@ STEPS, RATE, BATCH = 100, 0.02, 1024  # of ``refine``
 SET_STEPS, SET_RATE, SET_BATCH = 200, 0.05, 512  # of ``refine_for_sets``
 QUERIES = 128  # queries per block: their scores stay in cache
 SIGN_ROUNDS = 20  # of ``signed_projection``
-CENTRE = 0.75  # share of the mean 1/l of p that is subtracted; with all of it, two classes would get only one bit
 
 
 def signed_projection(
@@ -69,7 +68,12 @@ def nearest_orthogonal(V: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def centred(V: Tensor) -> tuple[Tensor, Tensor]:
     """V, and the offset −c 1ᵀV that centres p."""
-    return V, -CENTRE / len(V) * V.sum(0)
+    return V, -centre(len(V)) * V.sum(0)
+
+
+def centre(l: int) -> float:  # noqa: E741
+    """c: nearly the mean 1/l of p. With exactly 1/l, all bits of two classes would be the same."""
+    return (1 - 1 / l**2) / l
 
 
 def rotation(
@@ -126,7 +130,7 @@ def refine(
     rows are the queries; both kinds are the database. Or both are held-out rows, of different folds. ``batch``: rows
     of each kind per step.
     """
-    (G, y), (G_seen, y_seen) = ((p - CENTRE / p.shape[1], y) for p, y in (held, seen))
+    (G, y), (G_seen, y_seen) = ((p - centre(p.shape[1]), y) for p, y in (held, seen))
     V = V / (G @ V).square().mean().sqrt()
     log_beta = V.new_tensor(math.log(10.0))
     size = min(batch, len(G), len(G_seen))

@@ -38,7 +38,7 @@ SAFE_RHO = 1.0  # if no rows can be held out
 CROSS, FOLDS, FEWEST = 1 << 12, 5, 40  # with at most CROSS rows every row is held out once; at least FEWEST must be
 TRIAL, TRIAL_BATCH = 0.2, 512  # share of the steps of a trial regression, and batch of a trial projection
 TEMPERATURES = tuple(float(a) for a in np.geomspace(0.3, 12, 33))
-COOLER = (1.0, 0.7, 0.45)  # factors on the temperature: refined projections rank better with flatter p
+COOLER = (1.0, 0.7, 0.45)  # factors on the temperature: codes rank better with flatter p
 
 # --- Features ---
 
@@ -308,17 +308,29 @@ def _best_regression(
 
 
 def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.random.RandomState) -> Choice:
-    """The sharpness whose refined projection ranks other held-out rows best, and a projection refined for it."""
+    """The sharpness and the projection, refined or not, that rank held-out rows best."""
     temperature = judged.temperature()
-    best, best_map = temperature, -1.0
-    for factor in COOLER:
-        halves = [_halves(each) for each in judged.scored(factor * temperature)]
-        V, offset = centred(refine(plain.V, halves[0][0], halves[1][0], np.random.RandomState(0), TRIAL_BATCH))
-        found = held_out_map(rows.labels, V, offset, halves[0][1], halves[1][1])
-        if found > best_map:
-            best, best_map = factor * temperature, found
-    V, offset = centred(refine(plain.V, *judged.scored(best), rng))
-    return replace(plain, V=V, offset=offset, sharp=best)
+    maps = {factor: _trial_maps(plain, rows, judged.scored(factor * temperature)) for factor in COOLER}
+    factor = max(maps, key=lambda factor: max(maps[factor]))
+    sharp, (as_it_is, when_refined) = factor * temperature, maps[factor]
+    if as_it_is > when_refined:
+        return replace(plain, sharp=sharp)
+    V, offset = centred(refine(plain.V, *judged.scored(sharp), rng))
+    return replace(plain, V=V, offset=offset, sharp=sharp)
+
+
+def _trial_maps(plain: Choice, rows: WhitenedRows, scored: tuple[Scored, Scored]) -> tuple[float, float]:
+    """MAP of held-out rows with the plain projection, and with one that was refined with other held-out rows.
+
+    One half refines and the other judges; with few rows, they also swap.
+    """
+    (a, b), (c, d) = (_halves(each) for each in scored)
+    found = []
+    for (held, seen), judges in [((a, c), (b, d)), ((b, d), (a, c))][: 2 if rows.n <= CROSS else 1]:
+        refined = centred(refine(plain.V, held, seen, np.random.RandomState(0), TRIAL_BATCH))
+        found.append([held_out_map(rows.labels, *V, *judges) for V in ((plain.V, plain.offset), refined)])
+    first, second = np.mean(found, 0)
+    return float(first), float(second)
 
 
 def _halves(scored: Scored) -> tuple[Scored, Scored]:
