@@ -20,12 +20,16 @@ def test_more_classes_than_codes_share_some():
     assert len(np.unique(packed, axis=0)) == 8
 
 
-def test_codewords_lie_further_apart_than_random_ones():
-    C = codes.unpack(class_codewords(12, 32, np.random.RandomState(0))[0], 32)
-    R = np.where(np.random.RandomState(0).rand(12, 32) < 0.5, 1, -1)
-    least, of_random = (((32 - A @ A.T) / 2)[~np.eye(12, dtype=bool)].min() for A in (C, R))
-    assert least > of_random
-    assert np.abs(C.sum(0)).max() <= 1  # balanced bits
+@pytest.mark.parametrize(("l", "r"), [(10, 16), (20, 64), (200, 32), (200, 64), (1000, 64)])
+def test_codewords_lie_further_apart_than_random_ones(l, r):  # noqa: E741
+    def squares(C):
+        dots = C @ C.T
+        return (dots**2).sum() - l * r**2
+
+    random = np.where(np.random.RandomState(1).random_sample((l, r)) < 0.5, -1.0, 1.0)
+    learned = codes.unpack(class_codewords(l, r, np.random.RandomState(0))[0], r).astype(float)
+    assert squares(learned) < squares(random)
+    assert (learned.sum(0) == l % 2).all()
 
 
 @pytest.mark.parametrize("r", [16, 24])

@@ -193,7 +193,7 @@ def test_probabilities_and_the_projection_make_F(words):
     assert type(f) is Posterior
     class_bits = np.delete(hasher.decision_function(X), geometry_positions(13, hasher.geometry_.n_bits), axis=1)
     np.testing.assert_allclose(class_bits, p @ f.V + f.offset, atol=1e-4)
-    np.testing.assert_allclose(f.offset, -0.75 / 4 * f.V.sum(0), atol=1e-4 * np.abs(f.V).max())
+    np.testing.assert_allclose(f.offset, -(15 / 16) / 4 * f.V.sum(0), atol=1e-4 * np.abs(f.V).max())
 
 
 def test_probabilities_of_label_sets_need_not_add_up_to_one():

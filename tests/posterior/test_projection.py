@@ -44,7 +44,7 @@ def test_centred_subtracts_three_quarters_of_the_mean_probability():
     V = torch.from_numpy(np.random.default_rng(0).standard_normal((4, 6)))
     same, offset = projection.centred(V)
     assert same is V
-    np.testing.assert_allclose(offset, -0.75 / 4 * V.sum(0))
+    np.testing.assert_allclose(offset, -(15 / 16) / 4 * V.sum(0))
 
 
 def test_the_loss_of_a_rotation_never_rises():
@@ -98,7 +98,7 @@ def test_refining_lowers_the_loss_and_leaves_its_inputs_alone():
     refined = projection.refine(V, held, seen, rng)
     assert torch.equal(V, before)
     assert torch.equal(G, kept)
-    start = V / ((G[:150] - projection.CENTRE / 12) @ V).square().mean().sqrt()
+    start = V / ((G[:150] - projection.centre(12)) @ V).square().mean().sqrt()
     losses = [ranking_loss(each, torch.tensor(10.0).log(), G, y, 150) for each in (start, refined)]
     assert losses[1] < losses[0]
 

@@ -1,11 +1,15 @@
 """Choices on held-out rows: features, prior, sharpness and projection."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import dish
-from dish import DISH
+from dish import DISH, codes
+from dish.cbcd.codewords import class_codewords
 from dish.encoder import raised
 from dish.io.rows import RowSource
 from dish.kernel.fit_data import FitData
@@ -284,3 +288,32 @@ def test_few_rows_of_label_sets_are_not_judged():
     choice, _, judged = fitted_choice(X, Y, geometry=2)
     assert judged is None
     assert torch.equal(choice.V, plain_choice(4, 14, one_label=False).V)
+
+
+def test_a_projection_that_held_out_rows_do_not_confirm_is_not_refined(monkeypatch):
+    """With fewer classes than bits, refinement may only overfit."""
+    rows, judged, plain = refinable_rows()
+    monkeypatch.setattr(selection, "refine", lambda V, *_: torch.ones_like(V))
+    kept = selection.refined_choice(plain, rows, judged, np.random.RandomState(0))
+    assert torch.equal(kept.V, plain.V)
+    assert torch.equal(kept.offset, plain.offset)
+    plain = dataclasses.replace(plain, V=torch.ones_like(plain.V), offset=torch.zeros_like(plain.offset))
+    monkeypatch.setattr(selection, "refine", lambda V, *_: good_projection(V))
+    refined = selection.refined_choice(plain, rows, judged, np.random.RandomState(0))
+    assert torch.equal(refined.V, good_projection(plain.V))
+
+
+def good_projection(V):
+    signs = codes.unpack(class_codewords(*V.shape, np.random.RandomState(0))[0], V.shape[1])
+    return torch.from_numpy(signs).to(V)
+
+
+def refinable_rows():
+    """400 rows of 5 classes whose logits tell the class, in two halves, and 16 bits."""
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.integers(5, size=400))
+    z = torch.from_numpy(rng.standard_normal((400, 5))).float() + 3 * torch.eye(5)[y]
+    judged = selection.Judged((z[:200], y[:200]), (z[200:], y[200:]), (np.arange(200), np.arange(200, 400)))
+    rows = SimpleNamespace(n=400, labels=lambda group: group.numpy())
+    V, offset = projection.centred(good_projection(torch.zeros(5, 16)))
+    return rows, judged, selection.Choice(V, offset, 1.0)
