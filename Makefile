@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
 
 .PHONY: demo site test test-all test-fast test-pythons test-floors coverage torture lint dist clean
-.PHONY: bench bench-digits bench-speed bench-scaling bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
+.PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
 .PHONY: bench-real bench-load bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
@@ -82,6 +82,9 @@ bench-speed: $(VENV)/.ready     ## fit time relative to its matrix products, by 
 
 bench-scaling: $(VENV)/.ready   ## time and memory for n = 25k … 400k
 	$(BIN)/python benchmarks/scaling.py
+
+bench-many: $(VENV)/.ready      ## 20,000 classes, 100,000 synthetic rows: time, memory and MAP of DISH and DISH-K
+	$(BIN)/python benchmarks/many_classes.py
 
 bench-scoring: $(VENV)/.ready   ## scoring a million codes, compared with NumPy
 	$(BIN)/python benchmarks/scoring.py

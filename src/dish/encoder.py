@@ -414,7 +414,8 @@ class Encoder:
         anchors = self.features.anchors
         device = anchors.device if isinstance(anchors, Tensor) else None  # NumPy's device is a string
         out = np.empty((len(X), width), np.float32)
-        for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape)):
+        labels = len(self.function.b) if isinstance(self.function, Posterior) else 0
+        for rows in row_blocks(len(X), rows_at_a_time(device, *anchors.shape, labels)):
             if isinstance(anchors, Tensor):
                 out[rows] = apply(as_tensor(X[rows]).to(anchors)).cpu().numpy()
             else:

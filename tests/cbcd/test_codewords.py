@@ -32,6 +32,16 @@ def test_codewords_lie_further_apart_than_random_ones(l, r):  # noqa: E741
     assert (learned.sum(0) == l % 2).all()
 
 
+@pytest.mark.parametrize(("l", "r", "least"), [(5000, 64, 10), (20_000, 16, 1), (65_536, 16, 1)])
+def test_codewords_of_very_many_classes_lie_as_far_apart_as_random_ones(l, r, least):  # noqa: E741
+    packed, _ = class_codewords(l, r, np.random.RandomState(0))
+    assert len(np.unique(packed, axis=0)) == l
+    H = codes.unpack(packed, r).astype(np.float32)
+    distance = (r - H[:200] @ H.T) / 2
+    distance[np.arange(200), np.arange(200)] = r
+    assert distance.min() >= least
+
+
 @pytest.mark.parametrize("r", [16, 24])
 def test_repeated_codewords_are_replaced_and_others_kept(r):
     packed = np.packbits(np.random.RandomState(0).rand(50, r) < 0.5, axis=1)

@@ -225,11 +225,19 @@ def test_a_similarity_is_refused_and_DISHK_named(blobs):
     assert type(DISHK(8, n_anchors=20).fit(X, nystroem(X, 10)).hash_function_).__name__ == "Linear"
 
 
-def test_too_many_labels_are_refused_and_DISHK_named():
-    n = module.MAX_LABELS + 1
-    X, y = np.random.default_rng(0).random((2 * n, 2)), np.arange(2 * n) % n
-    with pytest.raises(InputError, match="y has 4,097 labels; DISH learns at most 4,096: use DISHK"):
+def test_too_many_classes_are_refused_and_DISHK_named():
+    n = module.MAX_CLASSES + 1
+    X, y = np.random.default_rng(0).random((n, 2)), np.arange(n)
+    with pytest.raises(InputError, match="y has 65,537 labels; DISH learns at most 65,536: use DISHK"):
         DISH(8, n_anchors=20).fit(X, y)
+
+
+def test_too_many_labels_of_multilabel_rows_are_refused_and_DISHK_named():
+    n = module.MAX_LABELS + 1
+    X, Y = np.random.default_rng(0).random((n, 2)), sp.eye_array(n, format="csr")
+    hint = "at most 4,096 if a row may have several, and 65,536 classes: use DISHK"
+    with pytest.raises(InputError, match=f"y has 4,097 labels; DISH learns {hint}"):
+        DISH(8, n_anchors=20).fit(X, Y)
 
 
 def test_one_label_alone_is_refused(blobs):

@@ -25,7 +25,7 @@ from dish.deep.training import RoundState, Settings, Training
 from dish.errors import InputError
 from dish.hasher import class_values
 from dish.label_codes import ClassBits, LabelledHasher
-from dish.posterior.dish import DISH, MAX_LABELS
+from dish.posterior.dish import DISH, most_labels
 
 MAX_ANCHORS = 1000  # of DISH on the features of a frozen network
 TRAINING_ONLY = (
@@ -192,9 +192,9 @@ class DeepDISH(LabelledHasher, DeepHasher):
     def _check_frozen(self, data: DeepFitData) -> None:
         if data.rows.ndim == 2:
             raise InputError("freeze=True is for images; use DISH to learn from vectors")
-        if data.n_targets > MAX_LABELS:
+        if data.n_targets > (most := most_labels(not data.multilabel)):
             raise InputError(
-                f"y has {data.n_targets:,} labels; freeze=True runs DISH, which learns at most {MAX_LABELS:,}: use "
+                f"y has {data.n_targets:,} labels; freeze=True runs DISH, which learns at most {most:,}: use "
                 "freeze=False"
             )
         if data.multilabel and not bool(((data.targets == 0) | (data.targets == 1)).all()):

@@ -22,7 +22,7 @@ from dish.similarity import LabelCounts, LabelSets, Similarity
 MOST, FEWEST = 400, 40  # held-out rows that are compared
 CLEARLY = 2.0  # standard errors
 MISPLACED, EVIDENCE = 0.15, 6.0  # share of random labels, and twice its gain in log-likelihood, for a warning
-FEWEST_LABELS, EXAMINED = 4, 1000  # different labels, and rows that are examined for it
+FEWEST_LABELS, EXAMINED, ENTRIES = 4, 1000, 1 << 22  # different labels; rows and numbers that are examined for it
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ def warn_of_misplaced_labels(p: Tensor, label: Tensor) -> None:
     """Warn if many labels of held-out rows were drawn at random, it seems; p (rows, l), label (rows,) < l."""
     if p.shape[1] < FEWEST_LABELS:
         return
-    share, evidence = random_labels(p[:EXAMINED], label[:EXAMINED])
+    few = min(EXAMINED, ENTRIES // p.shape[1])
+    share, evidence = random_labels(p[:few], label[:few])
     if share > MISPLACED and evidence > EVIDENCE:
         warnings.warn(
             f"about {share:.0%} of the labels of {len(p)} held-out rows fit no better than chance: check y for wrong "

@@ -41,7 +41,8 @@ from dish.posterior.regression import WhitenedRows, regress, whiteners
 from dish.posterior.selection import Choice, Judged
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
-MAX_LABELS = 4096  # with more, B is larger than everything else and a step too slow
+MAX_CLASSES = 65536  # with more, B is larger than everything else
+MAX_LABELS = 4096  # of multi-label rows: every step computes the scores of all labels
 
 
 def fit_to_labels(
@@ -298,5 +299,11 @@ def check_learnable(S: Similarity, method: str) -> None:
     l = n_labels(S)  # noqa: E741
     if l < 2:
         raise InputError("y has only one label; give at least two, or (n,) classes")
-    if l > MAX_LABELS:
-        raise InputError(f"y has {l:,} labels; {method} learns at most {MAX_LABELS:,}: use DISHK")
+    if l > (most := most_labels(isinstance(S, Classes))):
+        hint = "" if isinstance(S, Classes) else f" if a row may have several, and {MAX_CLASSES:,} classes"
+        raise InputError(f"y has {l:,} labels; {method} learns at most {most:,}{hint}: use DISHK")
+
+
+def most_labels(one_label: bool) -> int:
+    """The largest number of labels that can be learned."""
+    return MAX_CLASSES if one_label else MAX_LABELS

@@ -28,6 +28,7 @@ from dish.lazy import Tensor, torch
 from dish.parallel import Ranks
 from dish.posterior.cuda_regression import FusedSteps
 from dish.posterior.projection import steps_threads
+from dish.posterior.sampled_regression import gaussian_classifier, sampled_steps
 from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
@@ -39,6 +40,9 @@ ENOUGH = 6_000_000  # multiplications per step that pay for one more thread
 Weights = tuple[Tensor, Tensor]  # W (m, l) and b (l,)
 Scored = tuple[Tensor, Tensor]  # p or logits (rows, l), and the group of equal labels of each row (rows,)
 
+ALL_CLASSES = 4096  # with more, a step computes the logits of some classes only
+PER_CLASS = 4  # rows of a class that are held out if there are more classes
+VISITS, CERTAIN = 50, 5.0  # row visits per class, and factor on the weight decay, if there are more classes
 BATCH, UPDATES = 1024, 1000  # about a million row visits, for any number of rows
 RATE, MOMENTUM = 0.3, 0.9
 NOISE, MOST_NOISE = 20.0, 0.01  # of ``whitening``
@@ -115,19 +119,36 @@ class WhitenedRows:
 
     def batches(self, indices: Indices, size: int, count: int, rng: np.random.RandomState) -> Iterator[Tensor]:
         """Local row indices of ``count`` batches, drawn by permutations of ``indices``."""
-        picked, positions = self.local(self.shuffled(indices, size * count, rng))
+        yield from self.in_batches(self.shuffled(indices, size * count, rng), size, count)
+
+    def in_batches(self, order: Indices, size: int, count: int) -> Iterator[Tensor]:
+        """Local row indices of ``count`` batches of the rows ``order``, one after the other."""
+        picked, positions = self.local(order)
         ends = torch.searchsorted(positions, torch.arange(count + 1, device=positions.device) * size).tolist()
         for start, stop in pairwise(ends):
             yield picked[start:stop]
 
+    def held_out(self, order: Indices, count: int) -> tuple[Indices, Indices]:
+        """At most ``count`` held-out rows and the other rows, of rows in random order.
+
+        With many classes, a random sample hardly has two rows of one class, and nothing could be ranked. Then both
+        are of the same classes, row by row, for as many rows as are held out.
+        """
+        if n_labels(self.S) <= ALL_CLASSES:
+            return order[:count], order[count:]
+        held, mates = rows_of_some_classes(self.groups(order).cpu().numpy(), count)
+        others = np.setdiff1d(np.arange(len(order)), np.concatenate([held, mates]))
+        return order[held], order[np.concatenate([mates, others])]
+
     @cached_property
     def group_labels(self) -> Tensor:
-        """Label indices of every group, (g, most labels of a group), padded with l. They fit int16, as l ≤ 4,096."""
+        """Label indices of every group, (g, most labels of a group), padded with l."""
+        kind = np.int16 if n_labels(self.S) < 1 << 15 else np.int32
         if not isinstance(self.S, LabelCounts | LabelSets):
-            return torch.arange(self.S.n_groups, dtype=torch.int16, device=self.U.device)[:, None]
+            return torch.from_numpy(np.arange(self.S.n_groups, dtype=kind)).to(self.U.device)[:, None]
         sets = self.S.sets
         counts = np.diff(sets.indptr)
-        found = np.full((sets.shape[0], max(1, counts.max(initial=0))), sets.shape[1], np.int16)
+        found = np.full((sets.shape[0], max(1, counts.max(initial=0))), sets.shape[1], kind)
         found[np.arange(found.shape[1]) < counts[:, None]] = sets.indices
         return torch.from_numpy(found).to(self.U.device)
 
@@ -180,6 +201,12 @@ class WhitenedRows:
         """Whether any row of this process has a weight below 1."""
         return bool((self.weight < 1).any())
 
+    @cached_property
+    def mean_square(self) -> float:
+        """Mean of ‖u‖² over the rows of all processes; outliers count as much as they weigh."""
+        sums = [(self.weight[rows] * U.square().sum(1)).double().sum() for rows, U in feature_blocks(self.U)]
+        return max(1e-12, float(self.ranks.total(torch.stack(sums).sum())) / self.n)
+
     def _buffer(self, size: int) -> Tensor:
         """Memory for some rows, reused by all steps of a thread: new memory would be cleared, and not in cache."""
         buffer: Tensor = getattr(self._buffers, "U", self.U[:0])
@@ -220,6 +247,26 @@ class WhitenedRows:
         if not isinstance(self.S, LabelCounts | LabelSets):
             return group.numpy()
         return np.asarray(self.S.sets[group.numpy()].toarray(), np.uint8)
+
+
+def rows_of_some_classes(group: NDArray[np.integer[Any]], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Places of at most ``count`` rows of some classes, and of as many others of the same classes, row by row.
+
+    At most half of the rows of a class, and ``PER_CLASS``, come into each. Even and odd places have different
+    classes, so that either half can be judged by itself, and the rows of a class are far apart.
+    """
+    _, first, place, sizes = np.unique(group, return_index=True, return_inverse=True, return_counts=True)
+    turn = np.argsort(np.argsort(first))[place]  # classes in the order of their first rows
+    order = np.argsort(turn, kind="stable")  # rows by class
+    sizes = sizes[np.argsort(first)]
+    rank = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    quota = np.minimum(sizes // 2, PER_CLASS)
+    quota = np.where(np.cumsum(quota) <= count, quota, 0)[turn[order]]
+    some = np.flatnonzero(rank < quota)
+    some = some[np.argsort(rank[some], kind="stable")]  # first rows of all classes, then second ones, …
+    halves = [some[turn[order[some]] % 2 == i] for i in (0, 1)]
+    some = np.stack([half[: min(map(len, halves))] for half in halves], 1).ravel()
+    return order[some], order[some + quota[some]]
 
 
 def _fits(K: Tensor, budget: int | None, ranks: Ranks) -> bool:
@@ -272,9 +319,13 @@ def regress(
 ) -> Weights:
     """W (m, l) and b (l,) of a logistic regression on whitened rows, by momentum steps whose rate falls to 0.
 
-    ``share`` scales the number of steps, ``prior`` the weight decay.
+    With more than ``ALL_CLASSES`` classes, steps start from a closed form instead of ``start``, and each has a sample
+    of the classes. ``share`` scales the number of steps, ``prior`` the weight decay.
     """
     one_label = rows.one_label
+    if one_label and (l := n_labels(rows.S)) > ALL_CLASSES:  # noqa: E741
+        order, decay = rows.shuffled(indices, round(share * VISITS * l), rng), weight_decay(len(indices), l)
+        return sampled_steps(rows, *gaussian_classifier(rows, indices), order, rng, prior * CERTAIN * decay)
     if start is None:
         q = rows.frequencies().clamp(1e-6, 1 - 1e-6)
         W, b = torch.zeros(rows.U.shape[1], len(q)).to(rows.U), torch.log(q if one_label else q / (1 - q))

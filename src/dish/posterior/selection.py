@@ -31,6 +31,7 @@ PER_LABEL = 100  # rows per label that are needed to decide on held-out rows
 NARROWER = 2.0  # factor on γ
 RIDGES, STRONG_RIDGES = (10.0, 60.0), (0.1, 1.0)  # times 1/n of the mean diagonal, and times it
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
+MOST_LOGITS = 1 << 26  # of held-out rows: 256 MB
 SHARP = 1.3  # usual factor on the logits
 FEW, PRIORS = 1 << 14, (0.25, 4.0)  # with at most FEW rows, held-out rows choose the prior by these factors
 RHOS = (0.1, 1.0, 10.0, 0.01)  # ρ of the whitening; held-out rows choose if there are at most FEW, else the first
@@ -189,8 +190,11 @@ def judge(
     """
     order = rows.shuffled(np.arange(rows.n), rows.n, rng)
     if rows.n > CROSS:
-        n_held = min(int(HELD_OUT * rows.n), MOST_HELD_OUT)
-        held, seen = order[:n_held], order[n_held:]
+        n_held = min(int(HELD_OUT * rows.n), MOST_HELD_OUT, MOST_LOGITS // n_labels(rows.S))
+        held, seen = rows.held_out(order, n_held)
+        n_held = len(held)
+        if n_held < FEWEST:
+            return None
         W, b = regress(rows, seen, rng, share=share, prior=prior)
         halves = held, seen[:n_held]
         first, second = (rows.logits(half, W, b) for half in halves)
