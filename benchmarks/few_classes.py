@@ -52,7 +52,7 @@ def draw(rows: Part, queries: Part | None, n_classes: int, n_rows: int, seed: in
 def score(name: str, bits: int, seed: int, parts: Split, options: real.Options) -> dict[str, Any]:
     """MAP of one method, or why there is none."""
     try:
-        if name in real.FLOATS:
+        if name == "cosine":
             found = real.score_floats(name, parts, PROTOCOL, None, None, options.device)[name]
         else:
             found = real.score_codes(real.fit(name, bits, seed, parts, options), parts, PROTOCOL, None)
