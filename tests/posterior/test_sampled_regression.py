@@ -147,7 +147,7 @@ def test_classes_of_one_row_are_not_held_out():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_five_thousand_classes(tmp_path):
-    X, y = clusters(15_000, 5000, d=24)
+    X, y = clusters(17_000, 5000, d=24)
     Xq, yq = clusters(500, 5000, d=24, seed=1)
     hasher = DISH(48, n_anchors=50).fit(X, y)
     np.testing.assert_array_equal(hasher.codes_, hasher.transform(X, labels=y))
@@ -160,8 +160,6 @@ def test_five_thousand_classes(tmp_path):
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-4)
     hasher.save(tmp_path / "many.dish")
     np.testing.assert_array_equal(dish.load(tmp_path / "many.dish").transform(Xq), hasher.transform(Xq))
-    again = DISH(48, n_anchors=50).fit(X, y)
-    np.testing.assert_array_equal(again.codes_, hasher.codes_)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
