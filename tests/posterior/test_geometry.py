@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from dish import DISH, HammingIndex, metrics
@@ -11,6 +12,7 @@ from dish.encoder import geometry_positions, interleaved
 from dish.errors import InputError
 from dish.io.rows import RowSource
 from dish.kernel.fit_data import prepare
+from dish.posterior import geometry
 from dish.posterior.geometry import PER_CLASS, SAMPLE, Geometry, candidates, sample_by_class, within_covariance
 from dish.similarity import from_labels
 
@@ -72,12 +74,12 @@ def test_covariance_that_label_sets_do_not_explain():
 
 
 def test_a_sample_has_as_many_rows_of_every_class():
-    few = sample_by_class(np.repeat(np.arange(10), 5000).astype(np.int32))
+    few = sample_by_class(np.repeat(np.arange(10), 5000).astype(np.int32), SAMPLE)
     counts = np.bincount(np.repeat(np.arange(10), 5000)[few])
     assert len(set(counts)) == 1
     assert SAMPLE <= len(few) < SAMPLE + 10
     many = np.repeat(np.arange(20000), 10).astype(np.int32)
-    counts = np.bincount(many[sample_by_class(many)])
+    counts = np.bincount(many[sample_by_class(many, SAMPLE)])
     assert set(counts[counts > 0]) == {PER_CLASS}
 
 
@@ -148,3 +150,24 @@ def test_odd_rows_have_geometry_bits_too(bad):
     F = hasher.decision_function(X[4:])
     assert np.isfinite(F).all()
     assert np.isfinite(hasher.geometry_.W).all()
+
+
+def test_many_features_need_no_square_matrix_of_them(monkeypatch):
+    """The span of the sample has the same best directions as all features, up to the strength of the shrinkage."""
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 5
+    X = (rng.standard_normal((5, 40))[y] + 0.3 * rng.standard_normal((300, 40))).astype(np.float32)
+    found = []
+    for wide in (geometry.WIDE, 30):
+        monkeypatch.setattr(geometry, "WIDE", wide)
+        found.append(DISH(16, n_anchors=50, geometry=4).fit(X, y).transform(X))
+    np.testing.assert_array_equal(*found)
+
+
+def test_fifty_thousand_features_are_learned_in_little_memory():
+    X, y = sp.random_array((120, 50_000), density=0.01, rng=np.random.default_rng(0)).toarray(), np.arange(120) % 3
+    X[np.arange(120), y] = 3.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hasher = DISH(16, n_anchors=20).fit(X.astype(np.float32), y)
+    assert hasher.geometry_.W.shape[0] == 50_000

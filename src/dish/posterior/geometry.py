@@ -22,6 +22,7 @@ from dish.posterior.regression import Indices
 from dish.similarity import Classes, LabelCounts, LabelSets
 
 SAMPLE, PER_CLASS = 1 << 14, 8  # rows that the bits are learned from, and the fewest rows per class among them
+ENTRIES, MIN_SAMPLE, WIDE = 1 << 25, 512, 4096  # numbers of the sample, its rows at least, and many features
 MOST_LABELS = 1024  # the most frequent ones count in multi-label data
 SHRINKAGE = 1.0  # added to the covariance within classes, relative to the mean of its diagonal
 ROUNDS = 50  # of ITQ
@@ -45,14 +46,17 @@ class Geometry:
         """For at most ``most`` bits."""
         assert data.rows is not None
         groups = np.concatenate(data.ranks.gather_arrays(data.S.row_group.cpu().numpy()))
-        picked = sample_by_class(groups) if isinstance(data.S, Classes) else sample_rows(len(groups))
+        size = min(SAMPLE, max(MIN_SAMPLE, ENTRIES // data.rows.shape[1]))
+        picked = (sample_by_class if isinstance(data.S, Classes) else sample_rows)(groups, size)
         X = data.features.centred(take_everywhere(data.rows, picked, data.device, data.ranks)).double()
         centre = X.median(0).values
         X = centre + shortened(X - centre)
         mean = X.mean(0)
         X = X - mean
-        W = within_directions(X.T @ X / len(X), within_covariance(X, data, groups[picked]), SHRINKAGE, most)
-        return cls(X, mean, W, data)
+        Q = torch.linalg.qr(X.T).Q if X.shape[1] > WIDE else None  # the span of the sample: S_w would be too large
+        Z = X if Q is None else X @ Q
+        W = within_directions(Z.T @ Z / len(Z), within_covariance(Z, data, groups[picked]), SHRINKAGE, most)
+        return cls(X, mean, W if Q is None else Q @ W, data)
 
     def bits(self, g: int) -> Linear:
         """g bits as a linear function of (x − centre) · scale, with outputs of root mean square ``OUTPUT``."""
@@ -77,19 +81,19 @@ def candidates(r: int) -> list[int]:
     return sorted({r * share // 8 for share in SHARES}, reverse=True)
 
 
-def sample_rows(n: int) -> NDArray[np.intp]:
-    """At most ``SAMPLE`` random row indices, sorted."""
-    return np.sort(np.random.RandomState(0).permutation(n)[:SAMPLE])
+def sample_rows(groups: NDArray[np.int32], size: int) -> NDArray[np.intp]:
+    """At most ``size`` random row indices, sorted."""
+    return np.sort(np.random.RandomState(0).permutation(len(groups))[:size])
 
 
-def sample_by_class(groups: NDArray[np.int32]) -> NDArray[np.intp]:
-    """About ``SAMPLE`` row indices, sorted: as many rows of every class, or of some classes if there are many."""
+def sample_by_class(groups: NDArray[np.int32], size: int) -> NDArray[np.intp]:
+    """About ``size`` row indices, sorted: as many rows of every class, or of some classes if there are many."""
     order = np.random.RandomState(0).permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]  # by class, at random within a class
     counts = np.bincount(groups)
     rank = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)
-    per_class = max(PER_CLASS, -(-SAMPLE // len(counts)))
-    kept = np.random.RandomState(1).permutation(len(counts)) < SAMPLE // per_class + 1
+    per_class = max(PER_CLASS, -(-size // len(counts)))
+    kept = np.random.RandomState(1).permutation(len(counts)) < size // per_class + 1
     return np.sort(order[(rank < per_class) & kept[groups[order]]])
 
 

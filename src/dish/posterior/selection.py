@@ -314,7 +314,7 @@ def _best_regression(
 def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.random.RandomState) -> Choice:
     """The sharpness and the projection, refined or not, that rank held-out rows best."""
     temperature = judged.temperature()
-    maps = {factor: _trial_maps(plain, rows, judged.scored(factor * temperature)) for factor in COOLER}
+    maps = {factor: _trial_maps(plain, rows, judged, factor * temperature) for factor in COOLER}
     factor = max(maps, key=lambda factor: max(maps[factor]))
     sharp, (as_it_is, when_refined) = factor * temperature, maps[factor]
     if as_it_is > when_refined:
@@ -323,16 +323,19 @@ def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.ra
     return replace(plain, V=V, offset=offset, sharp=sharp)
 
 
-def _trial_maps(plain: Choice, rows: WhitenedRows, scored: tuple[Scored, Scored]) -> tuple[float, float]:
+def _trial_maps(plain: Choice, rows: WhitenedRows, judged: Judged, sharp: float) -> tuple[float, float]:
     """MAP of held-out rows with the plain projection, and with one that was refined with other held-out rows.
 
-    One half refines and the other judges; with few rows, they also swap.
+    One half refines and the other judges; unless there are many rows, they also swap.
     """
-    (a, b), (c, d) = (_halves(each) for each in scored)
+    (a, b), (c, d) = (_halves(each) for each in judged.scored(sharp))
     found = []
-    for (held, seen), judges in [((a, c), (b, d)), ((b, d), (a, c))][: 2 if rows.n <= CROSS else 1]:
-        refined = centred(refine(plain.V, held, seen, np.random.RandomState(0), TRIAL_BATCH))
-        found.append([held_out_map(rows.labels, *V, *judges) for V in ((plain.V, plain.offset), refined)])
+    for (held, other), (p, y), more in [((a, c), b, d), ((b, d), a, c)][: 2 if rows.n <= FEW else 1]:
+        refined = centred(refine(plain.V, held, other, np.random.RandomState(0), TRIAL_BATCH))
+        if judged.start is None:  # all rows are held out
+            p, y = torch.cat([p, more[0]]), torch.cat([y, more[1]])
+        labels, n = rows.labels(y), n_queries(len(p))
+        found.append([map_of_outputs(p @ V + offset, labels, n) for V, offset in ((plain.V, plain.offset), refined)])
     first, second = np.mean(found, 0)
     return float(first), float(second)
 
