@@ -203,7 +203,7 @@ def page(content: dict[str, Any]) -> str:
         f"{BITS} bits. Queries and database are clean rows that were not trained on; changed scales, offsets and "
         "added features apply to all rows. **w** marks cells where `fit` warned in every trial. Synthetic rows say "
         "so in their name. Outdated, will be repeated: `DISH` chose up to half of its bits for geometry then, now at "
-        "most a quarter.",
+        "most a quarter, and it learns label sets and few classes differently.",
         "",
         f"Commit {content['environment']['commit'][:7]}, {content['environment']['cpu']}. Script: "
         "`benchmarks/robustness.py`.",
