@@ -32,7 +32,9 @@ def test_codewords_lie_further_apart_than_random_ones(l, r):  # noqa: E741
     assert (learned.sum(0) == l % 2).all()
 
 
-@pytest.mark.parametrize(("l", "r", "least"), [(5000, 64, 10), (20_000, 16, 1), (65_536, 16, 1)])
+@pytest.mark.parametrize(
+    ("l", "r", "least"), [(5000, 64, 10), (20_000, 16, 1), pytest.param(65_536, 16, 1, marks=pytest.mark.long)]
+)
 def test_codewords_of_very_many_classes_lie_as_far_apart_as_random_ones(l, r, least):  # noqa: E741
     packed, _ = class_codewords(l, r, np.random.RandomState(0))
     assert len(np.unique(packed, axis=0)) == l

@@ -67,7 +67,7 @@ def warnings_of(fit):
     return " ".join(str(each.message) for each in caught)
 
 
-@pytest.mark.parametrize("centres", [0.5, 0.3, 0.2])
+@pytest.mark.parametrize("centres", [0.5, *(pytest.param(c, marks=pytest.mark.long) for c in (0.3, 0.2))])
 def test_classes_that_overlap_are_not_wrong_labels(centres):
     for seed in range(3):
         rng = np.random.default_rng(seed)
