@@ -71,7 +71,7 @@ protocols differ in the training rows and in the database:
   `transform(X, labels=y)`. Other methods have no codes of labels: the database is `transform(X)` or the codes that
   they learned for these rows (`codes_`), whichever has the higher MAP for the queries.
 - **disjoint**: one half of the rows is for training, the other half is the database.
-- **5, 10 and 20 rows per class**: the same database, and so many training rows of each class.
+- **5, 10 and 20 rows per class**: the same database; only 5, 10 or 20 rows of each class are for training.
 - **open set**: a quarter of the classes is unseen. Half of the rows of the seen classes is for training. All other
   rows, of seen and unseen classes, are the database. All queries count.
 - **unseen classes**: the same fit; queries and database are the rows of unseen classes.

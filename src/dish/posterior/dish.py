@@ -85,7 +85,7 @@ def fit_to_labels(
 
 
 def _geometry_bits(geometry: Geometry | None, g: int, size: float) -> Linear | None:
-    """g bits whose outputs have the size of those of class bits, so that a query that is not rounded weighs both."""
+    """g bits, for class bits whose outputs have the root mean square ``size``."""
     if geometry is None or g == 0:
         return None
     bits = geometry.bits(g)

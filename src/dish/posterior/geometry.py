@@ -28,7 +28,7 @@ SHRINKAGE = 1.0  # added to the covariance within classes, relative to the mean 
 ROUNDS = 50  # of ITQ
 LONGEST = 5.0  # length of a row in medians
 SHARES = (2, 1)  # eighths of all bits
-OUTPUT = 0.5  # root mean square of the outputs; that of class bits is above 1. Asymmetric search weighs bits by them
+OUTPUT = 0.5  # size of the outputs relative to those of class bits: asymmetric search weighs bits by it
 COST = 0.01  # share of the held-out MAP that geometry bits may cost
 
 

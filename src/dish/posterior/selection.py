@@ -235,10 +235,7 @@ def choose_for_classes(
     None: the most that cost little.
     """
     seed = rng.randint(2**31 - 1)
-
-    def whitened(rho: float) -> WhitenedRows:
-        return WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
-
+    whitened = _whitened_by(data, T, seed, budget)
     choice, rows = replace(plain(n_bits), rho=RHOS[0]), whitened(RHOS[0])
     if data.n <= FEW:
         choice, rows = _best_regression(choice, rows, whitened, seed)
@@ -252,6 +249,13 @@ def choose_for_classes(
     if judged is None:
         return choice, rows, None
     return refined_choice(replace(choice, start=judged.start), rows, judged, rng), rows, judged
+
+
+def _whitened_by(
+    data: FitData, T: Callable[[float], Tensor], seed: int, budget: int | None
+) -> Callable[[float], WhitenedRows]:
+    """ρ → whitened rows: the same rows for every ρ, also if they are a sample."""
+    return lambda rho: WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
 
 
 def _most_geometry(
@@ -360,10 +364,7 @@ def choose_for_label_sets(
 ) -> tuple[Choice, WhitenedRows, Judged | None]:
     """ρ and the prior that make the labels of held-out rows most likely, the power of p and a refined projection."""
     seed = rng.randint(2**31 - 1)
-
-    def whitened(rho: float) -> WhitenedRows:
-        return WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
-
+    whitened = _whitened_by(data, T, seed, budget)
     choice, rows = _likeliest_regression(plain(n_bits), whitened, seed)
     judged = judge(rows, rng, choice.prior, share_of_steps(data.n))
     if judged is None:
