@@ -7,13 +7,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
+ENGINES ?= .venv-engines
 # Three workers on two cores: many tests wait for servers and other processes.
 # Python compiles modules when they are first imported, which is quicker than to compile all of them now.
 PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
-FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser"
+FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser and not engines"
 
-.PHONY: demo site test test-all test-fast test-pythons test-floors coverage torture lint dist clean
+.PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
 .PHONY: bench-real bench-load bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
@@ -33,6 +34,11 @@ $(FLOORS)/.ready: pyproject.toml constraints.txt .ci/floors.py
 	$(FLOORS)/bin/$(PIP) -c $(FLOORS)/constraints.txt -e '.[dev]'
 	touch $@
 
+$(ENGINES)/.ready: pyproject.toml constraints.txt  ## Ray, LanceDB, Spark, Dask, Milvus, …: 3 GB
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/$(PIP) -c constraints.txt -e '.[engines]'
+	touch $@
+
 demo: $(VENV)/.base             ## train on real digits, print the table, write the page
 	$(BIN)/dish demo --output demo
 
@@ -41,17 +47,20 @@ bench-digits: $(VENV)/.base     ## the README's table of digits
 
 test: lint                      ## lint, types, and all tests but the longest
 	$(if $(CI),sh tests/web/install_chromium.sh)
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not long and not engines"
+
+test-engines: $(ENGINES)/.ready ## tests with engines that are too large for make test, in an environment of their own
+	$(ENGINES)/bin/python -m pytest -m engines
 
 test-all: lint                  ## lint, types, and all tests
 	$(if $(CI),sh tests/web/install_chromium.sh)
-	$(PYTEST)
+	$(PYTEST) -m "not engines"
 
 test-fast: $(VENV)/.ready       ## tests without a server, a browser, or anything slow
 	$(BIN)/python -m pytest $(FAST)
 
 coverage: $(VENV)/.ready        ## line coverage of the tests in `make test`, by module
-	$(PYTEST) -m "not long" --cov=dish --cov-report=term:skip-covered
+	$(PYTEST) -m "not long and not engines" --cov=dish --cov-report=term:skip-covered
 
 test-pythons:                   ## the fast tests with every supported Python on this machine
 	@for version in 3.11 3.12 3.13; do \
@@ -124,4 +133,4 @@ bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two p
 	$(BIN)/python benchmarks/scale.py plot
 
 clean:
-	rm -rf $(VENV) $(FLOORS) .venv-3.* demo site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOORS) $(ENGINES) .venv-3.* demo site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

