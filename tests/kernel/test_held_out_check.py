@@ -76,7 +76,7 @@ def test_classes_that_overlap_are_not_wrong_labels(centres):
         assert "wrong labels" not in warnings_of(lambda X=X, y=y: DISH(16, n_anchors=100).fit(X, y))
 
 
-@pytest.mark.parametrize("kind", ["digits", "ten groups"])
+@pytest.mark.parametrize("kind", ["digits", pytest.param("ten groups", marks=pytest.mark.long)])
 def test_wrong_labels_are_noticed(kind, digits):
     for seed in range(3):
         rng = np.random.default_rng(seed)

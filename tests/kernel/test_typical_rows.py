@@ -128,7 +128,7 @@ def test_several_outliers_are_listed():
         DISHK(8, n_anchors=50).fit(X, y)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("share", [*(pytest.param(s, marks=pytest.mark.long) for s in (0.01, 0.1)), 0.3])
 @pytest.mark.parametrize("kind", ["scaled", "noise"])
 @pytest.mark.parametrize("method", [DISH, DISHK])
 def test_codes_survive_outliers(method, kind, share):

@@ -145,6 +145,7 @@ def test_classes_of_one_row_are_not_held_out():
 # --- Whole fits ---
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_five_thousand_classes(tmp_path):
     X, y = clusters(17_000, 5000, d=24)
@@ -169,6 +170,7 @@ def test_classes_of_one_row_each_are_learned():
     np.testing.assert_array_equal(hasher.codes_, hasher.transform(X, labels=y))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_codes_of_three_thousand_classes_are_those_of_their_labels():
     X, y = clusters(6000, 3000, d=8)
