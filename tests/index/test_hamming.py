@@ -65,7 +65,7 @@ def test_small_indexes_and_k_beyond_them(n, kernels):
     assert len(ix.radius_search(Q[:0], 4)[0]) == 1
     assert len(ix) == n
     assert ix.search(np.ones((5, 20)), 10, method="asymmetric")[0].shape == (5, n)
-    assert ix.search(np.ones((5, 20)), 10, method="rerank")[0].shape == (5, n)
+    assert ix.search(np.ones((5, 20)), 10, rescore="asymmetric")[0].shape == (5, n)
 
 
 def test_k_as_large_as_the_index():
@@ -88,22 +88,6 @@ def test_asymmetric_search_equals_sorting_all_products(kind, n_bits):
         np.testing.assert_allclose(np.take_along_axis(S, N, 1), D, rtol=1e-5, atol=1e-4)
         equal = (B[N[:, 1:]] == B[N[:, :-1]]).all(axis=2)  # equal codes come in insertion order
         assert (N[:, 1:] > N[:, :-1])[equal].all()
-
-
-def test_rerank_sorts_the_shortlist_by_products(kernels):
-    B = make_codes("random", 3000, 64)
-    F = np.random.default_rng(3).standard_normal((10, 64))
-    ix = HammingIndex(64)
-    ix.add(B)
-    S = F @ codes.unpack(B, 64).T.astype(float)
-    _, short = ix.search(codes.pack(F), 200)
-    D, N = ix.search(F, 10, method="rerank", shortlist=200)
-    for i in range(10):
-        want = short[i][np.argsort(-S[i][short[i]], kind="stable")[:10]]
-        np.testing.assert_allclose(S[i][N[i]], S[i][want])
-        np.testing.assert_allclose(D[i], S[i][N[i]], rtol=1e-5)
-    D, _ = ix.search(F, 10, method="rerank", shortlist=3000)
-    np.testing.assert_allclose(D, ix.search(F, 10, method="asymmetric")[0])
 
 
 def test_ties_come_in_insertion_order_and_an_upserted_row_is_last():
@@ -136,6 +120,47 @@ def test_string_ids_labels_and_filters(kernels):
     np.testing.assert_array_equal(N, names[np.sort(some)[want[1]]])
     assert_radius(ix.radius_search(B[:7], 6, ids=names[some]), B[:7], B[np.sort(some)], 6, names[np.sort(some)])
     assert ix.search(B[:7], 10, ids=["unknown"])[0].shape == (7, 0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "approximate"])
+def test_a_label_filter_is_exact(mode, kernels):
+    if mode == "approximate":
+        pytest.importorskip("faiss")
+    n, rng = 5000, np.random.default_rng(0)
+    B = make_codes("clustered", n, 24)
+    values = np.array(["cat", "dog", 1, 1.0, True, None], object)
+    which = rng.choice(6, n, p=[0.5, 0.005, 0.2, 0.1, 0.1, 0.095])
+    ix = HammingIndex(24, mode=mode)
+    ix.add(B, labels=list(values[which]))
+    ix.search(B[:200], 1)  # builds the groups or lists
+    gone = np.flatnonzero(which == 1)[:2]
+    ix.remove(gone)
+    some = np.sort(rng.permutation(n)[:3000])
+    kinds = {("dog",): [1], ("cat", 1, "unknown"): [0, 2], (True, 1.0): [3, 4], (None, "dog"): [5, 1], (): []}
+    for labels, indices in kinds.items():
+        for ids in (None, some):
+            match = np.isin(which, indices) & ~np.isin(np.arange(n), gone)
+            rows = np.flatnonzero(match if ids is None else match & np.isin(np.arange(n), ids))
+            D, found = ix.search(B[:9], 40, ids, labels=list(labels))
+            want = brute_nearest(B[:9], B[rows], 40)
+            assert_same((D, found), (want[0], rows[want[1]]))
+            assert_radius(ix.radius_search(B[:9], 5, ids, labels=iter(labels)), B[:9], B[rows], 5, rows)
+            lims = ix.radius_search(B[:9], 5, ids, labels=labels)[0]
+            assert ix.radius_count(B[:9], 5, ids, labels=labels).tolist() == np.diff(lims).tolist()
+            F = codes.unpack(B[:2], 24).astype(float)
+            D, _ = ix.search(F, 7, ids, labels=labels, method="asymmetric")
+            assert D.shape == (2, min(7, len(rows)))
+            np.testing.assert_array_equal(24 - D, 2 * brute_nearest(B[:2], B[rows], 7)[0])
+
+
+def test_a_label_filter_without_labels_in_the_index():
+    B = make_codes("random", 6, 16)
+    ix = HammingIndex(16)
+    ix.add(B)
+    ix.remove([2])
+    assert ix.search(B[:1], labels=["cat"])[1].shape == (1, 0)
+    assert sorted(ix.search(B[:1], labels=np.array([np.nan]))[1][0].tolist()) == [0, 1, 3, 4, 5]
+    assert ix.search(B[:1], ids=[2, 4], labels=[None])[1].tolist() == [[4]]
 
 
 @pytest.mark.parametrize("start", [0, 5], ids=["empty index", "five rows"])
@@ -231,7 +256,14 @@ def bad_calls():
         "method must be one of 'hamming'": lambda ix: ix.search(B, method="cosine"),
         "real outputs of shape": lambda ix: ix.search(B, method="asymmetric"),
         "must be finite": lambda ix: ix.search(np.full((1, 12), np.nan), method="asymmetric"),
-        "shortlist must be": lambda ix: ix.search(np.ones((1, 12)), 10, method="rerank", shortlist=5),
+        "shortlist must be": lambda ix: ix.search(np.ones((1, 12)), 10, rescore="asymmetric", shortlist=5),
+        "give rescore, too": lambda ix: ix.search(B, shortlist=5),
+        "rescore must be one of 'asymmetric', 'float' or None": lambda ix: ix.search(B, rescore="cosine"),
+        "leave out method='asymmetric'": lambda ix: ix.search(B, method="asymmetric", rescore="float"),
+        "query_vectors are for rescore='float' only": lambda ix: ix.search(B, query_vectors=np.ones((4, 3))),
+        "call attach_vectors first": lambda ix: ix.search(B, rescore="float", query_vectors=np.ones((4, 3))),
+        "labels must be a list of labels, got 'cat'": lambda ix: ix.search(B, labels="cat"),
+        "labels must be a list of labels, got 7": lambda ix: ix.radius_count(B, labels=7),
         "id 99 is not in the index": lambda ix: ix.get([99]),
     }
 

@@ -24,6 +24,13 @@ def test_labels_of_different_types_have_different_indices():
     assert table.indices_of(["new", "1"]).tolist() == [4, 1]
 
 
+def test_a_mask_keeps_types_apart_and_ignores_unknown_labels():
+    table = LabelTable([1, "1", 1.0, True])
+    assert table.mask([1.0, "other", True]).tolist() == [False, False, True, True, False]
+    assert table.mask([None, "1"]).tolist() == [False, True, False, False, True]
+    assert table.values == [1, "1", 1.0, True]
+
+
 def test_compaction_renumbers_the_labels_in_use():
     table, indices = LabelTable("abcd").compacted(np.array([3, -1, 1, 3], np.int32))
     assert table.values == ["b", "d"]

@@ -68,16 +68,3 @@ def test_drop_deleted_keeps_the_first_k():
     D, R = np.array([[1, 2, 3], [4, 5, 6]]), np.array([[7, 8, 9], [8, 7, 5]])
     assert_same(merge.drop_deleted(np.array([7]), D, R, 2), (np.array([[2, 3], [4, 6]]), np.array([[8, 9], [8, 5]])))
     assert merge.drop_deleted(np.empty(0, np.int64), D, R, 2)[1] is R
-
-
-def test_rerank_sorts_the_candidates_by_inner_product():
-    B = make_codes("random", 50, 16)
-    F = np.random.default_rng(0).standard_normal((3, 16))
-    S = F @ codes.unpack(B, 16).T.astype(float)
-    candidates = np.array([[4, 1, 30, 9], [5, 6, 7, 8], [49, 0, 2, 3]])
-    D, R = merge.rerank(F, codes.to_words(B, 16), candidates, 3)
-    for i in range(3):
-        wanted = sorted(candidates[i], key=lambda row: -S[i, row])[:3]
-        assert R[i].tolist() == wanted
-        np.testing.assert_allclose(-D[i], S[i, wanted])
-    assert merge.rerank(F, codes.to_words(B, 16), candidates[:, :0], 3)[0].shape == (3, 0)

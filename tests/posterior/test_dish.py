@@ -468,7 +468,7 @@ def test_asymmetric_search_in_a_database_of_which_half_is_labelled():
         scores = F @ codes.unpack(database, r).T.astype(np.float32)  # (queries, rows)
         index = HammingIndex(r)
         index.add(database)
-        for options in ({"method": "asymmetric"}, {"method": "rerank", "shortlist": 900}):
+        for options in ({"method": "asymmetric"}, {"rescore": "asymmetric", "shortlist": 900}):
             D, found = index.search(F, k=50, **options)
             np.testing.assert_allclose(D, -np.sort(-scores, axis=1)[:, :50], rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(np.take_along_axis(scores, found, 1), D, rtol=1e-4, atol=1e-4)

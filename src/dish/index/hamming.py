@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import GroupedCodes, InvertedLists, require_faiss
 from dish.index.files import from_arrays, to_arrays
 from dish.index.index_file import IndexFile
+from dish.index.rescore import FloatVectors
 from dish.index.snapshot import MakeAccelerator, Snapshot
 from dish.io import modelfile
 
@@ -189,6 +191,33 @@ class HammingIndex:
             self._publish(self._now.without(found))
             return len(found)
 
+    def attach_vectors(self, vectors: Any, ids: ArrayLike | None = None, metric: str = "cosine") -> None:
+        """Attach the float vectors of the rows for ``search(…, rescore="float")``; they replace earlier ones.
+
+        Vectors belong to ids, not to rows: an upserted row keeps the vector of its id, and the vector of a removed id
+        is not read. ``save`` and copies leave them out: attach them again.
+
+        Parameters
+        ----------
+        vectors : array (n, d), or path of a .npy file
+            A file is opened as a memory map. Arrays and memory maps are not copied; searches read the rows they need.
+        ids : ids or None, default=None
+            The id of each vector. Vectors of ids that are not in the index are allowed: the rows may come later.
+            None: row i of ``vectors`` belongs to id i, and every id in the index must have a row.
+        metric : "cosine", "dot" or "l2", default="cosine"
+            Similarity: cosine (0 for a vector of zeros), inner product, or the negated Euclidean distance.
+        """
+        attached = FloatVectors.of(vectors, ids, metric)
+        with self._lock:
+            if ids is None:
+                without = self._now.ids[attached.rows_of(self._now.ids) < 0].tolist()
+                if without:
+                    raise InputError(
+                        f"without ids, row i of vectors belongs to id i, but vectors has {len(attached.rows):,} rows "
+                        f"and the index has the id {without[0]!r}: give the id of each vector as ids"
+                    )
+            self._now = replace(self._now, vectors=attached)
+
     def _check_rows(self, codes: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], list[Any] | None]:
         words = to_words(codes, self.n_bits, "codes")
         return words, as_labels(labels, len(words))
@@ -200,7 +229,8 @@ class HammingIndex:
         if not len(words):
             return
         if not rows.n and rows.ids_.dtype != ids.dtype:  # an empty index accepts either kind of id
-            rows = Snapshot.of(self.n_bits, self._make_accelerator, rows.codes, np.empty(0, ids.dtype))
+            empty = Snapshot.of(self.n_bits, self._make_accelerator, rows.codes, np.empty(0, ids.dtype))
+            rows = replace(empty, vectors=rows.vectors)
         try:
             extended = rows.extended(words, ids, labels)
         except BaseException:
@@ -244,46 +274,83 @@ class HammingIndex:
         queries: ArrayLike,
         k: int = 10,
         ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
         method: str = "hamming",
+        rescore: str | None = None,
         shortlist: int | None = None,
+        query_vectors: ArrayLike | None = None,
     ) -> tuple[NDArray[Any], Ids]:
         """Return the k best rows of every query as (D, I).
 
         Parameters
         ----------
         queries : uint8 (n_queries, ceil(n_bits / 8)) or float (n_queries, n_bits)
-            Packed codes for "hamming"; a hasher's real outputs (``decision_function``) for the other methods.
+            Packed codes; a hasher's real outputs (``decision_function``) if ``method`` or ``rescore`` is
+            "asymmetric".
         k : int, default=10
-            Number of rows per query. If the index has fewer rows, all are returned, without padding.
+            Number of rows per query. If fewer rows match, all of them are returned, without padding.
         ids : ids or None, default=None
             Search only among these ids. Unknown ids are ignored.
-        method : "hamming", "asymmetric" or "rerank", default="hamming"
+        labels : labels or None, default=None
+            Search only among rows with one of these labels; None in the list stands for rows without a label.
+            Unknown labels are ignored. With ``ids``, a row must match both.
+        method : "hamming" or "asymmetric", default="hamming"
             "hamming": by Hamming distance, ascending; D is int32. "asymmetric": by the inner product of the outputs
-            and the stored ±1 codes, descending; D is float32. "rerank": by the same inner product, but only among the
-            ``shortlist`` rows that are nearest to the signs of the outputs.
+            and the stored ±1 codes, descending; D is float32.
+        rescore : None, "asymmetric" or "float", default=None
+            Find the ``shortlist`` rows of least Hamming distance, then order these by something finer; D is float32,
+            descending. "asymmetric": by the inner product of outputs and codes. "float": by the similarity of
+            ``query_vectors`` and the rows' vectors (``attach_vectors``); equally similar rows are ordered by Hamming
+            distance, then by insertion.
         shortlist : int or None, default=None
-            Candidates per query for "rerank"; None: 10 k, at least 100.
+            Rows per query that ``rescore`` orders; None: 10 k, at least 100.
+        query_vectors : float (n_queries, d) or None, default=None
+            Vectors of the queries for ``rescore="float"``.
 
         Returns
         -------
         D, I : arrays (n_queries, min(k, rows))
-            Distances or inner products, and ids.
+            Distances, inner products or similarities, and ids.
         """
-        return self._now.search(queries, k, ids, method, shortlist)
+        return self._now.search(
+            queries,
+            k,
+            ids,
+            labels=labels,
+            method=method,
+            rescore=rescore,
+            shortlist=shortlist,
+            query_vectors=query_vectors,
+        )
 
     def radius_search(
-        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None, limit: int | None = None
+        self,
+        queries: ArrayLike,
+        radius: int = 2,
+        ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
+        limit: int | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
         """Return all rows at distance ≤ ``radius`` as (lims, D, I); query i has the entries lims[i] : lims[i + 1].
 
         Exact in both modes; sorted by distance, then by insertion order. ``limit`` keeps only the first rows of each
-        query, which saves most of the work if many rows share a code. ``ids`` restricts the search to these ids.
+        query, which saves most of the work if many rows share a code. ``ids`` and ``labels`` restrict the search as
+        in ``search``.
         """
-        return self._now.radius_search(queries, radius, ids, limit)
+        return self._now.radius_search(queries, radius, ids, labels=labels, limit=limit)
 
-    def radius_count(self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+    def radius_count(
+        self,
+        queries: ArrayLike,
+        radius: int = 2,
+        ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
+    ) -> NDArray[np.int64]:
         """Return the number of rows at distance ≤ ``radius`` for every query, without listing them."""
-        return self._now.radius_count(queries, radius, ids)
+        return self._now.radius_count(queries, radius, ids, labels=labels)
 
     def measure_recall(self, queries: ArrayLike, k: int = 10) -> float:
         """Return the share of the k nearest rows that ``search`` finds, compared with a scan; ties count as found."""

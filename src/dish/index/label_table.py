@@ -33,6 +33,18 @@ class LabelTable:
         found = (indices.get(key, -1) for key in zip(map(type, labels), labels, strict=True))
         return np.fromiter(found, np.int32, len(labels))
 
+    def mask(self, labels: list[Any]) -> NDArray[np.bool_]:
+        """Return which indices mean one of these labels; the last entry, for index −1, whether None is among them.
+
+        Labels that are not in the table are ignored.
+        """
+        chosen = np.zeros(len(self.values) + 1, bool)
+        keys = zip(map(type, labels), labels, strict=True)
+        chosen[
+            [-1 if key[1] is None else self._indices[key] for key in keys if key[1] is None or key in self._indices]
+        ] = True
+        return chosen
+
     def compacted(self, indices: NDArray[np.int32]) -> tuple[LabelTable, NDArray[np.int32]]:
         """Return a table of only the labels in ``indices``, and ``indices`` renumbered for it."""
         used = np.unique(indices[indices >= 0])

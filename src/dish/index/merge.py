@@ -95,14 +95,3 @@ def drop_deleted(deleted: NDArray[np.int64], D: NDArray[Any], R: NDArray[np.int6
     alive = ~np.isin(R, deleted)
     kept = alive & (np.cumsum(alive, axis=1) <= k)
     return D[kept].reshape(len(D), k), R[kept].reshape(len(D), k)
-
-
-def rerank(F: NDArray[np.float64], codes: NDArray[Any], R: NDArray[np.int64], k: int) -> scan.Found:
-    """Return the k rows with the largest inner products F_i·h among the candidates R[i] of each query."""
-    k = min(k, R.shape[1])
-    R = np.sort(R, axis=1)  # equal scores then come in row order
-    parts = []
-    for i in range(len(F) if k else 0):
-        D, r = scan.best_scores(F[i : i + 1], codes[R[i]], k)
-        parts.append((D, R[i][r]))
-    return stack(parts, len(F), k)

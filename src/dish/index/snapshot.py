@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from dish.checks import check_integer, check_option
 from dish.codes import from_words, pack, to_words
 from dish.errors import InputError
-from dish.ids_and_labels import Ids, as_ids, label_array
+from dish.ids_and_labels import Ids, as_ids, as_labels, label_array
 from dish.index import scan
 from dish.index.accelerators import AcceleratorCache, GroupedCodes, InvertedLists
 from dish.index.ids import IntegerLookup, StringLookup
 from dish.index.label_table import LabelTable
-from dish.index.merge import Scan, all_within, drop_deleted, k_best, merge, merge_within, rerank, stack
+from dish.index.merge import Scan, all_within, drop_deleted, k_best, merge, merge_within, stack
+from dish.index.rescore import RESCORES, FloatVectors, by_outputs, shortlist_size
 
 MakeAccelerator = Callable[[NDArray[Any]], GroupedCodes | InvertedLists]
 NO_ROWS = np.empty(0, np.int64)
@@ -50,6 +51,7 @@ class Snapshot:
     n: int  # rows, including deleted ones
     ascending: bool  # whether the ids are ascending integers, which bisection finds
     deleted: NDArray[np.int64] = field(default_factory=lambda: NO_ROWS)  # deleted rows, ascending
+    vectors: FloatVectors | None = None  # of the ids, for ``rescore="float"``
 
     @classmethod
     def of(
@@ -147,43 +149,75 @@ class Snapshot:
         queries: ArrayLike,
         k: int = 10,
         ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
         method: str = "hamming",
+        rescore: str | None = None,
         shortlist: int | None = None,
+        query_vectors: ArrayLike | None = None,
     ) -> tuple[NDArray[Any], Ids]:
         """See ``HammingIndex.search``."""
-        check_option("method", method, ("hamming", "asymmetric", "rerank"))
+        check_option("method", method, ("hamming", "asymmetric"))
         check_integer("k", k, low=1)
-        among = self._among(ids)
-        if method == "hamming":
+        _check_rescore(method, rescore, shortlist, query_vectors)
+        among = self._among(ids, labels)
+        if method == "asymmetric":
+            D, R = self._best(among, _check_outputs(queries, self.n_bits), k, scan.best_scores)
+            return (-D).astype(np.float32), self._ids_at(R)
+        if rescore is None:
             D, R = self._best(among, to_words(queries, self.n_bits, "queries"), k, scan.nearest)
             return D, self._ids_at(R)
-        F = _check_outputs(queries, self.n_bits)
-        if method == "asymmetric":
-            D, R = self._best(among, F, k, scan.best_scores)
-        else:
-            n_short = check_integer("shortlist", max(100, 10 * k) if shortlist is None else shortlist, low=k)
+        n_short = shortlist_size(k, shortlist)
+        if rescore == "asymmetric":
+            F = _check_outputs(queries, self.n_bits)
             _, R = self._best(among, to_words(pack(F), self.n_bits, "queries"), n_short, scan.nearest)
-            D, R = rerank(F, self.codes, R, k)
-        return (-D).astype(np.float32), self._ids_at(R)
+            D, R = by_outputs(F, self.codes, R, k)
+            return (-D).astype(np.float32), self._ids_at(R)
+        if self.vectors is None:
+            raise InputError("rescore='float' needs the float vectors of the rows: call attach_vectors first")
+        Q = to_words(queries, self.n_bits, "queries")
+        V = self.vectors.check_queries(query_vectors, len(Q))
+        _, R = self._best(among, Q, n_short, scan.nearest)
+        D, R = self.vectors.best(V, R, self._ids_at(R), k)
+        return D, self._ids_at(R)
 
     def radius_search(
-        self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None, limit: int | None = None
+        self,
+        queries: ArrayLike,
+        radius: int = 2,
+        ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
+        limit: int | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], Ids]:
         """See ``HammingIndex.radius_search``."""
         if limit is not None:
             check_integer("limit", limit, low=1)
-        return self.within(queries, radius, ids, limit)[1:]
+        return self.within(queries, radius, ids, labels=labels, limit=limit)[1:]
 
-    def radius_count(self, queries: ArrayLike, radius: int = 2, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+    def radius_count(
+        self,
+        queries: ArrayLike,
+        radius: int = 2,
+        ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
+    ) -> NDArray[np.int64]:
         """See ``HammingIndex.radius_count``."""
-        return self.within(queries, radius, ids, limit=0)[0]
+        return self.within(queries, radius, ids, labels=labels, limit=0)[0]
 
     def within(
-        self, queries: ArrayLike, radius: int, ids: ArrayLike | None = None, limit: int | None = None
+        self,
+        queries: ArrayLike,
+        radius: int,
+        ids: ArrayLike | None = None,
+        *,
+        labels: Iterable[Any] | None = None,
+        limit: int | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], Ids]:
         """Return the number of rows within the radius of each query, then (lims, D, I) as ``radius_search`` does."""
         check_integer("radius", radius, low=0)
-        among = self._among(ids)
+        among = self._among(ids, labels)
         Q = to_words(queries, self.n_bits, "queries")
         counts, lims, D, R = self._within(among, Q, min(radius, self.n_bits), limit)
         return counts, lims, D, self._ids_at(R)
@@ -258,12 +292,21 @@ class Snapshot:
             raise KeyError(f"id {given[rows < 0].tolist()[0]!r} is not in the index")
         return rows
 
-    def _among(self, ids: ArrayLike | None) -> NDArray[np.int64] | None:
+    def _among(self, ids: ArrayLike | None, labels: Iterable[Any] | None) -> NDArray[np.int64] | None:
         """Return the rows that a search is restricted to, ascending; None if it is not."""
-        if ids is None:
-            return None
-        rows = self.rows_of(as_ids(ids))
-        return np.unique(rows[rows >= 0])
+        rows = None
+        if ids is not None:
+            found = self.rows_of(as_ids(ids))
+            rows = np.unique(found[found >= 0])
+        if labels is None:
+            return rows
+        chosen = self.generation.label_table.mask(_check_labels(labels))
+        some = slice(self.n) if rows is None else rows
+        kept = np.full(self.n, chosen[-1])[some] if self.labels is None else chosen[self.labels[some]]
+        if rows is not None:
+            return rows[kept]
+        kept[self.deleted] = False
+        return np.flatnonzero(kept)
 
     # --- the next snapshot, for the index's writer ---
 
@@ -279,7 +322,8 @@ class Snapshot:
         if labels is not None:
             label_table, labels = self.generation.label_table.compacted(labels[: self.n][kept])
         codes, ids = self.codes[: self.n][kept], self.ids_[: self.n][kept]
-        return Snapshot.of(self.n_bits, self.generation.accelerators.make, codes, ids, labels, label_table)
+        rows = Snapshot.of(self.n_bits, self.generation.accelerators.make, codes, ids, labels, label_table)
+        return replace(rows, vectors=self.vectors)
 
     def extended(self, words: NDArray[Any], ids: Ids, labels: list[Any] | None) -> Snapshot:
         """Return a snapshot with rows appended; they are written behind row n, which this snapshot does not read."""
@@ -299,6 +343,26 @@ class Snapshot:
         indices = np.full(n, -1, np.int32) if labels is None else self.generation.label_table.indices_of(labels)
         before = np.full(self.n, -1, np.int32) if self.labels is None else self.labels
         return _appended(before, self.n, indices)
+
+
+def _check_rescore(method: str, rescore: str | None, shortlist: Any, query_vectors: Any) -> None:
+    """Refuse options of ``search`` that do not go together."""
+    if rescore is None and shortlist is not None:
+        raise InputError("shortlist is the number of rows that rescore orders: give rescore, too")
+    if rescore is not None:
+        check_option("rescore", rescore, RESCORES, " or None")
+        if method != "hamming":
+            raise InputError(f"rescore orders the nearest rows by Hamming distance; leave out method={method!r}")
+    if rescore != "float" and query_vectors is not None:
+        raise InputError("query_vectors are for rescore='float' only")
+
+
+def _check_labels(labels: Iterable[Any]) -> list[Any]:
+    """Validate the labels of a filter."""
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise InputError(f"labels must be a list of labels, got {labels!r}")
+    given: Any = labels if hasattr(labels, "dtype") else list(labels)
+    return as_labels(given, len(given)) or []
 
 
 def _check_outputs(F: ArrayLike, n_bits: int) -> NDArray[np.float64]:
