@@ -8,10 +8,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FLOORS ?= .venv-floors
 ENGINES ?= .venv-engines
-# Three workers on two cores: many tests wait for servers and other processes.
+# Three workers on two cores: many tests wait for servers and other processes. One thread each: the data are small.
 # Python compiles modules when they are first imported, which is quicker than to compile all of them now.
 PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser and not engines"
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean

@@ -166,6 +166,7 @@ def test_many_features_need_no_square_matrix_of_them(monkeypatch):
     assert both[4] < 1e-4  # the same span
 
 
+@pytest.mark.long
 def test_fifty_thousand_features_are_learned_in_little_memory():
     X, y = sp.random_array((120, 50_000), density=0.01, rng=np.random.default_rng(0)).toarray(), np.arange(120) % 3
     X[np.arange(120), y] = 3.0

@@ -94,6 +94,7 @@ def test_the_closed_form_is_that_of_the_distribution_that_made_the_rows():
     assert (found.exp() - exact.exp()).abs().sum(1).mean() < 0.1
 
 
+@pytest.mark.long
 def test_codes_are_as_good_as_with_the_full_softmax(monkeypatch):
     X, y = clusters(6000, 100)
     Xq, yq = clusters(500, 100, seed=1)
