@@ -37,7 +37,11 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.long) if case in ("classes", "ties", "sets of labels") else case for case in CASES]
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.long) if case in ("classes", "ties", "sets of labels") else case
+        for case in CASES
+    ],
 )
 def test_kernel_takes_the_same_steps_as_the_cpu(kernel, case, monkeypatch):
     monkeypatch.setattr(cuda_sweep, "THREADS", 64)
