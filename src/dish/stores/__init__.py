@@ -1,7 +1,7 @@
 """Codes in databases, with the calls and the results of ``HammingIndex``.
 
 ``address`` opens a store by its address. ``store`` is the contract and what does not depend on the engine. ``sql`` is
-what SQL databases share. The engines are ``postgres`` (with ``connection`` and ``chunks``), ``duckdb`` and ``sqlite``.
+what SQL databases share. Engines: ``postgres`` (with ``connection`` and ``chunks``), ``duckdb`` and ``sqlite``.
 ``rows`` has what goes in and comes out.
 """
 
