@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,12 +63,14 @@ class DuckDBStore(SqlStore):
             found: list[Any] = self._open.execute(statement, values).fetchall()
             return found
         except duckdb.TransactionException:
-            raise  # handled by ``_writing``
+            raise  # handled by ``_transaction``
         except duckdb.Error as error:
             raise StoreError(f"DuckDB refused: {error}") from None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        import duckdb
+
         with self._lock:
             if self._open is None:
                 raise InputError("the store is closed: open a new one")
@@ -77,10 +79,11 @@ class DuckDBStore(SqlStore):
                 yield
                 self._open.commit()
             except BaseException:
-                self._open.rollback()
+                with suppress(duckdb.TransactionException):  # a failed commit has ended the transaction
+                    self._open.rollback()
                 raise
 
-    def _writing(self, work: Callable[[], T]) -> T:
+    def _transaction(self, work: Callable[[], T]) -> T:
         import duckdb
 
         end = time.monotonic() + WAIT_S

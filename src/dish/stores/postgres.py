@@ -110,7 +110,7 @@ class PostgresStore(SqlStore):
     def _reading(self) -> AbstractContextManager[Any]:
         return self._connection.snapshot()
 
-    def _writing(self, work: Callable[[], T]) -> T:
+    def _transaction(self, work: Callable[[], T]) -> T:
         return self._connection.write(work)
 
     def _load(self, rows: Rows) -> None:
@@ -167,6 +167,9 @@ class PostgresStore(SqlStore):
         )
 
     def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> Codes | None:
+        names = tuple(self._name(kind) for kind in self.INDEX_OPTIONS)
+        if self._execute("SELECT to_regclass($1), to_regclass($2)", names) == [(None, None)]:
+            return None
         default, most = EF_SEARCH
         settings = {"ivfflat.probes": options.get("probes")}
         settings["hnsw.ef_search"] = options.get("ef_search", min(max(default, n), most))

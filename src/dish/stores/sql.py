@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dish.errors import StoreError
 from dish.ids_and_labels import Ids
 from dish.stores.rows import Codes, Filter, Hits, Rows, TableInfo, id_array
-from dish.stores.store import Bytes, Store
+from dish.stores.store import Bytes, Store, T
 
 
 class SqlStore(Store):
@@ -39,6 +40,10 @@ class SqlStore(Store):
     @abstractmethod
     def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """Run a statement with values for $1, $2, …; return its rows."""
+
+    @abstractmethod
+    def _transaction(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, run in a transaction; run it again after a conflict with another writer."""
 
     @abstractmethod
     def _load(self, rows: Rows) -> None:
@@ -92,7 +97,7 @@ class SqlStore(Store):
     # --- the table ---
 
     def _create(self, info: TableInfo) -> None:
-        self._writing(lambda: None if self._exists() else self._create_tables(info))
+        self._transaction(lambda: None if self._exists() else self._create_tables(info))
 
     def _create_tables(self, info: TableInfo) -> None:
         key, unique = (" PRIMARY KEY", " UNIQUE") if self.UNIQUE else ("", "")
@@ -124,9 +129,16 @@ class SqlStore(Store):
             for what in ("", "codes", "info"):
                 self._execute(f"DROP TABLE IF EXISTS {self._name(what)}")
 
-        self._writing(work)
+        self._transaction(work)
 
     # --- writing ---
+
+    def _writing(self, work: Callable[[], T]) -> T:
+        def alone() -> T:
+            self._reserve(0)
+            return work()
+
+        return self._transaction(alone)
 
     def _reserve(self, n: int) -> int:
         """Return the first of n new places; other writers of this table wait until this one commits."""
@@ -182,7 +194,6 @@ class SqlStore(Store):
         self._release(replaced)
 
     def _remove(self, ids: list[Any]) -> int:
-        self._reserve(0)
         given, value = self._list(ids, self.ids, 1)
         gone = self._execute(
             f"DELETE FROM {self._name()} WHERE id IN (SELECT value FROM {given}) RETURNING code_id", (value,)

@@ -67,7 +67,7 @@ class SQLiteStore(SqlStore):
             raise StoreError(f"SQLite refused: {error}") from None
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
+    def _begun(self, begin: str) -> Iterator[None]:
         with self._lock:
             if self._open is None:
                 raise InputError("the store is closed: open a new one")
@@ -82,11 +82,11 @@ class SQLiteStore(SqlStore):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        with self._transaction("BEGIN"):
+        with self._begun("BEGIN"):
             yield
 
-    def _writing(self, work: Callable[[], T]) -> T:
-        with self._transaction("BEGIN IMMEDIATE"):
+    def _transaction(self, work: Callable[[], T]) -> T:
+        with self._begun("BEGIN IMMEDIATE"):
             return work()
 
     def _exists(self) -> bool:
