@@ -7,16 +7,25 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from dish import codes
-from dish.errors import StoreError
+from dish.errors import InputError, StoreError
+from dish.ids_and_labels import Ids
 from dish.stores import chunks
 from dish.stores.connection import Connection, load_psycopg
-from dish.stores.rows import Codes, Rows, TableInfo
+from dish.stores.rows import Codes, Hits, Rows, TableInfo, id_array
 from dish.stores.sql import SqlStore, to_codes
 from dish.stores.store import Bytes, T
 
 OLDEST = (0, 7)  # first version of pgvector with Hamming distance on bits
 EF_SEARCH = 40, 1000  # pgvector's default and maximum
+SIMILARITIES = {  # of the column {v} and the query $2, as ``HammingIndex`` defines them
+    "cosine": "CASE WHEN {v} <=> $2::vector = 'NaN' THEN 0 ELSE 1 - ({v} <=> $2::vector) END",  # NaN: a vector is 0
+    "dot": "-({v} <#> $2::vector)",
+    "l2": "-({v} <-> $2::vector)",
+}
 
 
 class PostgresStore(SqlStore):
@@ -44,6 +53,7 @@ class PostgresStore(SqlStore):
         load_psycopg()
         super().__init__(table, n_bits, ids, model)
         self._connection = Connection(dsn)
+        self._column = ""  # of float vectors, in SQL
 
     def close(self) -> None:
         """Close the connection. Every later call raises InputError."""
@@ -183,3 +193,52 @@ class PostgresStore(SqlStore):
             found = to_codes(self._execute(text, (*self._query(q), n)))
             self._execute("SET LOCAL enable_seqscan = on")
         return found
+
+    # --- rescoring by a column of vectors ---
+
+    def attach_vectors(self, vectors: Any, ids: ArrayLike | None = None, metric: str = "cosine") -> None:
+        """Use these float vectors, outside the database, for ``search(…, rescore="float")``; see ``Store``."""
+        super().attach_vectors(vectors, ids, metric)
+        self._column = ""
+
+    def attach_column(self, column: str, metric: str = "cosine") -> None:
+        """Use a column of pgvector's type vector(d) in the table for ``search(…, rescore="float")``.
+
+        The server then computes the similarities of the shortlist. ``metric`` is "cosine", "dot" or "l2".
+        """
+        name = '"' + column.replace('"', '""') + '"'
+        text = (
+            "SELECT format_type(atttypid, atttypmod), atttypmod FROM pg_attribute "
+            "WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped"
+        )
+        with self._reading():
+            self._check_table()
+            kind, d = ([*self._execute(text, (self._name(), column)), ("no such column", -1)])[0]
+        if not kind.endswith(f"vector({d})") or "halfvec" in kind:
+            raise InputError(
+                f"column {column!r} of table {self.table!r} must be of the type vector with a fixed dimension, such "
+                f"as vector(384), got {kind}"
+            )
+        super().attach_vectors(np.empty((0, d), np.float32), None, metric)  # validates the metric and the queries
+        self._column = name
+
+    def _best_by_vectors(self, V: NDArray[np.float64], found: list[Hits], k: int) -> list[tuple[Any, Any]]:
+        if not self._column:
+            return super()._best_by_vectors(V, found, k)
+        return [self._most_similar(v, hits, k) for v, hits in zip(V, found, strict=True)]
+
+    def _most_similar(self, v: NDArray[np.float64], hits: Hits, k: int) -> tuple[NDArray[np.float32], Ids]:
+        """Return the k hits whose vectors are most similar to v, computed by the server; ties in the given order."""
+        assert self._vectors is not None
+        similarity = SIMILARITIES[self._vectors.metric].format(v=f"r.{self._column}")
+        rows = self._execute(
+            f"SELECT h.id, ({similarity})::real AS s FROM unnest($1::{self.TYPES[self.ids]}[]) WITH ORDINALITY "
+            f"AS h(id, n) JOIN {self._name()} r ON r.id = h.id ORDER BY s DESC NULLS FIRST, h.n LIMIT $3",
+            (hits.ids.tolist(), str(v.tolist()), k),
+        )
+        if rows and rows[0][1] is None:
+            raise InputError(
+                f"id {rows[0][0]!r} has no vector in the column {self._column}, but rescore='float' needs one for "
+                "every row of the shortlist"
+            )
+        return np.array([s for _, s in rows], np.float32), id_array([one for one, _ in rows], self.ids)

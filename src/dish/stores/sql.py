@@ -126,7 +126,7 @@ class SqlStore(Store):
         """Drop the table and all its rows, if it exists."""
 
         def work() -> None:
-            for what in ("", "codes", "info"):
+            for what in ("info", "codes", ""):  # in the order in which writers lock them
                 self._execute(f"DROP TABLE IF EXISTS {self._name(what)}")
 
         self._transaction(work)
