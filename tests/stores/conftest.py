@@ -3,6 +3,7 @@
 import pytest
 
 from dish import stores
+from helpers.stores import address_of
 
 ENGINES = ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.postgres)]
 
@@ -11,15 +12,6 @@ ENGINES = ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.post
 def address(request, tmp_path):
     """The address of a database without our tables, for every engine."""
     return address_of(request.param, request, tmp_path)
-
-
-def address_of(engine, request, tmp_path):
-    if engine == "postgresql":
-        parts = dict(part.split("=") for part in request.getfixturevalue("dsn").split())
-        return f"postgresql:///{parts['dbname']}?host={parts['host']}&user={parts['user']}"
-    for package in {"sqlite": ["apsw", "sqlite_vec"], "duckdb": ["duckdb", "pyarrow"]}[engine]:
-        pytest.importorskip(package, reason=f"stores in {engine} are NOT tested: {package} is not installed")
-    return f"{engine}:///{tmp_path}/codes.db"
 
 
 @pytest.fixture

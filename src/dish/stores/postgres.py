@@ -15,7 +15,7 @@ from dish.errors import InputError, StoreError
 from dish.ids_and_labels import Ids
 from dish.stores import chunks
 from dish.stores.connection import Connection, load_psycopg
-from dish.stores.rows import Codes, Hits, Rows, TableInfo, id_array
+from dish.stores.rows import FoundCodes, FoundRows, Rows, TableInfo, id_array
 from dish.stores.sql import SqlStore, to_codes
 from dish.stores.store import Bytes, T
 
@@ -161,7 +161,7 @@ class PostgresStore(SqlStore):
             for start, width in chunks.places(self.n_bits)
         ]
 
-    def _codes_within(self, q: Bytes, radius: int) -> Codes:
+    def _codes_within(self, q: Bytes, radius: int) -> FoundCodes:
         values = self._query(q)
         near = chunks.candidates(values[0], radius)
         if near is None:
@@ -176,7 +176,7 @@ class PostgresStore(SqlStore):
             f"WHERE {self._distance()} <= $2 AND ({shared})"
         )
 
-    def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> Codes | None:
+    def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> FoundCodes | None:
         names = tuple(self._name(kind) for kind in self.INDEX_OPTIONS)
         if self._execute("SELECT to_regclass($1), to_regclass($2)", names) == [(None, None)]:
             return None
@@ -222,12 +222,12 @@ class PostgresStore(SqlStore):
         super().attach_vectors(np.empty((0, d), np.float32), None, metric)  # validates the metric and the queries
         self._column = name
 
-    def _best_by_vectors(self, V: NDArray[np.float64], found: list[Hits], k: int) -> list[tuple[Any, Any]]:
+    def _best_by_vectors(self, V: NDArray[np.float64], found: list[FoundRows], k: int) -> list[tuple[Any, Any]]:
         if not self._column:
             return super()._best_by_vectors(V, found, k)
         return [self._most_similar(v, hits, k) for v, hits in zip(V, found, strict=True)]
 
-    def _most_similar(self, v: NDArray[np.float64], hits: Hits, k: int) -> tuple[NDArray[np.float32], Ids]:
+    def _most_similar(self, v: NDArray[np.float64], hits: FoundRows, k: int) -> tuple[NDArray[np.float32], Ids]:
         """Return the k hits whose vectors are most similar to v, computed by the server; ties in the given order."""
         assert self._vectors is not None
         similarity = SIMILARITIES[self._vectors.metric].format(v=f"r.{self._column}")

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         return Rows([self.ids[i] for i in rows], self.codes[rows], [self.labels[i] for i in rows])
 
 
-class Codes(NamedTuple):
+class FoundCodes(NamedTuple):
     """Distinct codes that a query found."""
 
     code_ids: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Codes(NamedTuple):
     counts: NDArray[np.int64]  # rows with this code
 
 
-class Hits(NamedTuple):
+class FoundRows(NamedTuple):
     """Rows that a query found, in order of distance, then of place."""
 
     ids: Ids
@@ -53,9 +53,9 @@ class Hits(NamedTuple):
     code_ids: NDArray[np.int64]
     places: NDArray[np.int64]  # order of insertion
 
-    def take(self, order: NDArray[Any]) -> Hits:
+    def take(self, order: NDArray[Any]) -> FoundRows:
         """Return some of the hits, in the given order."""
-        return Hits(*(a[order] for a in self))
+        return FoundRows(*(a[order] for a in self))
 
 
 @dataclass(frozen=True)

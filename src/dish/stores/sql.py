@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dish.errors import StoreError
 from dish.ids_and_labels import Ids
-from dish.stores.rows import Codes, Filter, Hits, Rows, TableInfo, id_array
+from dish.stores.rows import Filter, FoundCodes, FoundRows, Rows, TableInfo, id_array
 from dish.stores.store import Bytes, Store, T
 
 
@@ -246,7 +246,7 @@ class SqlStore(Store):
         packed = self._to_packed([row[1:] for row in found])[order]
         return packed[np.searchsorted(np.sort([row[0] for row in found]), code_ids)]
 
-    def _nearest_codes(self, q: Bytes, n: int) -> Codes:
+    def _nearest_codes(self, q: Bytes, n: int) -> FoundCodes:
         values = self._query(q)
         found = self._execute(
             f"SELECT code_id, {self._distance()} AS d, count FROM {self._codes} ORDER BY d LIMIT ${len(values) + 1}",
@@ -254,7 +254,7 @@ class SqlStore(Store):
         )
         return to_codes(found)
 
-    def _codes_within(self, q: Bytes, radius: int) -> Codes:
+    def _codes_within(self, q: Bytes, radius: int) -> FoundCodes:
         values = self._query(q)
         found = self._execute(
             f"SELECT code_id, {self._distance()} AS d, count FROM {self._codes} "
@@ -275,7 +275,7 @@ class SqlStore(Store):
         ids, found_ids, places = zip(*found, strict=True) if found else ((), (), ())
         return id_array(list(ids), self.ids), np.array(found_ids, np.int64), np.array(places, np.int64)
 
-    def _matching(self, q: Bytes, chosen: Filter, k: int | None, radius: int | None) -> Hits:
+    def _matching(self, q: Bytes, chosen: Filter, k: int | None, radius: int | None) -> FoundRows:
         values = self._query(q)
         condition, more = self._condition(chosen, len(values) + 1)
         values += more
@@ -294,7 +294,7 @@ class SqlStore(Store):
         if not found:
             return self._no_hits()
         ids, D, code_ids, places = zip(*found, strict=True)
-        return Hits(
+        return FoundRows(
             id_array(list(ids), self.ids),
             np.array(D, np.int32),
             np.array(code_ids, np.int64),
@@ -318,7 +318,7 @@ class SqlStore(Store):
         return " AND ".join(parts), tuple(values)
 
 
-def to_codes(found: list[Any]) -> Codes:
+def to_codes(found: list[Any]) -> FoundCodes:
     """Return rows (code_id, distance, count) as arrays."""
     columns = np.array(found, np.int64).reshape(-1, 3)
-    return Codes(columns[:, 0], columns[:, 1].astype(np.int32), columns[:, 2])
+    return FoundCodes(columns[:, 0], columns[:, 1].astype(np.int32), columns[:, 2])

@@ -21,9 +21,9 @@ from dish.index.snapshot import check_outputs, check_rescore
 from dish.io.modelfile import check_fingerprint, check_same_model
 from dish.progress import progress
 from dish.stores.rows import (
-    Codes,
     Filter,
-    Hits,
+    FoundCodes,
+    FoundRows,
     Rows,
     TableInfo,
     from_json,
@@ -298,7 +298,7 @@ class Store(ABC):
         found.append(self._no_hits())
         return lims, np.concatenate([hits.distances for hits in found]), np.concatenate([hits.ids for hits in found])
 
-    def _nearest(self, q: Bytes, k: int, chosen: Filter | None, options: dict[str, int] | None) -> Hits:
+    def _nearest(self, q: Bytes, k: int, chosen: Filter | None, options: dict[str, int] | None) -> FoundRows:
         """Return the k nearest rows; with ``options``, by the engine's index."""
         if chosen is not None:
             return self._matching(q, chosen, k, None)
@@ -312,16 +312,16 @@ class Store(ABC):
             found = self._codes_within(q, last)
         return self._rows_of(found, k)
 
-    def _rows_of(self, found: Codes, k: int | None) -> Hits:
+    def _rows_of(self, found: FoundCodes, k: int | None) -> FoundRows:
         """Return the rows of distinct codes, or the first k in order of distance, then of place."""
         if k is None:
             return self._hits(found, found.distances >= 0, None)
         last = _distance_of_row(found, k)
         near = self._hits(found, found.distances < last, None)
         ties = self._hits(found, found.distances == last, k - len(near.ids))
-        return Hits(*(np.concatenate(pair) for pair in zip(near, ties, strict=True)))
+        return FoundRows(*(np.concatenate(pair) for pair in zip(near, ties, strict=True)))
 
-    def _hits(self, found: Codes, some: NDArray[np.bool_], first: int | None) -> Hits:
+    def _hits(self, found: FoundCodes, some: NDArray[np.bool_], first: int | None) -> FoundRows:
         """Return the rows of some of the distinct codes: all, or the first by place."""
         code_ids, D = found.code_ids[some], found.distances[some]
         if not len(code_ids):
@@ -329,13 +329,13 @@ class Store(ABC):
         ids, found_ids, places = self._postings(code_ids, first)
         order = np.argsort(code_ids)
         D = D[order][np.searchsorted(code_ids, found_ids, sorter=order)]
-        return Hits(ids, D, found_ids, places).take(np.lexsort((places, D)))
+        return FoundRows(ids, D, found_ids, places).take(np.lexsort((places, D)))
 
-    def _no_hits(self) -> Hits:
+    def _no_hits(self) -> FoundRows:
         none = np.empty(0, np.int64)
-        return Hits(id_array([], self.ids), none.astype(np.int32), none, none)
+        return FoundRows(id_array([], self.ids), none.astype(np.int32), none, none)
 
-    def _best_by_outputs(self, f: NDArray[np.float64], hits: Hits, k: int) -> tuple[NDArray[Any], Ids]:
+    def _best_by_outputs(self, f: NDArray[np.float64], hits: FoundRows, k: int) -> tuple[NDArray[Any], Ids]:
         """Return the k hits with the largest f·h; equal ones in insertion order."""
         hits = hits.take(np.argsort(hits.places))
         if not len(hits.ids):
@@ -345,7 +345,7 @@ class Store(ABC):
         D, R = scan.best_scores(f[None], words, min(k, len(words)))
         return (-D[0]).astype(np.float32), hits.ids[R[0]]
 
-    def _best_by_vectors(self, V: NDArray[np.float64], found: list[Hits], k: int) -> list[tuple[Any, Any]]:
+    def _best_by_vectors(self, V: NDArray[np.float64], found: list[FoundRows], k: int) -> list[tuple[Any, Any]]:
         """Return the k hits of each query that are most similar by the attached vectors."""
         assert self._vectors is not None
         if not found:
@@ -438,11 +438,11 @@ class Store(ABC):
         """Return the packed codes (n, bytes) of distinct codes, in the given order."""
 
     @abstractmethod
-    def _nearest_codes(self, q: Bytes, n: int) -> Codes:
+    def _nearest_codes(self, q: Bytes, n: int) -> FoundCodes:
         """Return the n nearest distinct codes of a packed query (bytes,), or all, in order of distance."""
 
     @abstractmethod
-    def _codes_within(self, q: Bytes, radius: int) -> Codes:
+    def _codes_within(self, q: Bytes, radius: int) -> FoundCodes:
         """Return all distinct codes within a radius, in any order."""
 
     @abstractmethod
@@ -452,10 +452,10 @@ class Store(ABC):
         """Return (ids, code_ids, places) of the rows of some codes: all, or the first by place."""
 
     @abstractmethod
-    def _matching(self, q: Bytes, chosen: Filter, k: int | None, radius: int | None) -> Hits:
+    def _matching(self, q: Bytes, chosen: Filter, k: int | None, radius: int | None) -> FoundRows:
         """Return the k nearest rows that match the filter, or those within the radius; exactly."""
 
-    def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> Codes | None:
+    def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> FoundCodes | None:
         """Return about n near codes found by the engine's index; None if the engine has none."""
         return None
 
@@ -464,7 +464,7 @@ class Store(ABC):
         raise NotImplementedError
 
 
-def _distance_of_row(found: Codes, k: int) -> int:
+def _distance_of_row(found: FoundCodes, k: int) -> int:
     """Return the distance of the k-th row of distinct codes; of the last row if there are fewer."""
     if not len(found.distances):
         return 0
