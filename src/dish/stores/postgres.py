@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish import codes
+from dish.checks import check_integer
 from dish.errors import InputError, StoreError
 from dish.ids_and_labels import Ids
 from dish.stores import chunks
@@ -20,6 +21,7 @@ from dish.stores.sql import SqlStore, to_codes
 from dish.stores.store import Bytes, T
 
 OLDEST = (0, 7)  # first version of pgvector with Hamming distance on bits
+MOST_BITS = 20_000  # an entry of a b-tree holds at most 2,704 bytes
 EF_SEARCH = 40, 1000  # pgvector's default and maximum
 SETTINGS = {"probes": "ivfflat.probes", "ef_search": "hnsw.ef_search"}  # option of a search → pgvector's name
 SIMILARITIES = {  # of the column {v} and the query $2, as ``HammingIndex`` defines them
@@ -52,7 +54,7 @@ class PostgresStore(SqlStore):
         self, dsn: str, table: str, n_bits: int = 64, ids: str = "integer", model: str | None = None
     ) -> None:
         load_psycopg()
-        super().__init__(table, n_bits, ids, model)
+        super().__init__(table, check_integer("n_bits", n_bits, low=1, high=MOST_BITS), ids, model)
         self._connection = Connection(dsn)
         self._column = ""  # of float vectors, in SQL
 
