@@ -161,7 +161,7 @@ def test_vectors_must_fit(folder):
         b'{"format": "dish-alias", "version": 9, "current": null, "previous": null}',
         b'{"format": "dish-alias", "version": 1, "current": null, "previous": null}',
         b'{"format": "dish-alias", "version": 1, "current": {"model": "m", "since": ""}, "previous": null}',
-        b'{"format": "dish-alias", "version": 1, "current": {"model": 1, "index": "i", "since": ""}, "previous": null}',
+        b'{"format": "dish-alias", "version": 1, "current": {"model": 1, "index": "i", "since": ""}, "previous": 0}',
         b'{"format": "dish-alias", "version": 1, "current": [1], "previous": null}',
     ],
 )

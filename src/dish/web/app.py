@@ -1,4 +1,7 @@
-"""The app: routes for search, encoding, health, metrics and the page. ``item_routes`` has those of items."""
+"""The app of a generation: routes for search, encoding, health, metrics and the page.
+
+``item_routes`` has those of items, ``admin_routes`` /info and /admin/reload.
+"""
 
 import io
 from collections.abc import Callable
@@ -17,11 +20,12 @@ from dish import __version__
 from dish.codes import n_bytes
 from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
+from dish.web.admin_routes import add_admin_routes
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, SearchRange, to_hex
+from dish.web.generations import EscapeErrors, Generation, Service
 from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
-from dish.web.middleware import LimitsMiddleware
 from dish.web.prometheus_metrics import ServerMetrics
 from dish.web.routing import (
     CORES,
@@ -48,10 +52,16 @@ BINARY = "application/octet-stream"
 ERROR_CODES = (400, 401, 403, 408, 413, 415, 422, 503)
 
 
-def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
-    """Return the ASGI app that serves one collection."""
-    limits = limits or Limits()
-    metrics = ServerMetrics()
+def create_app(
+    collection: Collection, limits: Limits | None = None, *, alias: str | None = None, number: int = 1
+) -> Service:
+    """Return the ASGI app that serves a collection, as the generation of this number."""
+    return Service(Generation(collection, number, alias), limits or Limits(), app_of)
+
+
+def app_of(service: Service, generation: Generation) -> FastAPI:
+    """Return the app of a generation."""
+    collection, limits, threads = generation.collection, service.limits, service.threads
     app = FastAPI(
         title="dish",
         version=__version__,
@@ -61,14 +71,14 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
         responses={code: {"model": ErrorResponse} for code in ERROR_CODES},
     )
     app.router.route_class = RequestRoute
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics)
-    threads = WorkerThreads()
+    app.add_middleware(EscapeErrors)
     _add_search_routes(app, collection, limits, threads)
     _add_encode_routes(app, collection, limits, threads)
     _add_code_search_route(app, collection, limits, threads)
     add_item_routes(app, collection, limits, threads)
     add_content_routes(app, collection, limits, threads)
-    _add_status_routes(app, collection, metrics)
+    add_admin_routes(app, service, generation)
+    _add_status_routes(app, collection, service.metrics)
     _add_error_handlers(app)
     _add_page_routes(app)
     return app
@@ -79,7 +89,9 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
 
 def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     models = RequestModels.for_collection(collection, limits)
-    searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits), CORES)
+    searches: BatchQueue[batches.Query, bytes] = BatchQueue(
+        partial(search_batch, collection, limits), CORES, threads.searches
+    )
     not_found: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 
     @app.post(
@@ -201,11 +213,6 @@ def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
 
 
 def _add_status_routes(app: FastAPI, collection: Collection, metrics: ServerMetrics) -> None:
-    metrics.add_gauge("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
-    if collection.writer is not None:
-        journal = collection.writer.journal
-        metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))
-
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Return whether the server answers."""

@@ -49,9 +49,14 @@ class BatchQueue(Generic[Item, Result]):
     Usually one worker runs, so that batches are large. Another one starts when a batch takes long.
     """
 
-    def __init__(self, process: Callable[[list[Item]], Sequence[Result | Exception]], max_workers: int) -> None:
+    def __init__(
+        self,
+        process: Callable[[list[Item]], Sequence[Result | Exception]],
+        max_workers: int,
+        threads: ThreadPoolExecutor | None = None,
+    ) -> None:
         self.process, self.max_workers = process, max_workers
-        self.threads = ThreadPoolExecutor(max_workers, "dish-search")
+        self.threads = threads or ThreadPoolExecutor(max_workers, "dish-search")
         self.queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue[Item, Result]] = WeakKeyDictionary()
 
     async def submit(self, item: Item) -> Result:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
+from dish.alias import check_pair
 from dish.codes import hamming
 from dish.errors import FileReplacedError, InputError, ModelFileError
 from dish.index.hamming import HammingIndex
@@ -86,9 +87,8 @@ class Collection:
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
             raise InputError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
-        if index.n_bits != hasher.n_bits:
-            raise InputError(f"the model's codes have {hasher.n_bits} bits, those of the index {index.n_bits}")
-        index.check_model(getattr(hasher, "fingerprint_", None))
+        check_pair(hasher, index)
+        self.fingerprint: str | None = getattr(hasher, "fingerprint_", None)
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
         self.n_bits = int(hasher.n_bits)
@@ -97,7 +97,7 @@ class Collection:
         self.read_only_reason = "start it with --writable"
         self._close_distance: float | None = None
         if writer is not None:
-            writer.start(getattr(hasher, "fingerprint_", None))
+            writer.start(self.fingerprint)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -299,10 +299,19 @@ class Collection:
             if not known and id in self.index:
                 raise HTTPException(409, f"item {id!r} exists already: remove it first")
 
+    def save(self) -> None:
+        """Write all changes so far to the index file. Requests go on meanwhile."""
+        if self.writer is not None:
+            self.writer.save()
+
     def close(self) -> None:
         """Write all changes to the index file."""
         if self.writer is not None:
             self.writer.close()
+
+    def release(self) -> None:
+        """Free the model and the index after the last request. FastAPI's caches may keep the routes, and so this."""
+        del self.hasher, self.index, self.writer, self.pictures, self.duplicates
 
 
 def to_hex(codes: Codes) -> list[str]:

@@ -210,7 +210,8 @@ class InfoResponse(BaseModel):
     """What the server serves."""
 
     title: str
-    model: str
+    model: str = Field(description="Class of the model.")
+    fingerprint: str | None = Field(description="Identifies the model; null if it is unknown.")
     n_bits: int
     size: int
     ids: str = Field(description="integer or string")
@@ -222,7 +223,21 @@ class InfoResponse(BaseModel):
     close_distance: float = Field(description="5 % of all pairs of items are at this distance or closer.")
     max_k: int
     max_body: int = Field(description="Largest request in bytes.")
+    alias: str | None = Field(description="Name of the alias file that is served.")
+    generation: int = Field(description="1 at the start; each switch to another collection adds 1.")
+    since: str = Field(description="When this generation was switched to, UTC.")
     version: str
+
+
+class ReloadResponse(BaseModel):
+    """The collection that is served now."""
+
+    switched: bool = Field(description="False for a writable index that is served already.")
+    alias: str | None
+    generation: int
+    fingerprint: str | None
+    n_bits: int
+    size: int
 
 
 class ErrorResponse(BaseModel):
