@@ -22,11 +22,12 @@ from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
 from dish.web.admin_routes import add_admin_routes
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
-from dish.web.collection import Codes, Collection, SearchRange, to_hex
+from dish.web.collection import Codes, Collection, to_hex
 from dish.web.generations import EscapeErrors, Generation, Service
 from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
 from dish.web.prometheus_metrics import ServerMetrics
+from dish.web.rescoring import encode_picture, range_of
 from dish.web.routing import (
     CORES,
     FORM,
@@ -42,8 +43,9 @@ from dish.web.routing import (
     read_json,
     require_type,
     reserve,
+    validated,
 )
-from dish.web.schemas import DEFAULT_K, ErrorResponse, ImageForm, RequestModels
+from dish.web.schemas import DEFAULT_K, CodeFilters, ErrorResponse, ImageForm, RequestModels
 
 STATIC = Path(__file__).parent / "static"
 MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
@@ -106,7 +108,8 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
             return await search_image(request)
         body = await read_json(request, models.search, threads)
         code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
-        query = batches.Query(_range_of(body), vector=body.vector, id=body.id, code=code)
+        wanted = range_of(body, collection, limits, request)
+        query = batches.Query(wanted, vector=body.vector, id=body.id, code=code)
         return json_response(await searches.submit(query))
 
     @app.post(
@@ -115,10 +118,11 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
     async def search_image(request: Request) -> Response:
         """Find the items nearest to an uploaded picture."""
         form, content = await read_form(request, models.image_search, threads)
+        wanted = range_of(form, collection, limits, request)
         times = StageTimes()
         with times.stage("encode"):
-            code = await threads.decode(collection.encode_picture, content, limits.max_pixels)
-        query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
+            code, finer = await threads.decode(encode_picture, collection, content, limits.max_pixels, wanted.rescore)
+        query = batches.Query(wanted, code=code, finer=finer, encode_ms=times.ms["encode"])
         return json_response(await searches.submit(query))
 
 
@@ -151,20 +155,17 @@ def _add_encode_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         return json_response(await threads.decode(encoded, collection.encode_picture, content, limits.max_pixels))
 
 
-def _range_of(body: schemas.SearchRequest | schemas.ImageSearchForm) -> SearchRange:
-    return SearchRange(DEFAULT_K if body.k is None and body.radius is None else body.k, body.radius)
-
-
 def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     """Add the route for many queries at once: packed codes in, NumPy arrays out."""
-    k_type = RequestModels.for_collection(collection, limits).k
+    models = RequestModels.for_collection(collection, limits)
+    k_type = models.k
     binary = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
     width = n_bytes(collection.n_bits)
 
-    def search(snapshot: Snapshot, codes: bytes, k: int) -> bytes:
+    def search(snapshot: Snapshot, codes: bytes, k: int, filters: CodeFilters) -> bytes:
         queries = np.frombuffer(codes, np.uint8).reshape(-1, width)
         try:
-            D, ids = snapshot.search(queries, k=k)
+            D, ids = snapshot.search(queries, k, filters.ids, labels=filters.labels)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         file = io.BytesIO()
@@ -176,13 +177,16 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
     async def search_codes(
         request: Request,
         k: Annotated[k_type, Query()] = DEFAULT_K,  # type: ignore[valid-type]
+        ids: Annotated[str | None, Query()] = None,
+        labels: Annotated[str | None, Query()] = None,
     ) -> Response:
-        """Find the k nearest items of many packed codes.
+        """Find the k nearest items of many packed codes, among those with these ids or labels (JSON lists), if given.
 
         The response is an .npz file of distances and ids (n, k). If ids are strings, the ids in it are places in
         ``names``, a JSON list.
         """
         require_type(request, BINARY)
+        filters = validated(models.code_filters.model_validate, {"ids": ids, "labels": labels})
         body = await request.body()
         n = len(body) // width
         if not body or len(body) % width:
@@ -193,7 +197,7 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
         snapshot = collection.index.snapshot()
         results = 2 * 12 * n * k  # the arrays, and the file made from them
         reserve(request, results + snapshot.working_bytes(n, k))
-        return Response(await threads.run(search, snapshot, body, k), media_type=BINARY)
+        return Response(await threads.run(search, snapshot, body, k, filters), media_type=BINARY)
 
 
 def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
