@@ -7,7 +7,6 @@ generation in the header ``x-dish-generation``.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -144,9 +143,8 @@ def _retire(old: Generation) -> None:
         old.collection.close()
     except Exception:  # its changes are safe in its journal
         log.exception("the replaced index could not be written; its changes are in its journal")
-    old.collection.release()
+    old.collection.release()  # at once: a run of the garbage collector would stop all requests for half a second
     old.app = None
-    gc.collect()  # what refers to itself, such as an app and its routes, does not go by itself
     log.info("released", extra={"fields": {"generation": old.number}})
 
 
