@@ -126,7 +126,7 @@ async def load_and_switch(
     """Saturate the server and switch meanwhile."""
     seen = GenerationsSeen()
     load = saturate(server.port, json_requests(False), CONNECTIONS, seconds, seen)
-    _, done = await asyncio.gather(load, switch_all(server, alias, seconds))
+    _, done = await asyncio.gather(load, switch_all(server, alias, seconds, seen))
     return seen, done
 
 

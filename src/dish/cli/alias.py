@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dish.cli.options import example
+from dish.cli.options import VectorIdsPath, VectorsPath, example
 
 if TYPE_CHECKING:
     from dish.alias import Verified
@@ -25,12 +25,8 @@ def set_alias(
     alias: AliasPath,
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
     index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
-    vectors: Annotated[
-        Path | None, typer.Option(help="Float vectors of the items (.npy), for searches with rescore=float.")
-    ] = None,
-    vector_ids: Annotated[
-        Path | None, typer.Option(help="The id of each vector. Default: row i belongs to the id i.")
-    ] = None,
+    vectors: VectorsPath = None,
+    vector_ids: VectorIdsPath = None,
 ) -> None:
     """Verify a model and an index, then let the alias name them. The collection before them is kept for rollback.
 

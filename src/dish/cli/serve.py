@@ -7,11 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dish.cli.options import Host, Port, Token, check_token, example, show_table
+from dish.cli.options import (
+    Host,
+    IndexFilePath,
+    ModelFile,
+    Port,
+    Token,
+    VectorIdsPath,
+    VectorsPath,
+    check_token,
+    example,
+    show_table,
+)
 from dish.errors import InputError
 
 if TYPE_CHECKING:
     from dish.alias import Alias, CollectionFiles
+
+Workers = Annotated[
+    int, typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed.")
+]
 
 
 @example(
@@ -23,14 +38,10 @@ def serve(
     alias: Annotated[
         Path | None, typer.Argument(metavar="[ALIAS]", help="An alias made by `dish alias set`, or give these files:")
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="A model file made by `dish fit`.")] = None,
-    index: Annotated[Path | None, typer.Option(help="An index of its codes, made by `dish index`.")] = None,
-    vectors: Annotated[
-        Path | None, typer.Option(help="Float vectors of the items (.npy), for searches with rescore=float.")
-    ] = None,
-    vector_ids: Annotated[
-        Path | None, typer.Option(help="The id of each vector. Default: row i belongs to the id i.")
-    ] = None,
+    model: ModelFile = None,
+    index: IndexFilePath = None,
+    vectors: VectorsPath = None,
+    vector_ids: VectorIdsPath = None,
     images: Annotated[Path | None, typer.Option(help="Folder of images, named by the ids of the items.")] = None,
     takes: Annotated[
         str | None,
@@ -53,10 +64,7 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
     ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
-    ] = 1,
+    workers: Workers = 1,
 ) -> None:
     """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'.
 

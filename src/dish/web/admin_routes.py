@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.web import schemas
-from dish.web.generations import Generation, Service
+from dish.web.generations import ServedGeneration, Service
 from dish.web.limits import Limits
 from dish.web.middleware import RELOAD
 from dish.web.routing import json_response
@@ -18,7 +18,7 @@ from dish.web.schemas import ErrorResponse
 REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": ErrorResponse}}
 
 
-def add_admin_routes(app: FastAPI, service: Service, generation: Generation) -> None:
+def add_admin_routes(app: FastAPI, service: Service, generation: ServedGeneration) -> None:
     """Add the routes of a generation's app."""
     collection, limits = generation.collection, service.limits
 

@@ -23,7 +23,7 @@ from dish.web import batches, schemas
 from dish.web.admin_routes import add_admin_routes
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, to_hex
-from dish.web.generations import EscapeErrors, Generation, Service
+from dish.web.generations import EscapeErrors, ServedGeneration, Service
 from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
 from dish.web.prometheus_metrics import ServerMetrics
@@ -58,10 +58,10 @@ def create_app(
     collection: Collection, limits: Limits | None = None, *, alias: str | None = None, number: int = 1
 ) -> Service:
     """Return the ASGI app that serves a collection, as the generation of this number."""
-    return Service(Generation(collection, number, alias), limits or Limits(), app_of)
+    return Service(ServedGeneration(collection, number, alias), limits or Limits(), app_of)
 
 
-def app_of(service: Service, generation: Generation) -> FastAPI:
+def app_of(service: Service, generation: ServedGeneration) -> FastAPI:
     """Return the app of a generation."""
     collection, limits, threads = generation.collection, service.limits, service.threads
     app = FastAPI(

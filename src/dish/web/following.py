@@ -18,7 +18,7 @@ from dish.alias import CollectionFiles
 from dish.errors import InputError
 from dish.web import server
 from dish.web.collection import Collection
-from dish.web.generations import Generation, Service
+from dish.web.generations import ServedGeneration, Service
 from dish.web.index_writer import check_served_alone
 from dish.web.reload import SETTLE_SECONDS, UNSETTLED, describe, refusals
 from dish.web.source import Source
@@ -129,7 +129,7 @@ class Follower:
 
     def __init__(self, service: Service, parent: Connection) -> None:
         self.service, self.parent = service, parent
-        self._next: Generation | None = None
+        self._next: ServedGeneration | None = None
         self._asking, self._sending = threading.Lock(), threading.Lock()
         self._answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
@@ -176,7 +176,7 @@ class Follower:
             with refusals():
                 collection = open_copies(served, verify)
                 server.check_and_warm_up(collection, served.copies)
-                new = Generation(collection, served.number, served.source.alias)
+                new = ServedGeneration(collection, served.number, served.source.alias)
                 self._next = self.service.made_ready(new)
         except HTTPException as error:
             return error.status_code, served.in_originals(error.detail)

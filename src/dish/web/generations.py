@@ -28,7 +28,7 @@ log = logging.getLogger("dish.web")
 
 
 @dataclass(eq=False)
-class Generation:
+class ServedGeneration:
     """A collection, and what /info says about it."""
 
     collection: Collection
@@ -47,7 +47,9 @@ class Service:
     server always serves the first one.
     """
 
-    def __init__(self, first: Generation, limits: Limits, make_app: Callable[[Service, Generation], ASGIApp]) -> None:
+    def __init__(
+        self, first: ServedGeneration, limits: Limits, make_app: Callable[[Service, ServedGeneration], ASGIApp]
+    ) -> None:
         self.limits, self.metrics, self.threads = limits, ServerMetrics(), WorkerThreads()
         self.reload: Callable[[], dict[str, object]] | None = None
         self._make_app, self._limited = make_app, LimitsMiddleware(self._pass_on, limits, self.metrics)
@@ -66,7 +68,7 @@ class Service:
         return 0.0 if writer is None else float(writer.journal.size)
 
     @property
-    def now(self) -> Generation:
+    def now(self) -> ServedGeneration:
         """The current generation."""
         return self._now
 
@@ -99,12 +101,12 @@ class Service:
         if ESCAPED in inner:
             raise inner[ESCAPED]
 
-    def made_ready(self, generation: Generation) -> Generation:
+    def made_ready(self, generation: ServedGeneration) -> ServedGeneration:
         """Make the app of a generation, which takes a while, and return the generation."""
         generation.app = self._make_app(self, generation)
         return generation
 
-    def switch(self, new: Generation) -> None:
+    def switch(self, new: ServedGeneration) -> None:
         """Let a new generation, which was made ready, answer all requests from now on.
 
         The old one answers those that it has. Then its changes are written, and its memory is released.
@@ -136,7 +138,7 @@ class Service:
         self.now.collection.close()
 
 
-def _retire(old: Generation) -> None:
+def _retire(old: ServedGeneration) -> None:
     """Wait until a replaced generation has answered its requests, write its changes and release its memory."""
     old.drained.wait()
     try:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from dish.alias import CollectionFiles
 from dish.errors import DishError, FileReplacedError
 from dish.web.collection import Collection
-from dish.web.generations import Generation, Service
+from dish.web.generations import ServedGeneration, Service
 from dish.web.source import Source
 
 SETTLE_SECONDS = 10.0  # for the requests of the last but one generation
@@ -59,7 +59,7 @@ class Reloader:
             return describe(old, switched=False)
         collection = self.prepare(self.source, files)
         try:
-            new = self.service.made_ready(Generation(collection, old.number + 1, self.source.alias))
+            new = self.service.made_ready(ServedGeneration(collection, old.number + 1, self.source.alias))
             old.collection.save()  # what it has acknowledged is in its file before the switch, or there is none
             self.service.switch(new)
         except BaseException:
@@ -80,7 +80,7 @@ def is_open(collection: Collection, files: CollectionFiles) -> bool:
     return os.path.realpath(files.index) == str(collection.writer.file.path)
 
 
-def describe(generation: Generation, switched: bool) -> dict[str, object]:
+def describe(generation: ServedGeneration, switched: bool) -> dict[str, object]:
     """Return the answer to /admin/reload."""
     collection = generation.collection
     return {
