@@ -115,12 +115,9 @@ class Client(asyncio.Protocol):
             self.needed = at + 4 + int(found[1] if found else 0)
         if len(self.buffer) < self.needed:
             return
-        status = self.buffer[9:12].decode()
-        self.buffer, self.needed = self.buffer[self.needed :], 0
+        response, self.buffer, self.needed = self.buffer[: self.needed], self.buffer[self.needed :], 0
         now = time.perf_counter()
-        self.seen.statuses[status] += 1
-        if status == "200":
-            self.seen.seconds.append(now - self.start)
+        self.seen.note(response, self.start, now)
         if now < self.end:
             self._ask()
         else:
@@ -142,10 +139,19 @@ class Observations:
         self.seconds: list[float] = []
         self.health: list[float] = []
 
+    def note(self, response: bytes, start: float, end: float) -> None:
+        """Count a response to a request that was sent at ``start``."""
+        status = response[9:12].decode()
+        self.statuses[status] += 1
+        if status == "200":
+            self.seconds.append(end - start)
 
-async def saturate(port: int, requests: list[bytes], connections: int, seconds: float) -> Observations:
+
+async def saturate(
+    port: int, requests: list[bytes], connections: int, seconds: float, seen: Observations | None = None
+) -> Observations:
     """Keep all connections busy for some seconds."""
-    loop, seen = asyncio.get_running_loop(), Observations()
+    loop, seen = asyncio.get_running_loop(), Observations() if seen is None else seen
     end = time.perf_counter() + seconds
     clients = []
     for i in range(connections):

@@ -21,7 +21,7 @@ LAYERS = [  # a module may import from its own row and from the rows before it
     "kernel",
     "posterior nets deep baselines",
     "datasets index stores",
-    "registry evaluation experiments photos ray integrations",
+    "registry alias evaluation experiments photos ray integrations",
     "cli web __main__",
 ]
 LAYER = {name: i for i, row in enumerate(LAYERS) for name in row.split()}

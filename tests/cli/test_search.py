@@ -53,6 +53,64 @@ def test_errors_are_one_line_and_write_nothing(cli, tmp_path):
     assert not (tmp_path / "no.dish").exists()
 
 
+@pytest.fixture
+def rescored(tmp_path):
+    """Rows X (200, 5), their codes as an index with labels, the model, and queries q.npy, q_x.npy."""
+    X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    hasher = dish.DISH(n_bits=16, n_anchors=30).fit(X, X[:, 0] > 0)
+    index = dish.HammingIndex(16, model=hasher.fingerprint_)
+    index.add(hasher.transform(X), ids=np.arange(200)[::-1], labels=np.arange(200) % 4)
+    hasher.save(tmp_path / "m.dish")
+    index.save(tmp_path / "ix.dish")
+    for name, array in {"q": hasher.transform(X[:2]), "q_x": X[:2], "x": X[::-1], "ids": np.arange(50, 90)}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return hasher, index, X
+
+
+def test_filters_and_rescoring(cli, tmp_path, rescored):
+    hasher, index, X = rescored
+    index.attach_vectors(X[::-1])  # the vector of the id i is row i
+    call = ["search", tmp_path / "ix.dish", "--codes", tmp_path / "q.npy", "--k", 5, "--json"]
+    by_vectors = ["--vectors", tmp_path / "x.npy", "--query-vectors", tmp_path / "q_x.npy"]
+    by_outputs = ["--model", tmp_path / "m.dish", "--query-vectors", tmp_path / "q_x.npy"]
+    Q, F, some = hasher.transform(X[:2]), hasher.decision_function(X[:2]), np.arange(50, 90)
+    for options, (D, found) in (
+        (["--labels", "1", "--labels", "2"], index.search(Q, 5, labels=[1, 2])),
+        (["--ids", tmp_path / "ids.npy"], index.search(Q, 5, some)),
+        (["--rescore", "float", "--shortlist", 40, *by_vectors],
+         index.search(Q, 5, rescore="float", shortlist=40, query_vectors=X[:2])),
+        (["--rescore", "asymmetric", *by_outputs, "--labels", "3"],
+         index.search(F, 5, labels=[3], rescore="asymmetric")),
+    ):  # fmt: skip
+        code, out, err = cli(*call, *options)
+        assert code == 0, err
+        hits = [json.loads(line)["hits"] for line in out.splitlines()]
+        assert [[hit["id"] for hit in line] for line in hits] == found.tolist()
+        measure = "score" if "--rescore" in options else "distance"
+        np.testing.assert_allclose([[hit[measure] for hit in line] for line in hits], D, rtol=1e-5)
+    code, out, _ = cli(*call[:-3], "--radius", 3, "--labels", "1", "--json")
+    _, _, found = index.radius_search(Q, 3, labels=[1])
+    assert [hit["id"] for line in out.splitlines() for hit in json.loads(line)["hits"]] == found.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--rescore", "exact"], "asymmetric or float"),
+        (["--rescore", "float"], "needs --vectors"),
+        (["--rescore", "asymmetric", "--model", "m.dish"], "needs --query-vectors"),
+        (["--shortlist", 20], "give --rescore, too"),
+        (["--model", "m.dish"], "--model is for --rescore asymmetric"),
+        (["--rescore", "asymmetric", "--radius", 2], "-k instead of --radius"),
+        (["--rescore", "asymmetric", "--model", "m.dish", "--query-vectors", "x.npy"], "200 rows for 2 codes"),
+    ],
+)
+def test_rescoring_needs_its_files(cli, tmp_path, rescored, monkeypatch, options, says):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("search", "ix.dish", "--codes", "q.npy", *options)
+    assert (code, says in err) == (2, True), err
+
+
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def test_store(engine, request, cli, monkeypatch, tmp_path):
     B = make_codes("clustered", 900, 64)

@@ -51,8 +51,8 @@ print(json.dumps(seen))
 class Server:
     """`dish serve` on a free port, with the model m.dish and the index ix.dish of a folder. Logs to folder/log.
 
-    ``journal`` replaces the size of the journal beyond which the index is written. ``file_bytes`` limits the size of
-    files, like a full disk.
+    ``alias`` is an alias to serve instead. ``journal`` replaces the size of the journal beyond which the index is
+    written. ``file_bytes`` limits the size of files, like a full disk.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class Server:
         journal: int | None = None,
         file_bytes: int | None = None,
         env: dict[str, str] | None = None,
+        alias: Path | None = None,
     ) -> None:
         command = ["-m", "dish"] if journal is None else ["-c", START, journal]
-        call = [sys.executable, *command, "serve", "--model", folder / "m.dish"]
-        self.call = [*map(str, call), "--index", str(folder / "ix.dish"), "--port", "0", *map(str, options)]
+        files = ["--model", folder / "m.dish", "--index", folder / "ix.dish"] if alias is None else [alias]
+        self.call = [*map(str, (sys.executable, *command, "serve", *files, "--port", "0", *options))]
         limit = None if file_bytes is None else (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes,) * 2))
         with open(folder / "log", "ab") as log:
             self.process = subprocess.Popen(

@@ -9,11 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dish.alias import CollectionFiles
 from dish.errors import InputError
 from dish.index.hamming import HammingIndex
 from dish.web import workers
 from dish.web.limits import Limits
 from dish.web.prometheus_metrics import METRICS_FOLDER
+from dish.web.source import Source
 from helpers.service import Server
 
 
@@ -97,9 +99,9 @@ def test_error_of_a_worker_reaches_the_parent(files, monkeypatch):
     for variable in (METRICS_FOLDER, "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(variable, "1")  # restored afterwards: serve changes the environment
     (files / "ix.dish").write_bytes(b"this is no index")
-    served = workers.ServedFiles(files / "m.dish", files / "ix.dish")
+    source = Source(CollectionFiles(files / "m.dish", files / "ix.dish"))
     with pytest.raises(InputError, match=r"ix\.dish"):
-        workers.serve(served, Limits(), 2, host="127.0.0.1", port=0)
+        workers.serve(source, Limits(), 2, host="127.0.0.1", port=0)
 
 
 def test_rejects_workers_with_writable(files, cli):
@@ -142,7 +144,7 @@ def test_workers_serve_one_index_whatever_happens_to_its_file(files, learned):
 def test_worker_that_cannot_start_does_not_end_the_others(files, learned):
     (files / "tmp").mkdir()
     with Server(files, "--workers", 2, env={"TMPDIR": str(files / "tmp")}) as server:
-        copy = next((files / "tmp").glob("dish-workers-*/model.dish"))
+        copy = next((files / "tmp").glob("dish-workers-*/generation-1/model.dish"))
         content = copy.read_bytes()
         copy.write_bytes(b"this is no model")
         wait_until(lambda: len(pids_of(server)) == 2)

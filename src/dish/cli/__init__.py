@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, features, fit, photos, search, serve, tune, warmup
+from dish.cli import alias, encode, experiments, features, fit, photos, search, serve, tune, warmup
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 store_app = typer.Typer(help="Store and search codes in PostgreSQL, DuckDB or SQLite.", no_args_is_help=True)
+alias_app = typer.Typer(help="Name the collection that a server serves; switch and roll back.", no_args_is_help=True)
 
 COMMANDS: dict[str, Command] = {
     "features": features.features,
@@ -45,11 +46,13 @@ COMMANDS: dict[str, Command] = {
     "bench": experiments.bench,
     "reproduce": experiments.reproduce,
 }
+ALIAS_COMMANDS: dict[str, Command] = {"set": alias.set_alias, "show": alias.show, "rollback": alias.rollback}
 STORE_COMMANDS: dict[str, Command] = {"push": search.push, "search": search.search_store}
 
-for group, commands in ((app, COMMANDS), (store_app, STORE_COMMANDS)):
+for group, commands in ((app, COMMANDS), (alias_app, ALIAS_COMMANDS), (store_app, STORE_COMMANDS)):
     for name, command in commands.items():
         group.command(name, cls=getattr(command, "cls", None), epilog=getattr(command, "epilog", None))(command)
+app.add_typer(alias_app, name="alias")
 app.add_typer(store_app, name="store")
 
 

@@ -47,6 +47,16 @@ Host = Annotated[str, typer.Option(help="Address to listen on. Any other than lo
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
 Token = Annotated[str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")]
 
+ModelFile = Annotated[Path | None, typer.Option("--model", help="A model file made by `dish fit`.")]
+IndexFilePath = Annotated[Path | None, typer.Option("--index", help="An index of its codes, made by `dish index`.")]
+VectorsPath = Annotated[
+    Path | None,
+    typer.Option("--vectors", help="Float vectors of the items (.npy), for searches with rescore=float."),
+]
+VectorIdsPath = Annotated[
+    Path | None, typer.Option("--vector-ids", help="The id of each vector. Default: row i belongs to the id i.")
+]
+
 DropUnlabelled = Annotated[
     bool,
     typer.Option(

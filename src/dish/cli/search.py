@@ -22,6 +22,8 @@ from dish.cli.options import (
     Nearest,
     QueriesPath,
     Radius,
+    VectorIdsPath,
+    VectorsPath,
     YColumn,
     check_writable,
     columns_of,
@@ -183,21 +185,60 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
     return ix
 
 
-@example("dish search ix.dish --codes q.npy --k 10")
+@example(
+    "dish search ix.dish --codes q.npy --k 10",
+    "dish search ix.dish --codes q.npy --labels cat --labels dog",
+    "dish search ix.dish --codes q.npy --rescore float --vectors x.npy --query-vectors q_x.npy",
+    "dish search ix.dish --codes q.npy --rescore asymmetric --model m.dish --query-vectors q_x.npy",
+)
 def search(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index made by `dish index`.")],
     queries: QueriesPath,
     k: Nearest = None,
     radius: Radius = None,
     json: AsJson = False,
+    ids: Annotated[Path | None, typer.Option("--ids", help="Search only among the ids in this file.")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--labels", help="Search only among rows with this label; may be repeated.")
+    ] = None,
+    rescore: Annotated[
+        str | None,
+        typer.Option(help="Order a shortlist by the outputs of --model (asymmetric) or by float vectors (float)."),
+    ] = None,
+    shortlist: Annotated[
+        int | None, typer.Option(help="Rows that --rescore orders. Default: 10 k, at least 100.")
+    ] = None,
+    query_vectors: Annotated[
+        Path | None, typer.Option(help="With --rescore: float vectors of the queries, one per code.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="With --rescore asymmetric: the model of the codes.")] = None,
+    vectors: VectorsPath = None,
+    vector_ids: VectorIdsPath = None,
 ) -> None:
-    """Find the nearest codes of each query. The search is exact."""
+    """Find the nearest codes of each query, with or without filters. The search is exact."""
+    from dish.cli.filtered import FilteredIndex, Queries, check_rescore, finer_queries, label_values
     from dish.index.hamming import HammingIndex
     from dish.io.code_provenance import model_of
+    from dish.io.readers import read_ids
 
+    check_rescore(rescore, radius, shortlist, model=model, vectors=vectors, query_vectors=query_vectors)
     ix, Q = HammingIndex.load(index), _read_codes(queries)
     ix.check_model(model_of(queries), str(queries))
-    _show_hits(ix, Q, k, radius, json)
+    if vectors is not None:
+        ix.attach_vectors(vectors, None if vector_ids is None else read_ids(vector_ids))
+    if model is not None:
+        _check_outputs_of(model, ix)
+    filters = {"ids": None if ids is None else read_ids(ids), "labels": labels and label_values(labels)}
+    finer = None if query_vectors is None else finer_queries(query_vectors, model, len(Q))
+    _show_hits(FilteredIndex(ix, filters, rescore, shortlist), Queries(Q, finer), k, radius, json)
+
+
+def _check_outputs_of(model: Path, ix: HammingIndex) -> None:
+    """Raise an error if the outputs of a model cannot be compared with the codes of an index."""
+    from dish.alias import check_pair
+    from dish.registry import load
+
+    check_pair(load(model), ix)
 
 
 @example(
@@ -271,10 +312,11 @@ def _read_codes(path: Path) -> NDArray[Any]:
     return codes
 
 
-def _show_hits(where: Any, Q: NDArray[Any], k: int | None, radius: int | None, as_json: bool) -> None:
-    """Print one line per query: ids with distances, and labels if there are any."""
+def _show_hits(where: Any, Q: Any, k: int | None, radius: int | None, as_json: bool) -> None:
+    """Print one line per query: ids with distances (or scores), and labels if there are any."""
     from dish.checks import check_integer
 
+    measure = "score" if getattr(where, "rescore", None) else "distance"
     if k is not None:
         check_integer("k", k, low=1)
     for start in range(0, len(Q), QUERIES):  # long lists of queries show results early, and stop soon on Ctrl-C
@@ -283,14 +325,14 @@ def _show_hits(where: Any, Q: NDArray[Any], k: int | None, radius: int | None, a
             labels = where.labels_of([one for one, _ in line]).tolist()
             found = [(one, d, y) for (one, d), y in zip(line, labels, strict=True)]
             if as_json:
-                rows = [{"id": one, "distance": d, "label": y} for one, d, y in found]
+                rows = [{"id": one, measure: d, "label": y} for one, d, y in found]
                 print(js.dumps({"query": i, "hits": rows}))
             else:
-                parts = [f"{one} ({d}{'' if y is None else f', {y}'})" for one, d, y in found]
+                parts = [f"{one} ({d:.6g}{'' if y is None else f', {y}'})" for one, d, y in found]
                 print(f"query {i}: " + (", ".join(parts) or "nothing"))
 
 
-def _hits(where: Any, Q: NDArray[Any], k: int | None, radius: int | None) -> list[list[tuple[Any, int]]]:
+def _hits(where: Any, Q: Any, k: int | None, radius: int | None) -> list[list[tuple[Any, Any]]]:
     """Ids and distances of the rows that each query finds, nearest first."""
     if radius is None:
         D, found = where.search(Q, NEAREST if k is None else k)

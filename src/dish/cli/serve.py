@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dish.cli.options import Host, Port, Token, check_token, example, show_table
+from dish.cli.options import (
+    Host,
+    IndexFilePath,
+    ModelFile,
+    Port,
+    Token,
+    VectorIdsPath,
+    VectorsPath,
+    check_token,
+    example,
+    show_table,
+)
 from dish.errors import InputError
+
+if TYPE_CHECKING:
+    from dish.alias import Alias, CollectionFiles
+
+Workers = Annotated[
+    int, typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed.")
+]
 
 
 @example(
+    "dish serve products.alias",
     "dish serve --model m.dish --index ix.dish --images photos --writable",
     "dish serve --model m.dish --index ix.dish --workers 4",
 )
 def serve(
-    model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
-    index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
+    alias: Annotated[
+        Path | None, typer.Argument(metavar="[ALIAS]", help="An alias made by `dish alias set`, or give these files:")
+    ] = None,
+    model: ModelFile = None,
+    index: IndexFilePath = None,
+    vectors: VectorsPath = None,
+    vector_ids: VectorIdsPath = None,
     images: Annotated[Path | None, typer.Option(help="Folder of images, named by the ids of the items.")] = None,
     takes: Annotated[
         str | None,
@@ -40,12 +64,12 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
     ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
-    ] = 1,
+    workers: Workers = 1,
 ) -> None:
-    """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'."""
+    """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'.
+
+    POST /admin/reload or SIGHUP loads what the alias names then, and switches to it without a failed request.
+    """
     check_token(token)
     if workers > 1 and writable:
         raise InputError(
@@ -54,20 +78,34 @@ def serve(
         )
     from dish.web.limits import Limits
     from dish.web.logs import start_log
+    from dish.web.source import Source
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
+    source = Source(_given(alias, model, index, vectors, vector_ids), images, takes, title, writable)
     start_log()
     if workers > 1:
-        from dish.web.workers import ServedFiles
         from dish.web.workers import serve as serve_together
 
-        served = ServedFiles(model, index, images, takes, title)
-        serve_together(served, limits, workers, host=host, port=port, allowed_hosts=allowed_host or ())
+        serve_together(source, limits, workers, host=host, port=port, allowed_hosts=allowed_host or ())
         return
     from dish.web import server
 
-    found = server.open_collection(model, index, images=images, takes=takes, writable=writable, title=title)
-    server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or ())
+    found = server.open_source(source, source.files)
+    server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or (), source=source)
+
+
+def _given(alias: Path | None, *files: Path | None) -> Alias | CollectionFiles:
+    """Return the alias, or the files if there is none."""
+    from dish.alias import Alias, CollectionFiles
+
+    model, index, vectors, vector_ids = files
+    if alias is not None:
+        if any(files):
+            raise InputError(f"{alias} names the model, the index and the vectors: leave out the options for them")
+        return Alias(alias)
+    if model is None or index is None:
+        raise InputError("give --model and --index, or an alias made by `dish alias set`")
+    return CollectionFiles(model, index, vectors, vector_ids)
 
 
 @example("dish demo --output demo", "dish demo --serve")

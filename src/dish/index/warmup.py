@@ -1,4 +1,4 @@
-"""Compile the kernels that searches of an index use, before the first search needs them.
+"""Do what the first searches of an index would have to wait for: compile kernels, group equal codes.
 
 Which kernels a search uses depends on the number of rows and queries, on earlier searches, on equal codes and on
 deleted rows. So this searches small indexes of all these kinds.
@@ -44,3 +44,11 @@ def _search(index: HammingIndex, B: NDArray[np.uint8]) -> None:
             index.snapshot().within(few, radius, limit=5)
         index.snapshot().within(few[:2], index.n_bits, limit=5)
     index.get(index.ids[:2])
+
+
+def build_accelerator(index: HammingIndex) -> None:
+    """Search a batch that is large enough for the index to group its codes, if it has enough of them."""
+    snapshot = index.snapshot()
+    if len(snapshot):
+        ids = snapshot.sample_ids(1, np.random.default_rng(0))
+        snapshot.search(np.repeat(snapshot.get(ids), SCANS, axis=0), k=1)

@@ -1,4 +1,7 @@
-"""The app: routes for search, encoding, health, metrics and the page. ``item_routes`` has those of items."""
+"""The app of a generation: routes for search, encoding, health, metrics and the page.
+
+``item_routes`` has those of items, ``admin_routes`` /info and /admin/reload.
+"""
 
 import io
 from collections.abc import Callable
@@ -17,12 +20,14 @@ from dish import __version__
 from dish.codes import n_bytes
 from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
+from dish.web.admin_routes import add_admin_routes
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
-from dish.web.collection import Codes, Collection, SearchRange, to_hex
+from dish.web.collection import Codes, Collection, to_hex
+from dish.web.generations import EscapeErrors, ServedGeneration, Service
 from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
-from dish.web.middleware import LimitsMiddleware
 from dish.web.prometheus_metrics import ServerMetrics
+from dish.web.rescoring import encode_picture, range_of
 from dish.web.routing import (
     CORES,
     FORM,
@@ -38,8 +43,9 @@ from dish.web.routing import (
     read_json,
     require_type,
     reserve,
+    validated,
 )
-from dish.web.schemas import DEFAULT_K, ErrorResponse, ImageForm, RequestModels
+from dish.web.schemas import DEFAULT_K, CodeFilters, ErrorResponse, ImageForm, RequestModels
 
 STATIC = Path(__file__).parent / "static"
 MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
@@ -48,10 +54,16 @@ BINARY = "application/octet-stream"
 ERROR_CODES = (400, 401, 403, 408, 413, 415, 422, 503)
 
 
-def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
-    """Return the ASGI app that serves one collection."""
-    limits = limits or Limits()
-    metrics = ServerMetrics()
+def create_app(
+    collection: Collection, limits: Limits | None = None, *, alias: str | None = None, number: int = 1
+) -> Service:
+    """Return the ASGI app that serves a collection, as the generation of this number."""
+    return Service(ServedGeneration(collection, number, alias), limits or Limits(), app_of)
+
+
+def app_of(service: Service, generation: ServedGeneration) -> FastAPI:
+    """Return the app of a generation."""
+    collection, limits, threads = generation.collection, service.limits, service.threads
     app = FastAPI(
         title="dish",
         version=__version__,
@@ -61,14 +73,14 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
         responses={code: {"model": ErrorResponse} for code in ERROR_CODES},
     )
     app.router.route_class = RequestRoute
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics)
-    threads = WorkerThreads()
+    app.add_middleware(EscapeErrors)
     _add_search_routes(app, collection, limits, threads)
     _add_encode_routes(app, collection, limits, threads)
     _add_code_search_route(app, collection, limits, threads)
     add_item_routes(app, collection, limits, threads)
     add_content_routes(app, collection, limits, threads)
-    _add_status_routes(app, collection, metrics)
+    add_admin_routes(app, service, generation)
+    _add_status_routes(app, collection, service.metrics)
     _add_error_handlers(app)
     _add_page_routes(app)
     return app
@@ -79,7 +91,9 @@ def create_app(collection: Collection, limits: Limits | None = None) -> FastAPI:
 
 def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     models = RequestModels.for_collection(collection, limits)
-    searches: BatchQueue[batches.Query, bytes] = BatchQueue(partial(search_batch, collection, limits), CORES)
+    searches: BatchQueue[batches.Query, bytes] = BatchQueue(
+        partial(search_batch, collection, limits), CORES, threads.searches
+    )
     not_found: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse}}
 
     @app.post(
@@ -94,7 +108,8 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
             return await search_image(request)
         body = await read_json(request, models.search, threads)
         code = None if body.code is None else np.frombuffer(bytes.fromhex(body.code), np.uint8)[None]
-        query = batches.Query(_range_of(body), vector=body.vector, id=body.id, code=code)
+        wanted = range_of(body, collection, limits, request)
+        query = batches.Query(wanted, vector=body.vector, id=body.id, code=code)
         return json_response(await searches.submit(query))
 
     @app.post(
@@ -103,10 +118,11 @@ def _add_search_routes(app: FastAPI, collection: Collection, limits: Limits, thr
     async def search_image(request: Request) -> Response:
         """Find the items nearest to an uploaded picture."""
         form, content = await read_form(request, models.image_search, threads)
+        wanted = range_of(form, collection, limits, request)
         times = StageTimes()
         with times.stage("encode"):
-            code = await threads.decode(collection.encode_picture, content, limits.max_pixels)
-        query = batches.Query(_range_of(form), code=code, encode_ms=times.ms["encode"])
+            code, finer = await threads.decode(encode_picture, collection, content, limits.max_pixels, wanted.rescore)
+        query = batches.Query(wanted, code=code, finer=finer, encode_ms=times.ms["encode"])
         return json_response(await searches.submit(query))
 
 
@@ -139,20 +155,17 @@ def _add_encode_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         return json_response(await threads.decode(encoded, collection.encode_picture, content, limits.max_pixels))
 
 
-def _range_of(body: schemas.SearchRequest | schemas.ImageSearchForm) -> SearchRange:
-    return SearchRange(DEFAULT_K if body.k is None and body.radius is None else body.k, body.radius)
-
-
 def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
     """Add the route for many queries at once: packed codes in, NumPy arrays out."""
-    k_type = RequestModels.for_collection(collection, limits).k
+    models = RequestModels.for_collection(collection, limits)
+    k_type = models.k
     binary = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
     width = n_bytes(collection.n_bits)
 
-    def search(snapshot: Snapshot, codes: bytes, k: int) -> bytes:
+    def search(snapshot: Snapshot, codes: bytes, k: int, filters: CodeFilters) -> bytes:
         queries = np.frombuffer(codes, np.uint8).reshape(-1, width)
         try:
-            D, ids = snapshot.search(queries, k=k)
+            D, ids = snapshot.search(queries, k, filters.ids, labels=filters.labels)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         file = io.BytesIO()
@@ -164,13 +177,16 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
     async def search_codes(
         request: Request,
         k: Annotated[k_type, Query()] = DEFAULT_K,  # type: ignore[valid-type]
+        ids: Annotated[str | None, Query()] = None,
+        labels: Annotated[str | None, Query()] = None,
     ) -> Response:
-        """Find the k nearest items of many packed codes.
+        """Find the k nearest items of many packed codes, among those with these ids or labels (JSON lists), if given.
 
         The response is an .npz file of distances and ids (n, k). If ids are strings, the ids in it are places in
         ``names``, a JSON list.
         """
         require_type(request, BINARY)
+        filters = validated(models.code_filters.model_validate, {"ids": ids, "labels": labels})
         body = await request.body()
         n = len(body) // width
         if not body or len(body) % width:
@@ -181,7 +197,7 @@ def _add_code_search_route(app: FastAPI, collection: Collection, limits: Limits,
         snapshot = collection.index.snapshot()
         results = 2 * 12 * n * k  # the arrays, and the file made from them
         reserve(request, results + snapshot.working_bytes(n, k))
-        return Response(await threads.run(search, snapshot, body, k), media_type=BINARY)
+        return Response(await threads.run(search, snapshot, body, k, filters), media_type=BINARY)
 
 
 def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
@@ -201,11 +217,6 @@ def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
 
 
 def _add_status_routes(app: FastAPI, collection: Collection, metrics: ServerMetrics) -> None:
-    metrics.add_gauge("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
-    if collection.writer is not None:
-        journal = collection.writer.journal
-        metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))
-
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Return whether the server answers."""

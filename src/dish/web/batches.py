@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from dish.codes import n_bytes
+from dish.errors import InputError
 from dish.index.snapshot import Snapshot
 from dish.progress import Stopwatch
 from dish.web.collection import Codes, Collection, Hits, Id, SearchRange, to_hex
@@ -49,9 +50,14 @@ class BatchQueue(Generic[Item, Result]):
     Usually one worker runs, so that batches are large. Another one starts when a batch takes long.
     """
 
-    def __init__(self, process: Callable[[list[Item]], Sequence[Result | Exception]], max_workers: int) -> None:
+    def __init__(
+        self,
+        process: Callable[[list[Item]], Sequence[Result | Exception]],
+        max_workers: int,
+        threads: ThreadPoolExecutor | None = None,
+    ) -> None:
         self.process, self.max_workers = process, max_workers
-        self.threads = ThreadPoolExecutor(max_workers, "dish-search")
+        self.threads = threads or ThreadPoolExecutor(max_workers, "dish-search")
         self.queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue[Item, Result]] = WeakKeyDictionary()
 
     async def submit(self, item: Item) -> Result:
@@ -113,12 +119,16 @@ class BatchQueue(Generic[Item, Result]):
 
 @dataclass(frozen=True)
 class Query:
-    """One search: its start (exactly one of ``vector``, ``id`` and ``code``) and its range."""
+    """One search: its start (exactly one of ``vector``, ``id`` and ``code``) and its range.
+
+    A rescored search from a picture has a ``code``, and what it is compared by (``finer``).
+    """
 
     range: SearchRange
     vector: NDArray[np.float32] | None = None
     id: Id | None = None
     code: Codes | None = None
+    finer: NDArray[np.float32] | None = None
     encode_ms: float = 0.0  # already spent on ``code``
 
 
@@ -140,8 +150,13 @@ def search_batch(collection: Collection, limits: Limits, queries: list[Query]) -
     snapshot, times = collection.index.snapshot(), StageTimes()
     with times.stage("encode"):
         codes, errors = _encode_queries(collection, queries, snapshot)
+        finer = _finer_rows(collection, queries, snapshot, errors)
     with times.stage("search"):
-        hits = collection.search_many(codes, [query.range for query in queries], limits.max_k, snapshot)
+        ranges = [SearchRange(1) if i in errors else query.range for i, query in enumerate(queries)]
+        try:
+            hits = collection.search_many(codes, ranges, limits.max_k, snapshot, finer)
+        except InputError as error:  # about a filter, or an item without a vector
+            raise HTTPException(422, str(error)) from None
     query_codes, ms = to_hex(codes), times.ms
     responses: list[bytes | Exception] = []
     room = limits.answers
@@ -156,7 +171,7 @@ def search_batch(collection: Collection, limits: Limits, queries: list[Query]) -
 
 def _too_large(hits: Hits, most: int, room: int) -> HTTPException | None:
     """Return the error of a query whose answer is too large, or leaves too little room for those of its batch."""
-    size = sum(map(json_size, (*hits.ids, *hits.labels, *hits.codes)))
+    size = sum(map(json_size, (*hits.ids, *hits.labels, *hits.codes, *(hits.scores or ()))))
     if size > most:
         text = f"the answer would have {in_words(size)}, at most {in_words(most)} are allowed: ask for fewer hits"
         return HTTPException(413, text)
@@ -198,3 +213,23 @@ def _encode_queries(
             except HTTPException as error:
                 errors[i] = error
     return codes, errors
+
+
+def _finer_rows(
+    collection: Collection, queries: list[Query], snapshot: Snapshot, errors: dict[int, Exception]
+) -> dict[int, NDArray[np.float32]]:
+    """Return what rescored queries are compared by: outputs or vectors. Adds queries that have none to ``errors``."""
+    finer: dict[int, NDArray[np.float32]] = {}
+    by_outputs = [i for i, query in enumerate(queries) if query.range.rescore == "asymmetric" and query.finer is None]
+    if by_outputs:
+        outputs = collection.outputs(np.stack([queries[i].vector for i in by_outputs]))  # type: ignore[misc]
+        finer |= dict(zip(by_outputs, outputs, strict=True))
+    for i, query in enumerate(queries):
+        if query.finer is not None:
+            finer[i] = query.finer
+        elif query.range.rescore == "float" and i not in errors:
+            try:
+                finer[i] = query.vector if query.id is None else collection.vector_of(query.id, snapshot)  # type: ignore[assignment]
+            except HTTPException as error:
+                errors[i] = error
+    return finer

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
+from dish.alias import check_pair
 from dish.codes import hamming
 from dish.errors import FileReplacedError, InputError, ModelFileError
+from dish.ids_and_labels import as_ids
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
 from dish.web.index_writer import IndexWriter
@@ -46,21 +48,32 @@ class Sample:
 
 @dataclass(frozen=True)
 class SearchRange:
-    """The ``k`` nearest items, or all within a ``radius``."""
+    """The ``k`` nearest items, or all within a ``radius``; among those that match the filters, if there are any.
+
+    ``rescore`` orders the ``shortlist`` nearest items by something finer, see ``HammingIndex.search``.
+    """
 
     k: int | None = None
     radius: int | None = None
+    ids: tuple[Id, ...] | None = None
+    labels: tuple[Label | None, ...] | None = None
+    rescore: str | None = None
+    shortlist: int | None = None
 
 
 @dataclass(frozen=True)
 class Hits:
-    """The result of one search, nearest first. ``found`` includes the hits beyond the limit."""
+    """The result of one search, best first. ``found`` includes the hits beyond the limit.
+
+    ``scores`` are those of a rescored search.
+    """
 
     ids: list[Id]
     distances: list[int]
     labels: list[Any]
     codes: list[str]
     found: int
+    scores: list[float] | None = None
 
 
 class Collection:
@@ -86,9 +99,8 @@ class Collection:
         if self.takes_images != (takes == "image"):
             kind = "pictures" if self.takes_images else "vectors"
             raise InputError(f"--input {takes} does not fit the model: this {self.kind} takes {kind}")
-        if index.n_bits != hasher.n_bits:
-            raise InputError(f"the model's codes have {hasher.n_bits} bits, those of the index {index.n_bits}")
-        index.check_model(getattr(hasher, "fingerprint_", None))
+        check_pair(hasher, index)
+        self.fingerprint: str | None = getattr(hasher, "fingerprint_", None)
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
         self.n_bits = int(hasher.n_bits)
@@ -97,7 +109,7 @@ class Collection:
         self.read_only_reason = "start it with --writable"
         self._close_distance: float | None = None
         if writer is not None:
-            writer.start(getattr(hasher, "fingerprint_", None))
+            writer.start(self.fingerprint)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -158,6 +170,10 @@ class Collection:
         """Return the codes of vectors (n, d)."""
         return self.hasher.transform(np.asarray(vectors, np.float32))
 
+    def outputs(self, rows: Any) -> NDArray[np.float32]:
+        """Return the real outputs (n, n_bits) whose signs are the bits of the rows' codes."""
+        return self.hasher.decision_function(rows)
+
     def encode_items(self, rows: Any, labels: Sequence[Label | None] | None) -> tuple[Codes, int]:
         """Return the codes of items, and how many are codes of labels: those whose label is a class of the model."""
         known = [] if labels is None else self.hasher.knows_labels(labels).tolist()
@@ -168,9 +184,9 @@ class Collection:
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
         """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
-        return self.hasher.transform(self._row_of(data, max_pixels))
+        return self.hasher.transform(self.row_of(data, max_pixels))
 
-    def _row_of(self, data: bytes, max_pixels: int) -> Any:
+    def row_of(self, data: bytes, max_pixels: int) -> Any:
         """Return an uploaded picture as the model's input."""
         preparation = PREPARATIONS[self.takes]
         if preparation is None:
@@ -185,27 +201,50 @@ class Collection:
         except (KeyError, ValueError, TypeError):
             raise HTTPException(404, f"the index has no item {id!r}") from None
 
+    def vector_of(self, id: Id, snapshot: Snapshot) -> NDArray[np.float32]:
+        """Return the float vector (d,) of an item, for a search from the item that is rescored by vectors."""
+        assert snapshot.vectors is not None
+        row = int(snapshot.vectors.rows_of(as_ids([id]))[0])
+        if row < 0:
+            raise HTTPException(422, f"item {id!r} has no float vector")
+        return np.asarray(snapshot.vectors.rows[row], np.float32)
+
     # --- search ---
 
     def search_many(
-        self, codes: Codes, ranges: Sequence[SearchRange], max_hits: int, snapshot: Snapshot
+        self,
+        codes: Codes,
+        ranges: Sequence[SearchRange],
+        max_hits: int,
+        snapshot: Snapshot,
+        finer: dict[int, NDArray[np.float32]] | None = None,
     ) -> list[Hits]:
-        """Return the hits of several queries, at most ``max_hits`` each, from one snapshot."""
+        """Return the hits of several queries, at most ``max_hits`` each, from one snapshot.
+
+        ``finer`` has what rescored queries are compared by: their outputs or their vectors.
+        """
         found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
         by_range: dict[SearchRange, list[int]] = defaultdict(list)
         for i, one in enumerate(ranges):
             by_range[one].append(i)
         for one, queries in by_range.items():
-            found |= _find(snapshot, codes, queries, one, max_hits) if len(snapshot) else {}
+            if len(snapshot):
+                rows = np.stack([(finer or {})[i] for i in queries]) if one.rescore else None
+                found |= _find(snapshot, codes, queries, one, max_hits, rows)
         if not any(len(ids) for _, ids, _ in found.values()):
-            return [Hits([], [], [], [], 0) for _ in ranges]
-        all_ids = np.concatenate([found[i][1] for i in sorted(found)])  # one lookup for all queries
-        labels, hit_codes = snapshot.label_list(all_ids), to_hex(snapshot.get(all_ids))
+            return [Hits([], [], [], [], 0, [] if one.rescore else None) for one in ranges]
+        all_ids = np.concatenate(
+            [ids for i in sorted(found) if len(ids := found[i][1])]
+        )  # one lookup for all queries
+        labels, hit_codes = snapshot.label_list(all_ids), snapshot.get(all_ids)
+        as_text = to_hex(hit_codes)
         results, start = [], 0
         for i in sorted(found):
             D, ids, n = found[i]
-            end = start + len(ids)
-            results.append(Hits(ids.tolist(), D.tolist(), labels[start:end], hit_codes[start:end], n))
+            end, scores = start + len(ids), None
+            if ranges[i].rescore is not None:
+                scores, D = D.tolist(), hamming(codes[i : i + 1], hit_codes[start:end])[0]
+            results.append(Hits(ids.tolist(), D.tolist(), labels[start:end], as_text[start:end], n, scores))
             start = end
         return results
 
@@ -254,7 +293,7 @@ class Collection:
         If the collection has a folder of pictures, the file is stored there and its path becomes the id. A number
         is appended to a name that is taken. If the ids are integers, no file is stored.
         """
-        code, n = self.encode_items(self._row_of(data, max_pixels), None if label is None else [label])
+        code, n = self.encode_items(self.row_of(data, max_pixels), None if label is None else [label])
         if not isinstance(self.pictures, FolderPictures) or self._has_integer_ids():
             if id is None:
                 raise HTTPException(422, "give the picture an id")
@@ -299,10 +338,19 @@ class Collection:
             if not known and id in self.index:
                 raise HTTPException(409, f"item {id!r} exists already: remove it first")
 
+    def save(self) -> None:
+        """Write all changes so far to the index file. Requests go on meanwhile."""
+        if self.writer is not None:
+            self.writer.save()
+
     def close(self) -> None:
         """Write all changes to the index file."""
         if self.writer is not None:
             self.writer.close()
+
+    def release(self) -> None:
+        """Free the model and the index after the last request. FastAPI's caches may keep the routes, and so this."""
+        del self.hasher, self.index, self.writer, self.pictures, self.duplicates
 
 
 def to_hex(codes: Codes) -> list[str]:
@@ -312,18 +360,45 @@ def to_hex(codes: Codes) -> list[str]:
 
 
 def _find(
-    snapshot: Snapshot, codes: Codes, queries: list[int], range_: SearchRange, max_hits: int
+    snapshot: Snapshot,
+    codes: Codes,
+    queries: list[int],
+    range_: SearchRange,
+    max_hits: int,
+    finer: NDArray[np.float32] | None,
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any], int]]:
-    """Return distances, ids and total number of hits by query. All queries have the same range."""
+    """Return distances (or scores), ids and total number of hits by query. All queries have the same range."""
+    filters: dict[str, Any] = {"ids": range_.ids, "labels": range_.labels}
+    filters = {name: list(given) for name, given in filters.items() if given is not None}
     if range_.radius is None:
         assert range_.k is not None
-        D, ids = snapshot.search(codes[queries], k=min(range_.k, max_hits))
+        k = min(range_.k, max_hits)
+        D, ids = (
+            snapshot.search(codes[queries], k, **filters)
+            if finer is None
+            else _rescored(snapshot, codes[queries], finer, k, range_, filters)
+        )
         return {query: (D[i], ids[i], len(ids[i])) for i, query in enumerate(queries)}
     found = {}
     batch = RADIUS_BATCH if range_.radius <= snapshot.n_bits // 8 else 1  # a large radius may find every item
     for start in range(0, len(queries), batch):
         some = queries[start : start + batch]
-        counts, lims, D, ids = snapshot.within(codes[some], range_.radius, limit=max_hits)
+        counts, lims, D, ids = snapshot.within(codes[some], range_.radius, limit=max_hits, **filters)
         for query, first, last, n in zip(some, lims[:-1], lims[1:], counts.tolist(), strict=True):
             found[query] = D[first:last], ids[first:last], n
     return found
+
+
+def _rescored(
+    snapshot: Snapshot,
+    codes: Codes,
+    finer: NDArray[np.float32],
+    k: int,
+    range_: SearchRange,
+    filters: dict[str, Any],
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return scores and ids of the k best items of the shortlist, by outputs or by float vectors."""
+    options: dict[str, Any] = {**filters, "rescore": range_.rescore, "shortlist": range_.shortlist}
+    if range_.rescore == "asymmetric":
+        return snapshot.search(finer, k, **options)
+    return snapshot.search(codes, k, query_vectors=finer, **options)

@@ -46,6 +46,7 @@ class IndexWriter:
             self.file.close()
             raise
         self._lock = threading.Lock()  # keeps the journal and the index in step
+        self._saving = threading.Lock()  # held while the file is written
         self._compacting: threading.Thread | None = None
         self.model: str | None = None
 
@@ -87,12 +88,17 @@ class IndexWriter:
         if self.index.model is None and any("codes" in record for record in records):
             self.index.model = self.model
 
-    def compact(self) -> None:
+    def save(self) -> None:
         """Write the index file while searches and changes go on. Later records stay in the journal."""
-        try:
+        with self._saving:
             with self._lock:
                 now = self._now()
             self._write_file(*now, open=True)
+
+    def compact(self) -> None:
+        """Save, in a thread of its own."""
+        try:
+            self.save()
         except Exception:  # the changes are safe in the journal, and the next change tries again
             log.exception("the index could not be written")
 
@@ -100,7 +106,7 @@ class IndexWriter:
         """Write all changes to the index file, delete the journal, and release the lock."""
         if self._compacting is not None:
             self._compacting.join()
-        with self._lock:
+        with self._saving, self._lock:
             try:
                 self._write_file(*self._now(), open=False)
                 self.journal.close(delete=True)

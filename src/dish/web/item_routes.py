@@ -1,4 +1,4 @@
-"""The routes of items: adding and removing, pictures, samples, ids, duplicates, /info."""
+"""The routes of items: adding and removing, pictures, samples, ids, duplicates."""
 
 from contextlib import closing
 from typing import Annotated, Any
@@ -8,7 +8,6 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from dish import __version__
 from dish.web import schemas
 from dish.web.collection import Collection
 from dish.web.limits import Limits
@@ -126,27 +125,6 @@ def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, thr
         """Return the picture of an item, no larger than ``side``, in a format that every browser shows."""
         key = text_in_path(request, "/thumbnails/")
         return _sent(None if thumbnails is None else await threads.decode(thumbnails.read, key, side))
-
-    @app.get("/info", response_model=schemas.InfoResponse)
-    async def info() -> Response:
-        """Describe the service: the model, the size of the index, what it takes."""
-        response = schemas.InfoResponse(
-            title=collection.title,
-            model=collection.kind,
-            n_bits=collection.n_bits,
-            size=len(collection),
-            ids=collection.id_type(),
-            takes=collection.takes,
-            n_features=collection.n_features,
-            pictures=collection.pictures is not None,
-            writable=collection.writer is not None,
-            duplicates=collection.duplicates is not None,
-            close_distance=collection.close_distance(),
-            max_k=limits.max_k,
-            max_body=limits.max_body,
-            version=__version__,
-        )
-        return json_response(response.model_dump())
 
 
 class PictureResponse(StreamingResponse):

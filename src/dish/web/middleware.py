@@ -22,9 +22,11 @@ from dish.web.prometheus_metrics import ServerMetrics
 from dish.web.routing import ANSWER, error_response
 
 PUBLIC = ("/", "/health", "/docs", "/openapi.json")  # contain no data and need no token
-UNLIMITED = (*PUBLIC, "/info", "/metrics")  # answered from memory, even when all slots are taken
+RELOAD = "/admin/reload"
+UNLIMITED = (*PUBLIC, "/info", "/metrics", RELOAD)  # need no slot: a busy server can be inspected, and switched
+ROUTE = "dish.route"  # in the scope: the path template of the route that answered
 ABORT = "dish.abort"  # in the scope: cuts the connection; set by connections.py
-ROUTES = (*PUBLIC, "/search", "/encode", "/items", "/samples", "/ids", "/duplicates", "/info", "/metrics")
+ROUTES = (*PUBLIC, "/search", "/encode", "/items", "/samples", "/ids", "/duplicates", "/info", "/metrics", RELOAD)
 PIECE = 64 << 10  # bytes of an answer that are sent at a time
 RATE_BYTES = 1_000_000  # of an answer that a client has ``send_seconds`` to take
 MAX_DISCARDED = 64 << 20  # bytes of a rejected body that are read and dropped, so that the client sees the response
@@ -112,7 +114,7 @@ class LimitsMiddleware:
             self._check_origin(headers)
         if method == "POST":
             receive = _replay(await self._read_body(headers, receive, share), receive)
-        elif path in UNLIMITED or is_page:
+        if path in UNLIMITED or is_page:
             await self.app(scope, receive, send)
             return
         if self.in_progress >= self.limits.concurrency:
@@ -324,7 +326,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _route_label(scope: Scope) -> str:
     """Return the route's path template. Paths that clients make up count as "other", so that labels stay few."""
     known = scope["path"] if scope["path"] in ROUTES else "other"
-    return getattr(scope.get("route"), "path", None) or known
+    return scope.get(ROUTE) or known
 
 
 def _host_name(header: bytes) -> str:

@@ -36,6 +36,7 @@ class WorkerThreads:
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(CORES, "dish")
+        self.searches = ThreadPoolExecutor(CORES, "dish-search")
         self.pictures = ThreadPoolExecutor(CORES, "dish-pictures")  # decoding takes long: writes do not wait for it
         self.parser = ThreadPoolExecutor(1, "dish-json")  # one: parsing holds the GIL, for 30 ms at 4 MiB
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from fastapi import UploadFile
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, create_model, model_validator
 
 from dish.codes import n_bytes
 from dish.errors import InputError
@@ -24,6 +24,12 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 AnyId = Int64 | Annotated[str, Field(min_length=1, max_length=500)]
+Rescore = Literal["asymmetric", "float"]
+RESCORE = (
+    "Order a shortlist of the nearest codes by something finer: the outputs of the query (asymmetric), or the float "
+    "vectors of query and items (float)."
+)
+SHORTLIST = "Number of items that rescore orders; 10 k, and at least 100, if it is not given."
 AnyLabel = Int64 | Annotated[str, Field(max_length=500)]
 
 
@@ -81,7 +87,7 @@ class SearchRequest(StrictModel):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": ["vector"]}, {"required": ["id"]}, {"required": ["code"]}],
-            "not": {"required": ["k", "radius"]},
+            "not": {"anyOf": [{"required": ["k", "radius"]}, {"required": ["radius", "rescore"]}]},
         }
     )
 
@@ -90,13 +96,26 @@ class SearchRequest(StrictModel):
     code: str | None = Field(None, description="A packed code in hexadecimal, as in responses.")
     k: int | None = Field(None, description=f"Number of nearest items ({DEFAULT_K} if no radius is given).")
     radius: int | None = Field(None, description="Largest Hamming distance of a hit.")
+    ids: list[AnyId] | None = Field(None, description="Search only among these ids.")
+    labels: list[AnyLabel | None] | None = Field(
+        None, description="Search only among items with one of these labels; null: items without a label."
+    )
+    rescore: Rescore | None = Field(None, description=RESCORE)
+    shortlist: int | None = Field(None, description=SHORTLIST)
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
         if sum(given is not None for given in (self.vector, self.id, self.code)) != 1:
             raise InputError("give exactly one of vector, id and code")
-        _check_k_or_radius(self.k, self.radius)
+        _check_range(self)
         return self
+
+
+class CodeFilters(StrictModel):
+    """The filters of a search for many codes: JSON lists in the query string."""
+
+    ids: Json[list[AnyId]] | None = None
+    labels: Json[list[AnyLabel | None]] | None = None
 
 
 class EncodeRequest(StrictModel):
@@ -130,14 +149,18 @@ class ImageForm(BaseModel):
 
 
 class ImageSearchForm(ImageForm):
-    """A search from a picture: the k nearest items, or all within a radius."""
+    """A search from a picture: the k nearest items, or all within a radius. Ids and labels are JSON lists."""
 
     k: int | None = None
     radius: int | None = None
+    ids: Json[list[AnyId]] | None = None
+    labels: Json[list[AnyLabel | None]] | None = None
+    rescore: Rescore | None = Field(None, description=RESCORE)
+    shortlist: int | None = Field(None, description=SHORTLIST)
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
-        _check_k_or_radius(self.k, self.radius)
+        _check_range(self)
         return self
 
 
@@ -148,9 +171,13 @@ class ImageItemForm(ImageForm):
     label: Annotated[str, Field(min_length=1, max_length=500)] | None = None
 
 
-def _check_k_or_radius(k: int | None, radius: int | None) -> None:
-    if k is not None and radius is not None:
+def _check_range(body: SearchRequest | ImageSearchForm) -> None:
+    if body.k is not None and body.radius is not None:
         raise InputError("give either k or radius, not both")
+    if body.rescore is not None and body.radius is not None:
+        raise InputError("rescore orders the k best items: give k instead of radius")
+    if body.rescore is None and body.shortlist is not None:
+        raise InputError("shortlist is the number of items that rescore orders: give rescore, too")
 
 
 # --- responses ---
@@ -163,6 +190,7 @@ class SearchResponse(BaseModel):
     distances: list[int]
     labels: list[Any] = Field(description="null for an item without a label.")
     codes: list[str] = Field(description="Packed codes of the hits in hexadecimal.")
+    scores: list[float] | None = Field(description="Of a rescored search: larger is better; else null.")
     found: int = Field(description="Number of hits, including those beyond the limit of the response.")
     code: str = Field(description="Packed code of the query in hexadecimal.")
     n_bits: int
@@ -210,7 +238,8 @@ class InfoResponse(BaseModel):
     """What the server serves."""
 
     title: str
-    model: str
+    model: str = Field(description="Class of the model.")
+    fingerprint: str | None = Field(description="Identifies the model; null if it is unknown.")
     n_bits: int
     size: int
     ids: str = Field(description="integer or string")
@@ -222,7 +251,21 @@ class InfoResponse(BaseModel):
     close_distance: float = Field(description="5 % of all pairs of items are at this distance or closer.")
     max_k: int
     max_body: int = Field(description="Largest request in bytes.")
+    alias: str | None = Field(description="Name of the alias file that is served.")
+    generation: int = Field(description="1 at the start; each switch to another collection adds 1.")
+    since: str = Field(description="When this generation was switched to, UTC.")
     version: str
+
+
+class ReloadResponse(BaseModel):
+    """The collection that is served now."""
+
+    switched: bool = Field(description="False for a writable index that is served already.")
+    alias: str | None
+    generation: int
+    fingerprint: str | None
+    n_bits: int
+    size: int
 
 
 class ErrorResponse(BaseModel):
@@ -242,6 +285,7 @@ class RequestModels:
     encode: type[EncodeRequest]
     items: type[ItemsRequest]
     image_search: type[ImageSearchForm]
+    code_filters: type[CodeFilters]
     k: Any
 
     @classmethod
@@ -257,13 +301,18 @@ class RequestModels:
         rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
         ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
         labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
+        some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
         range_ = {"k": (k | None, None), "radius": (radius | None, None)}
+        search_most = _most(1, d or 0)
+        search_most |= {what: search_most[what] + 2 * most for what in ("strings", "values")}  # ids and labels
         return cls(
             search=_narrow(
                 SearchRequest,
-                _most(1, d or 0),
+                search_most,
                 vector=(row | None, None),
                 code=(_hex_code(bits) | None, None),
+                ids=(some_ids | None, None),
+                labels=(labels | None, None),
                 **range_,
             ),
             encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
@@ -271,6 +320,7 @@ class RequestModels:
                 ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
             ),
             image_search=_narrow(ImageSearchForm, **range_),
+            code_filters=_narrow(CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[labels] | None, None)),
             k=k,
         )
 

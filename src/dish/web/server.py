@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dish.index.warmup import compile_kernels
+from dish.errors import InputError
+from dish.index.warmup import build_accelerator, compile_kernels
 from dish.web.limits import Limits
 from dish.web.sockets import limits_for_host, listen, url
 
@@ -24,11 +25,15 @@ try:
     import PIL  # noqa: F401 (reported now, not at the first upload)
     import uvicorn
 
+    from dish.alias import CollectionFiles, attach_vectors, check_answers
     from dish.web.app import create_app
     from dish.web.collection import Collection
     from dish.web.connections import limited_protocol
+    from dish.web.generations import Service
     from dish.web.index_writer import IndexWriter, check_served_alone
     from dish.web.pictures import FolderPictures, to_png
+    from dish.web.reload import Reloader, on_hangup, reload_and_log
+    from dish.web.source import Source
 except ImportError as error:
     if (error.name or "").startswith("dish"):
         raise
@@ -51,12 +56,19 @@ def open_collection(
     hasher: Any = None,
     mapped: bool = False,
     verify: bool = True,
+    vectors: Path | None = None,
+    vector_ids: Path | None = None,
 ) -> Collection:
     """Load a model and an index, and replay the journal.
 
     ``hasher`` replaces loading the model. ``mapped`` maps the index, a copy that nobody changes, so that several
-    processes share the memory. ``verify`` checks the checksum of the index.
+    processes share the memory. ``verify`` checks the checksum of the index. ``vectors`` are the float vectors of the
+    items, for ``rescore="float"``.
     """
+    if writable and vectors is not None:
+        raise InputError(
+            f"--vectors {vectors} and --writable exclude each other: an item that is added has no vector in that file"
+        )
     from dish.index.hamming import HammingIndex
 
     if hasher is None:
@@ -72,9 +84,12 @@ def open_collection(
         check_served_alone(path)
     writer = IndexWriter(path) if writable else None
     try:
+        found = HammingIndex.load(path, mmap=mapped, verify=verify) if writer is None else writer.index
+        if vectors is not None:
+            attach_vectors(found, hasher, vectors, vector_ids)
         return Collection(
             hasher,
-            HammingIndex.load(path, mmap=mapped, verify=verify) if writer is None else writer.index,
+            found,
             takes=takes,
             pictures=pictures,
             title=title or default_title(index, images),
@@ -85,6 +100,30 @@ def open_collection(
         if writer is not None:
             writer.release()
         raise
+
+
+def open_source(source: Source, files: CollectionFiles) -> Collection:
+    """Open files with the options of a source."""
+    options = {"images": source.images, "takes": source.takes, "title": source.title, "writable": source.writable}
+    return open_collection(files.model, files.index, vectors=files.vectors, vector_ids=files.vector_ids, **options)  # type: ignore[arg-type]
+
+
+def prepare(source: Source, files: CollectionFiles) -> Collection:
+    """Open files that are to be served next: verify that they answer, and warm up."""
+    collection = open_source(source, files)
+    try:
+        check_and_warm_up(collection, files)
+    except BaseException:
+        collection.close()
+        raise
+    return collection
+
+
+def check_and_warm_up(collection: Collection, files: CollectionFiles) -> None:
+    """Verify that a collection answers, and do what its first requests would have to wait for."""
+    check_answers(collection.hasher, collection.index, files)
+    warm_up(collection)
+    build_accelerator(collection.index)
 
 
 def default_title(index: Path, images: Path | None) -> str:
@@ -101,11 +140,12 @@ def serve(
     allowed_hosts: Sequence[str] = (),
     show: bool = False,
     eager: bool = True,
+    source: Source | None = None,
 ) -> None:
     """Serve until SIGTERM or Control-C. Prints the address on standard output once clients can connect.
 
     ``show`` opens the page in a browser on this machine. Without ``eager`` the model is loaded by the first request
-    that needs it.
+    that needs it. With a ``source``, POST /admin/reload and SIGHUP switch to what it names then.
     """
     warm_up(collection, encode=eager)
     listener = listen(host, port)
@@ -116,25 +156,36 @@ def serve(
         if show:
             threading.Thread(target=webbrowser.open, args=(url(host, listener),), daemon=True).start()
 
-    run(collection, limits, listener, announce)
+    service = create_app(collection, limits, alias=None if source is None else source.alias)
+    if source is not None:
+        reload = service.reload = Reloader(service, source, prepare)
+        on_hangup(lambda: threading.Thread(target=reload_and_log, args=(reload,), name="dish-reload").start())
+    run(service, listener, announce)
 
 
-def run(collection: Collection, limits: Limits, listener: socket.socket, announce: Callable[[], None]) -> None:
+def run(service: Service, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Call ``announce``, serve on a socket until told to stop, then close the collection."""
     signal.signal(signal.SIGTERM, exit_process)  # uvicorn shuts down first and then raises the signal again
     try:
         announce()
-        uvicorn.Server(server_config(collection, limits)).run(sockets=[listener])
+        uvicorn.Server(config_of(service)).run(sockets=[listener])
     finally:
-        collection.close()
+        service.close()
 
 
 def server_config(collection: Collection, limits: Limits) -> uvicorn.Config:
+    """Return uvicorn's configuration for a collection that is never replaced."""
+    return config_of(create_app(collection, limits))
+
+
+def config_of(service: Service) -> uvicorn.Config:
     """Return uvicorn's configuration."""
+    limits = service.limits
     return uvicorn.Config(
-        create_app(collection, limits),
+        service,
         http=limited_protocol(limits),
         ws="none",
+        lifespan="off",  # it would keep the first generation for ever
         log_config=None,
         access_log=False,
         server_header=False,
