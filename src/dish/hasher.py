@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import os
 import reprlib
 import warnings
@@ -52,6 +53,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     _needs_y = False
     _most_bits: int | None = None
     classes_: NDArray[Any]
+    family_: str | None = None  # of a model that was fitted with compatible_with
     _state: tuple[str, ...] = ()
     _former_params: tuple[str, ...] = ()  # that old model files still have
 
@@ -208,6 +210,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 f"{', '.join(changed)} changed after fit, which had {before}: call fit again, or change it back"
             )
 
+    def _as_it_was(self, fit: Callable[..., Any], model: Any) -> Any:
+        """The model that a fit must be compatible with; a copy if it is this one, which is about to change."""
+        if model is not None and "compatible_with" not in inspect.signature(fit).parameters:
+            name = type(self).__name__
+            raise UnsupportedError(
+                f"compatible_with: {name} keeps no codewords of classes; DISH does. Fit {name} without it, and encode "
+                "all rows again"
+            )
+        return copy.copy(self) if model is self else model
+
     def _remember_params(self) -> None:
         """Keep the parameters that decide the codes, to notice when they are changed."""
         params = self.get_params(deep=False)
@@ -240,11 +252,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fingerprint_(self) -> str:
         """16 hexadecimal digits that identify the fitted hash function. Only codes with equal ones are comparable.
 
-        It is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
+        A model that was fitted with ``compatible_with`` has two such numbers, FAMILY-OWN. Its codes are comparable
+        with those of all models whose fingerprints begin with the same 16 digits.
+
+        A fingerprint is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
         ``PostgresStore(model=…)`` and ``io.code_provenance`` store it with the codes.
         """
         self._check_fitted()
-        return modelfile.fingerprint(type(self).__name__, self._hash_function())
+        own = modelfile.fingerprint(type(self).__name__, self._hash_function())
+        return own if self.family_ is None else f"{self.family_}-{own}"
 
     def _hash_function(self) -> dict[str, Any]:
         """The arrays and values that determine the code of a new row."""
@@ -278,6 +294,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 arrays[name] = value
             else:
                 values[name] = to_json_value("kernel", value) if name == "kernel_" else value
+        if self.family_ is not None:
+            values["family_"] = self.family_
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
         params = {name: to_json_value(name, value) for name, value in self.get_params(deep=False).items()}
@@ -325,7 +343,10 @@ def _all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fit)
     def complete(self: Hasher, *args: Any, **options: Any) -> Any:
         before = self.__dict__.copy()
-        self.__dict__.pop("fit_params_", None)  # those of a former fit
+        if "compatible_with" in options:
+            options["compatible_with"] = self._as_it_was(fit, options["compatible_with"])
+        for name in ("fit_params_", "family_"):
+            self.__dict__.pop(name, None)  # those of a former fit
         try:
             fit(self, *args, **options)
         except BaseException:

@@ -14,6 +14,7 @@ from dish.similarity import Classes
 
 MAX_SWEEPS = 5
 FEW_BITS = 16  # up to which all codes are listed
+CANDIDATES = 16  # starts of ``more_codewords``
 
 
 def class_codewords(
@@ -40,6 +41,38 @@ def class_codewords(
         values.append(value)
         found = H.packed()
     return distinct(found, r, rng), np.array(values)
+
+
+def more_codewords(known: NDArray[np.float64], count: int, rng: np.random.RandomState) -> NDArray[np.float64]:
+    """``count`` codewords of ±1 (count, r), one after another, far from each other and from those in ``known`` (l, r).
+
+    A codeword c starts at random; bits flip as long as Σ_j (r + c·h_j)² over all others h_j falls, which is C-BCD's
+    objective for this row. Of several such c, the one farthest from its nearest codeword is taken.
+    """
+    r = known.shape[1]
+    H = np.concatenate([known, np.zeros((count, r))])
+    G, total = known.T @ known, known.sum(0)
+    for i in range(len(known), len(H)):
+        C = _flipped(np.where(rng.random_sample((CANDIDATES, r)) < 0.5, 1.0, -1.0), G, total)
+        nearest = (C @ H[:i].T).max(1, initial=-r)
+        H[i] = C[np.lexsort([((C @ G) * C).sum(1), nearest])[0]]
+        G += np.outer(H[i], H[i])
+        total += H[i]
+    packed = distinct(np.packbits(H > 0, axis=1), r, rng)[len(known) :]
+    return np.where(np.unpackbits(packed, axis=1, count=r) > 0, 1.0, -1.0)
+
+
+def _flipped(C: NDArray[np.float64], G: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of C (k, r) after single flips, the best first, as long as cᵀGc + 2r totalᵀc falls."""
+    r, rows = C.shape[1], np.arange(len(C))
+    for _ in range(4 * r):
+        change = G.diagonal() - C * (C @ G) - r * C * total  # a quarter of the change by each flip
+        best = change.argmin(1)
+        falls = change[rows, best] < 0
+        if not falls.any():
+            break
+        C[rows[falls], best[falls]] *= -1
+    return C
 
 
 def distinct(packed: NDArray[np.uint8], r: int, rng: np.random.RandomState) -> NDArray[np.uint8]:

@@ -69,6 +69,7 @@ def prepare(
     n_anchors: int = 1000,
     gamma: float | str = "auto",
     scale: Any = None,
+    centre: Any = None,
     ridge: float = 1e-6,
     rng: np.random.RandomState,
     device: torch.device,
@@ -79,7 +80,7 @@ def prepare(
     """Compute the features of the rows; K stays in memory if every process has ``budget`` bytes for its part."""
     with stage("features"):
         sample = RowSample.of(rows, S, device, ranks)
-        features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks)
+        features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks, centre)
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
     return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)
