@@ -39,6 +39,7 @@ from dish.labels import as_array, known_labels
 # checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
 EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
+FORMER = ("fit_params_", "family_", "batches_", "n_samples_seen_")  # attributes of an earlier fit
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
 CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
 
@@ -60,7 +61,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "fit" in vars(cls):
-            cls.fit = _all_or_nothing(cls.fit)
+            cls.fit = _all_or_nothing(cls.fit, FORMER)
+        if "partial_fit" in vars(cls):
+            cls.partial_fit = _all_or_nothing(cls.partial_fit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -337,16 +340,19 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise InputError(f"one row gives outputs of shape {shape}, not {(1, self.n_bits)}")
 
 
-def _all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """``fit`` of a hasher that remembers its parameters; if it fails, the hasher is left as it was."""
+def _all_or_nothing(fit: Callable[..., Any], former: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """``fit`` of a hasher that remembers its parameters; if it fails, the hasher is left as it was.
+
+    ``former``: attributes of an earlier fit that it removes first.
+    """
 
     @functools.wraps(fit)
     def complete(self: Hasher, *args: Any, **options: Any) -> Any:
         before = self.__dict__.copy()
         if "compatible_with" in options:
             options["compatible_with"] = self._as_it_was(fit, options["compatible_with"])
-        for name in ("fit_params_", "family_"):
-            self.__dict__.pop(name, None)  # those of a former fit
+        for name in former:
+            self.__dict__.pop(name, None)
         try:
             fit(self, *args, **options)
         except BaseException:

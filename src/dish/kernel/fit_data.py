@@ -55,9 +55,13 @@ class FitData:
     @cached_property
     def white(self) -> Whitening:
         """KᵀK + ρI, factored on first use."""
+        return factor(self.K, self.ridge, self.n, self.ranks, self.stage, self.feature_size)
+
+    @property
+    def feature_size(self) -> float:
+        """The largest feature before centring, about."""
         mean = self.features.mean
-        scale = float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
-        return factor(self.K, self.ridge, self.n, self.ranks, self.stage, scale)
+        return float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
 
 
 def prepare(
