@@ -278,7 +278,8 @@ class DISHK(StreamingHasher):
         classes of this batch's rows. Neither ``fit`` nor a model file keeps the sums: a hasher that was fitted by
         ``fit``, or loaded, refuses to continue.
         """
-        if self.loss != "ridge" or self.init != "spectral" or self.checkpoint is not None:
+        chosen = tuple(a if isinstance(a, str) else None for a in (self.loss, self.init))
+        if chosen != ("ridge", "spectral") or self.checkpoint is not None:
             raise UnsupportedError(
                 "DISHK.partial_fit needs loss='ridge', init='spectral' and checkpoint=None: only then do sums over "
                 "rows determine the hash function. Use fit for others"

@@ -15,8 +15,11 @@ share a label.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -42,6 +45,7 @@ from dish.posterior.compatible import Kept, check_comparable
 from dish.posterior.geometry import Geometry, candidates
 from dish.posterior.projection import centred, signed_projection
 from dish.posterior.regression import WhitenedRows, regress, whiteners
+from dish.posterior.reservoir import Reservoir
 from dish.posterior.selection import Choice, Judged
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels, with_labels
 
@@ -254,12 +258,51 @@ class DISH(LabelledHasher, StreamingHasher):
         does not have, and geometry bits stay as they are. New labels get codes far from all others. Pass rows of old
         and of new classes: rows of a class that y lacks would be encoded as other classes.
         """
-        old = None if compatible_with is None else self._older(compatible_with)
+        return self._fit(X, y, None if compatible_with is None else self._older(compatible_with))
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn from a batch of rows X (n, d) with classes y (n,), and from a sample of all batches before it.
+
+        The first call is a fit. Every later call fits again, with ``compatible_with`` this model: codes of labels and
+        geometry bits stay as they are, so that codes from before and after the call can be compared, and all models
+        have one family in their fingerprints. The rows of the fit are a bounded sample of all rows so far, with as
+        many rows of every class as there is room for (2²⁶ numbers, 256 MB in float32). The order of the batches
+        therefore hardly matters: they may be sorted by class, and bring new classes.
+
+        The result is approximate: it differs from ``fit`` on all rows in the projection, which the first batch
+        decides for its classes, and once there are more rows than there is room for. A call takes as long as a fit of
+        the sample, so pass large batches.
+
+        ``classes`` may name the classes of all batches in the first call; their codes are then chosen together. A
+        later batch may bring others all the same. ``codes_`` are those of the sample. Neither ``fit`` nor a model file
+        keeps rows: a hasher that was fitted by ``fit``, or loaded, refuses to continue. For these, pass all rows to
+        ``fit(X, y, compatible_with=…)``.
+        """
+        batch = self._open_batch(X, y, classes)
+        first = not hasattr(self, "batches_")
+        before = Reservoir.none(batch.X, batch.classes) if first else self.batches_
+        rows = before.plus(batch.X, batch.group, batch.classes)
+        with self._keeping_names():
+            self._fit(rows.X, rows.classes[rows.group], None if first else copy.copy(self), batch.classes)
+        self.batches_, self.n_samples_seen_ = rows, rows.n_seen
+        return self
+
+    @contextmanager
+    def _keeping_names(self) -> Iterator[None]:
+        """Keep the names of the features, which the rows of a reservoir do not have."""
+        names = getattr(self, "feature_names_in_", None)
+        yield
+        if names is not None:
+            self.feature_names_in_ = names
+
+    def _fit(self, X: Any, y: Any, old: DISH | None, classes: NDArray[Any] | None = None) -> Self:
+        """``fit`` for rows and more ``classes``, that y need not have."""
         given = self._open(X, y)
         kept = None if old is None else self._kept(old, given, y)
         budget = self._room_for_K(given.rows)
         fixed = {} if old is None else {"scale": old.scale_, "centre": old.centre_}
-        S = given.S if kept is None else with_labels(given.S, kept.classes)
+        classes = classes if kept is None else kept.classes
+        S = given.S if classes is None else with_labels(given.S, classes)
         data = self._prepare(given.rows, S, given.rng, given.ranks, budget, fixed)
         del X, y, given  # the features replace the rows
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
