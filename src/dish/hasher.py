@@ -218,8 +218,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if model is not None and "compatible_with" not in inspect.signature(fit).parameters:
             name = type(self).__name__
             raise UnsupportedError(
-                f"compatible_with: {name} keeps no codewords of classes; DISH does. Fit {name} without it, and encode "
-                "all rows again"
+                f"compatible_with: {name} cannot keep the codes of another model; DISH can. Fit {name} without it, "
+                "and encode all rows again"
             )
         return copy.copy(self) if model is self else model
 
@@ -258,8 +258,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         A model that was fitted with ``compatible_with`` has two such numbers, FAMILY-OWN. Its codes are comparable
         with those of all models whose fingerprints begin with the same 16 digits.
 
-        A fingerprint is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
-        ``PostgresStore(model=…)`` and ``io.code_provenance`` store it with the codes.
+        A fingerprint is the same on every machine, and for a copy that was saved and loaded.
+        ``HammingIndex(model=…)``, ``PostgresStore(model=…)`` and ``io.code_provenance`` store it with the codes.
         """
         self._check_fitted()
         own = modelfile.fingerprint(type(self).__name__, self._hash_function())

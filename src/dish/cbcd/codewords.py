@@ -44,7 +44,7 @@ def class_codewords(
 
 
 def more_codewords(known: NDArray[np.float64], count: int, rng: np.random.RandomState) -> NDArray[np.float64]:
-    """``count`` codewords of ±1 (count, r), one after another, far from each other and from those in ``known`` (l, r).
+    """``count`` codewords of ±1 (count, r), one by one, far from each other and from those in ``known`` (l, r).
 
     A codeword c starts at random; bits flip as long as Σ_j (r + c·h_j)² over all others h_j falls, which is C-BCD's
     objective for this row. Of several such c, the one farthest from its nearest codeword is taken.

@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command] = {
     "fit": fit.fit,
     "tune": tune.tune,
     "encode": encode.encode,
+    "backfill": encode.backfill,
     "eval": encode.evaluate,
     "info": encode.info,
     "index": search.index,

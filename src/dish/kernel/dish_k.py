@@ -180,6 +180,8 @@ class DISHK(StreamingHasher):
     (1297, 4)
     """
 
+    batches_: ClassSums
+
     _y_help = (
         "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
         "(dish.similarity.nystroem and anchor_graph make one from X alone)"

@@ -84,7 +84,9 @@ def prepare(
     """Compute the features of the rows; K stays in memory if every process has ``budget`` bytes for its part."""
     with stage("features"):
         sample = RowSample.of(rows, S, device, ranks)
-        features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks, centre)
+        features = make_feature_map(
+            rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks, centre
+        )
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
     return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)

@@ -1,8 +1,8 @@
 """A fit whose codes can be compared with those of an older model: what it keeps, and the start for new classes.
 
-F = pᵃ V + offset. A class has the code sgn(V_c + offset). The rows of V of old classes, the offset, the power a and the
-geometry bits stay as they are, so that codes of labels stay valid bit by bit; p is learned anew. New classes get new
-rows of V: their codes lie far from all others, and V stays nearly orthogonal.
+F = pᵃ V + offset. A class has the code sgn(V_c + offset). The rows of V of old classes, the offset, the power a and
+the geometry bits stay as they are, so that codes of labels stay valid bit by bit; p is learned anew. New classes get
+new rows of V: their codes lie far from all others, and V stays nearly orthogonal.
 """
 
 from __future__ import annotations

@@ -214,6 +214,7 @@ class DISH(LabelledHasher, StreamingHasher):
     """
 
     similar_weight = "auto"
+    batches_: Reservoir
     _kernels = ("auto", *StreamingHasher._kernels)
     _features_by = staticmethod(selection.prepare_features)
     _state = (*StreamingHasher._state, "classes_", "geometry_")
@@ -253,10 +254,10 @@ class DISH(LabelledHasher, StreamingHasher):
         folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
         process group, all processes learn together: each passes its own rows, or all pass the same path.
 
-        ``compatible_with``: a fitted ``DISH`` or the path of its file, with the same ``n_bits`` and features. The codes
-        of both models can then be compared: labels of the older model keep their codes bit by bit, also those that y
-        does not have, and geometry bits stay as they are. New labels get codes far from all others. Pass rows of old
-        and of new classes: rows of a class that y lacks would be encoded as other classes.
+        ``compatible_with``: a fitted ``DISH`` or the path of its file, with the same ``n_bits`` and features. The
+        codes of both models can then be compared: labels of the older model keep their codes bit by bit, also those
+        that y does not have, and geometry bits stay as they are. New labels get codes far from all others. Pass rows
+        of old and of new classes: rows of a class that y lacks would be encoded as other classes.
         """
         return self._fit(X, y, None if compatible_with is None else self._older(compatible_with))
 
@@ -274,9 +275,9 @@ class DISH(LabelledHasher, StreamingHasher):
         the sample, so pass large batches.
 
         ``classes`` may name the classes of all batches in the first call; their codes are then chosen together. A
-        later batch may bring others all the same. ``codes_`` are those of the sample. Neither ``fit`` nor a model file
-        keeps rows: a hasher that was fitted by ``fit``, or loaded, refuses to continue. For these, pass all rows to
-        ``fit(X, y, compatible_with=…)``.
+        later batch may bring others all the same. ``codes_`` are those of the sample. Neither ``fit`` nor a model
+        file keeps rows: a hasher that was fitted by ``fit``, or loaded, refuses to continue. For these, pass all rows
+        to ``fit(X, y, compatible_with=…)``.
         """
         batch = self._open_batch(X, y, classes)
         first = not hasattr(self, "batches_")
@@ -359,8 +360,8 @@ class DISH(LabelledHasher, StreamingHasher):
         labels = given.S.labels
         if not old._one_label and not is_tags(y) and len(labels) < len(old.classes_):
             raise InputError(
-                f"y has {len(labels)} columns, but the model given as compatible_with knows {len(old.classes_)} labels: "
-                "keep their columns, and add those of new labels after them"
+                f"y has {len(labels)} columns, but the model given as compatible_with knows {len(old.classes_)} "
+                "labels: keep their columns, and add those of new labels after them"
             )
         return Kept.of(function, geometry, old.classes_, labels, given.rng.randint(2**31 - 1))
 

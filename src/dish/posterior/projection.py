@@ -146,8 +146,8 @@ def refine(
     rows are the queries; both kinds are the database. Or both are held-out rows, of different folds. ``batch``: rows
     of each kind per step.
     """
-    centred = ((p - centre(p.shape[1]), y) for p, y in (held, seen))
-    return _ranking_steps(V, *centred, rng, batch)
+    (p, y), (p_seen, y_seen), c = held, seen, centre(len(V))
+    return _ranking_steps(V, (p - c, y), (p_seen - c, y_seen), rng, batch)
 
 
 def refine_new_rows(

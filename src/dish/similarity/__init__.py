@@ -19,6 +19,6 @@ __all__ = [
     "check_labels",
     "from_labels",
     "n_labels",
-    "with_labels",
     "nystroem",
+    "with_labels",
 ]
