@@ -318,6 +318,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for name, value in arrays.items():
             if "." not in name:
                 setattr(hasher, name, value)
+        modelfile.check_fingerprint("family_", hasher.family_)
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
             raise ModelFileError(f"the model file lacks {', '.join(missing)}")

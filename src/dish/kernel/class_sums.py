@@ -42,6 +42,14 @@ class ClassSums:
         c, m = len(classes), features.m
         return cls(features, classes, np.zeros(c, np.int64), np.zeros((m, m)), np.zeros((c, m)))
 
+    @classmethod
+    def of(cls, data: FitData) -> ClassSums:
+        """The sums of the rows of a fit."""
+        assert data.S.labels is not None
+        sizes = data.S.group_sizes().cpu().numpy().astype(np.int64)
+        G, A = (sums.double().cpu().numpy() for sums in (data.white.gram(), data.class_totals))
+        return cls(data.features.numpy(), data.S.labels, sizes, G, A)
+
     @property
     def n(self) -> int:
         """Number of rows."""
@@ -75,8 +83,8 @@ class ClassSums:
         S, no_rows = Classes(np.arange(len(A)), w, self.classes), torch.from_numpy(A.numpy()[:0])
         data = FitData(S, no_rows, features, np.random.RandomState(0), ridge, n=self.n)
         check_features_vary(G, self.n, torch.from_numpy(features.anchors[:0]).dtype, data.feature_size)
-        data.white = Whitening.of(G, ridge)
-        W, packed = class_start(Relaxation(data, n_bits, A), n_bits)
+        data.white, data.class_totals = Whitening.of(G, ridge), A
+        W, packed = class_start(Relaxation(data, n_bits), n_bits)
         H, objective = packed.numpy(), list[float]()
         if n_iter > 0:
             means, objective = h_steps(H, self.sizes, w, n_bits, n_iter, lam)

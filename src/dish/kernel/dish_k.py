@@ -258,6 +258,8 @@ class DISHK(StreamingHasher):
         )
         self._keep(data, function)
         self._keep_codes(H, objective)
+        if self._learns_from_sums and isinstance(data.S, Classes):
+            self._keep_sums(ClassSums.of(data))
         self._check(data, H)
         return self
 
@@ -277,11 +279,10 @@ class DISHK(StreamingHasher):
 
         Needs ``loss="ridge"``, ``init="spectral"`` and one class per row. ``classes`` may name the classes of all
         batches in the first call; a later batch may bring others all the same. ``codes_`` are the codewords of the
-        classes of this batch's rows. Neither ``fit`` nor a model file keeps the sums: a hasher that was fitted by
-        ``fit``, or loaded, refuses to continue.
+        classes of this batch's rows. After ``fit`` with one class per row, it goes on from the rows of the fit. Model
+        files do not hold the sums: a loaded hasher refuses to continue.
         """
-        chosen = tuple(a if isinstance(a, str) else None for a in (self.loss, self.init))
-        if chosen != ("ridge", "spectral") or self.checkpoint is not None:
+        if not self._learns_from_sums or self.checkpoint is not None:
             raise UnsupportedError(
                 "DISHK.partial_fit needs loss='ridge', init='spectral' and checkpoint=None: only then do sums over "
                 "rows determine the hash function. Use fit for others"
@@ -293,10 +294,21 @@ class DISHK(StreamingHasher):
             sums = self.batches_.over(batch.classes).plus(batch.X, batch.group, resolve_device(self.device))
         with self._stage("solve"):
             found = sums.solve(self._weight(sums.sizes), self.ridge, self.n_bits, self.n_iter, self.lam)
-        self.batches_, self.classes_, self.n_samples_seen_ = sums, sums.classes, sums.n
+        self._keep_sums(sums)
         self._keep(found.data, found.function)
         self._keep_codes(found.codewords[batch.group], found.objective)
         return self
+
+    @property
+    def _learns_from_sums(self) -> bool:
+        """Whether sums over rows determine the hash function."""
+        return all(isinstance(a, str) for a in (self.loss, self.init)) and (self.loss, self.init) == (
+            "ridge",
+            "spectral",
+        )
+
+    def _keep_sums(self, sums: ClassSums) -> None:
+        self.batches_, self.classes_, self.n_samples_seen_ = sums, sums.classes, sums.n
 
     def _first_features(self, batch: Batch) -> FeatureMap:
         """The features of all batches, with the mean of the first one."""

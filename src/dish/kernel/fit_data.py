@@ -13,7 +13,7 @@ import numpy as np
 from dish.checks import check_random_state
 from dish.encoder import FeatureMap
 from dish.io.rows import RowSource
-from dish.kernel.features import KernelMatrix, compute_features, make_feature_map
+from dish.kernel.features import KernelMatrix, compute_features, feature_blocks, make_feature_map
 from dish.kernel.held_out_check import SignBits
 from dish.kernel.typical_rows import RowSample
 from dish.kernel.whitening import Whitening, factor
@@ -56,6 +56,11 @@ class FitData:
     def white(self) -> Whitening:
         """KᵀK + ρI, factored on first use."""
         return factor(self.K, self.ridge, self.n, self.ranks, self.stage, self.feature_size)
+
+    @cached_property
+    def class_totals(self) -> Tensor:
+        """EᵀK (c, m): the feature sums of every class, computed on first use."""
+        return self.S.group_totals(feature_blocks(self.K), self.ranks)
 
     @property
     def feature_size(self) -> float:

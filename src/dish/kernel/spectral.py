@@ -36,13 +36,11 @@ class Relaxation:
     CPU; ``DeviceRelaxation`` is its GPU version.
     """
 
-    def __init__(self, data: FitData, r: int, A: Tensor | None = None) -> None:
-        """``A`` (g, m): EᵀK, if it is known, as the sums over rows that ``data`` does not hold any more."""
+    def __init__(self, data: FitData, r: int) -> None:
         K, S, white, ranks = data.K, data.S, data.white, data.ranks
         self.n = data.n
         self.L_inv = white.inverse_factor()
-        if A is None and isinstance(S, Classes):
-            A = S.group_totals(feature_blocks(K), ranks)
+        A = data.class_totals if isinstance(S, Classes) else None  # Eᵀ K
         PtK, RtK = S.project(feature_blocks(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
         self.M = None if A is None else A @ self.L_inv.T  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)

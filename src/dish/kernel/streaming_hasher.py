@@ -95,8 +95,9 @@ class StreamingHasher(KernelHasher):
             self._check_fitted()
         elif hasattr(self, "hash_function_"):
             raise UnsupportedError(
-                f"partial_fit continues what partial_fit began, but this {name} comes from fit or from a file, which "
-                f"keep no rows and no sums over rows: call partial_fit on a new {name}, or fit with all rows"
+                f"partial_fit cannot continue: this {name} comes from a file, or from a fit with too many rows or "
+                f"other labels than (n,) classes, and does not have what it learned from. Begin with a new {name}, or "
+                "pass all rows to fit"
             )
         if parallel.current().world > 1:
             raise UnsupportedError(f"{name}.partial_fit runs in one process; fit runs in several")

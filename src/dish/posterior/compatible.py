@@ -56,6 +56,16 @@ class Kept:
         V, offset = (torch.from_numpy(A).to(device, dtype) for A in (self.V, self.offset))
         return V, offset, torch.from_numpy(self.is_old).to(device)
 
+    def check_codes(self, function: Posterior) -> None:
+        """Raise InputError if rounding changed the code of an old class."""
+        V, offset = (np.asarray(A.cpu(), np.float64) for A in (function.V, function.offset))
+        before, after = ((A[self.is_old] + b >= 0) for A, b in ((self.V, self.offset), (V, offset)))
+        if not np.array_equal(before, after):
+            raise InputError(
+                f"compatible_with: rounding to {function.V.dtype} changes codes of the model's classes: pass X as "
+                "float64, as for the older model"
+            )
+
 
 PROPERTIES = ("n_bits", "n_features_in_", "geometry bits", "one label per row")
 

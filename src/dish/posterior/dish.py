@@ -45,7 +45,7 @@ from dish.posterior.compatible import Kept, check_comparable
 from dish.posterior.geometry import Geometry, candidates
 from dish.posterior.projection import centred, signed_projection
 from dish.posterior.regression import WhitenedRows, regress, whiteners
-from dish.posterior.reservoir import Reservoir
+from dish.posterior.reservoir import Reservoir, small_reservoir
 from dish.posterior.selection import Choice, Judged
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels, with_labels
 
@@ -81,7 +81,9 @@ def fit_compatibly(data: FitData, kept: Kept, budget: int | None = None) -> tupl
     V, offset, is_old = kept.tensors(data.device, data.K.dtype)
     sharp = selection.SHARP if isinstance(data.S, Classes) else 1.0
     start = Choice(V, offset, sharp, kept.power, is_old=is_old)
-    return _fit(data, lambda r: start, V.shape[1], 0, budget, rng)[0], kept.geometry
+    function = _fit(data, lambda r: start, V.shape[1], 0, budget, rng)[0]
+    kept.check_codes(function)
+    return function, kept.geometry
 
 
 def _fit(
@@ -275,9 +277,9 @@ class DISH(LabelledHasher, StreamingHasher):
         the sample, so pass large batches.
 
         ``classes`` may name the classes of all batches in the first call; their codes are then chosen together. A
-        later batch may bring others all the same. ``codes_`` are those of the sample. Neither ``fit`` nor a model
-        file keeps rows: a hasher that was fitted by ``fit``, or loaded, refuses to continue. For these, pass all rows
-        to ``fit(X, y, compatible_with=…)``.
+        later batch may bring others all the same. ``codes_`` are those of the sample. After ``fit``, it goes on if
+        the rows of the fit were few (2²² numbers, 16 MB in float32, which ``fit`` keeps). After a larger fit, or in a
+        loaded hasher, it refuses to continue: pass all rows to ``fit(X, y, compatible_with=…)``.
         """
         batch = self._open_batch(X, y, classes)
         first = not hasattr(self, "batches_")
@@ -305,6 +307,7 @@ class DISH(LabelledHasher, StreamingHasher):
         classes = classes if kept is None else kept.classes
         S = given.S if classes is None else with_labels(given.S, classes)
         data = self._prepare(given.rows, S, given.rng, given.ranks, budget, fixed)
+        small = small_reservoir(given.rows, S) if given.ranks.world == 1 else None
         del X, y, given  # the features replace the rows
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
         function, self.geometry_, objective = self._learn(data, kept, spare)
@@ -315,6 +318,8 @@ class DISH(LabelledHasher, StreamingHasher):
         self.classes_ = data.S.labels
         with self._stage("codes"):
             self._keep_codes(self._codes_of_labels(data), objective)
+        if small is not None:
+            self.batches_, self.n_samples_seen_ = small, small.n_seen
         return self
 
     def _learn(

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dish.io.rows import RowSource
+from dish.lazy import torch
+from dish.similarity import Classes, Similarity
+
 SEED = 0
+SMALL = 1 << 22  # numbers in the rows of a fit that are kept
 NUMBERS, FEWEST = 1 << 26, 1 << 14  # in X (256 MB of float32), and the room for rows at least
 
 
@@ -40,6 +45,16 @@ class Reservoir:
         kept = smallest_of_classes(group, keys, room_for(X.shape[1]))
         n_seen = self.n_seen + len(keys) - len(self.keys)
         return Reservoir(X[kept], group[kept], keys[kept], classes, n_seen)
+
+
+def small_reservoir(rows: RowSource, S: Similarity) -> Reservoir | None:
+    """A reservoir with all rows of a fit, if they are few and in memory and have one class each."""
+    n, d = rows.shape
+    if rows.on_disk or n * d > SMALL or not isinstance(S, Classes):
+        return None
+    assert S.labels is not None
+    X = rows.take(np.arange(n), torch.device("cpu")).numpy()
+    return Reservoir.none(X, S.labels).plus(X, S.row_group.cpu().numpy().astype(np.intp), S.labels)
 
 
 def room_for(d: int) -> int:
