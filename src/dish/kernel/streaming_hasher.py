@@ -96,8 +96,8 @@ class StreamingHasher(KernelHasher):
         elif hasattr(self, "hash_function_"):
             raise UnsupportedError(
                 f"partial_fit cannot continue: this {name} comes from a file, or from a fit with too many rows or "
-                f"other labels than (n,) classes, and does not have what it learned from. Begin with a new {name}, or "
-                "pass all rows to fit"
+                f"other labels than (n,) classes, and does not have what it learned from. Begin with a new {name}, "
+                "or pass all rows to fit"
             )
         if parallel.current().world > 1:
             raise UnsupportedError(f"{name}.partial_fit runs in one process; fit runs in several")
