@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import os
 import reprlib
 import warnings
@@ -38,6 +39,7 @@ from dish.labels import as_array, known_labels
 # checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
 EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
+FORMER = ("fit_params_", "family_", "batches_", "n_samples_seen_")  # attributes of an earlier fit
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
 CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
 
@@ -52,13 +54,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     _needs_y = False
     _most_bits: int | None = None
     classes_: NDArray[Any]
+    family_: str | None = None  # of a model that was fitted with compatible_with
     _state: tuple[str, ...] = ()
     _former_params: tuple[str, ...] = ()  # that old model files still have
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "fit" in vars(cls):
-            cls.fit = _all_or_nothing(cls.fit)
+            cls.fit = _all_or_nothing(cls.fit, FORMER)
+        if "partial_fit" in vars(cls):
+            cls.partial_fit = _all_or_nothing(cls.partial_fit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -208,6 +213,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 f"{', '.join(changed)} changed after fit, which had {before}: call fit again, or change it back"
             )
 
+    def _as_it_was(self, fit: Callable[..., Any], model: Any) -> Any:
+        """The model that a fit must be compatible with; a copy if it is this one, which is about to change."""
+        if model is not None and "compatible_with" not in inspect.signature(fit).parameters:
+            name = type(self).__name__
+            raise UnsupportedError(
+                f"compatible_with: {name} cannot keep the codes of another model; DISH can. Fit {name} without it, "
+                "and encode all rows again"
+            )
+        return copy.copy(self) if model is self else model
+
     def _remember_params(self) -> None:
         """Keep the parameters that decide the codes, to notice when they are changed."""
         params = self.get_params(deep=False)
@@ -240,11 +255,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fingerprint_(self) -> str:
         """16 hexadecimal digits that identify the fitted hash function. Only codes with equal ones are comparable.
 
-        It is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
-        ``stores.open(model=…)`` and ``io.code_provenance`` store it with the codes.
+        A model that was fitted with ``compatible_with`` has two such numbers, FAMILY-OWN. Its codes are comparable
+        with those of all models whose fingerprints begin with the same 16 digits.
+
+        A fingerprint is the same on every machine, and for a copy that was saved and loaded.
+        ``HammingIndex(model=…)``, ``stores.open(model=…)`` and ``io.code_provenance`` store it with the codes.
         """
         self._check_fitted()
-        return modelfile.fingerprint(type(self).__name__, self._hash_function())
+        own = modelfile.fingerprint(type(self).__name__, self._hash_function())
+        return own if self.family_ is None else f"{self.family_}-{own}"
 
     def _hash_function(self) -> dict[str, Any]:
         """The arrays and values that determine the code of a new row."""
@@ -278,6 +297,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 arrays[name] = value
             else:
                 values[name] = to_json_value("kernel", value) if name == "kernel_" else value
+        if self.family_ is not None:
+            values["family_"] = self.family_
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
         params = {name: to_json_value(name, value) for name, value in self.get_params(deep=False).items()}
@@ -297,6 +318,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for name, value in arrays.items():
             if "." not in name:
                 setattr(hasher, name, value)
+        modelfile.check_fingerprint("family_", hasher.family_)
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
             raise ModelFileError(f"the model file lacks {', '.join(missing)}")
@@ -319,13 +341,19 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise InputError(f"one row gives outputs of shape {shape}, not {(1, self.n_bits)}")
 
 
-def _all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """``fit`` of a hasher that remembers its parameters; if it fails, the hasher is left as it was."""
+def _all_or_nothing(fit: Callable[..., Any], former: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """``fit`` of a hasher that remembers its parameters; if it fails, the hasher is left as it was.
+
+    ``former``: attributes of an earlier fit that it removes first.
+    """
 
     @functools.wraps(fit)
     def complete(self: Hasher, *args: Any, **options: Any) -> Any:
         before = self.__dict__.copy()
-        self.__dict__.pop("fit_params_", None)  # those of a former fit
+        if "compatible_with" in options:
+            options["compatible_with"] = self._as_it_was(fit, options["compatible_with"])
+        for name in former:
+            self.__dict__.pop(name, None)
         try:
             fit(self, *args, **options)
         except BaseException:

@@ -92,6 +92,23 @@ class LabelledHasher(Hasher):
             found[some] = codes.pack(np.asarray(interleaved(of_classes.of_labels(P[some]), G)))
         return found
 
+    def distance_to_classes(self, packed: Any) -> NDArray[np.int32]:
+        """The Hamming distance (n,) of the class bits of codes to the nearest codeword of a class: 0 is certain."""
+        self._check_fitted()
+        if not self._one_label:
+            raise UnsupportedError(
+                "distance_to_classes: this model learned label sets, which have no list of codewords; it needs a "
+                "model of (n,) classes"
+            )
+        of_classes, g = self._class_bits(), 0 if self.geometry_ is None else self.geometry_.n_bits
+        at = np.setdiff1d(np.arange(self.n_bits), geometry_positions(self.n_bits, g))
+        words = codes.to_words(codes.pack(of_classes.V + of_classes.offset), len(at))
+        bits = codes.to_words(codes.pack(codes.unpack(packed, self.n_bits)[:, at]), len(at))
+        found = np.full(len(bits), len(at), np.int32)
+        for word in np.unique(words, axis=0):
+            np.minimum(found, np.bitwise_count(bits ^ word).sum(axis=1, dtype=np.int32), out=found)
+        return found
+
     def knows_labels(self, labels: Sequence[Any]) -> NDArray[np.bool_]:
         """Which of n labels have codes, (n,): the classes, equal in type and value; none of a model of label sets."""
         self._check_fitted()

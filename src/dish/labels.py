@@ -418,6 +418,16 @@ def are_classes(labels: Sequence[Any], classes: NDArray[Any]) -> NDArray[np.bool
     return np.fromiter(((_kind(value), value) in known for value in labels), bool, len(labels))
 
 
+def merged_classes(known: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """The sorted classes of both arrays. Raises InputError if they are of different types."""
+    if _kind(known[0]) != _kind(new[0]):
+        raise InputError(
+            f"y holds labels of another type than the known classes: {_kind(new[0])} ({new[0]!r}) instead of "
+            f"{_kind(known[0])} ({known[0]!r})"
+        )
+    return np.unique(np.concatenate([known, new]))
+
+
 def _is_column(labels: Any) -> bool:
     return not sp.issparse(labels) and as_array(labels).ndim == 1
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import dish
 from dish import DISHK
-from dish.errors import ModelFileError
+from dish.errors import InputError, ModelFileError, ModelMismatchError
 from dish.io import modelfile
 
 
@@ -180,3 +180,25 @@ def test_a_killed_writer_leaves_a_complete_file(tmp_path):
     assert leftovers  # at least one was killed while writing
     modelfile.save(path, "Kind", {}, {})
     assert os.listdir(tmp_path) == ["m.dish"]  # the next save removes leftovers
+
+
+# --- families ---
+
+OLD, NEW, OTHER = "0123456789abcdef", "0123456789abcdef-00000000ffffffff", "fedcba9876543210"
+
+
+def test_fingerprints_with_and_without_a_family_are_valid():
+    for value in (OLD, NEW, None):
+        assert modelfile.check_fingerprint("model", value) == value
+    for bad in ("", OLD[:15], f"{OLD}-", f"{NEW}-{OLD}", OLD.upper(), 16):
+        with pytest.raises(InputError, match="model must be the fingerprint_"):
+            modelfile.check_fingerprint("model", bad)
+
+
+def test_models_of_one_family_are_the_same_and_others_are_refused():
+    assert modelfile.family(OLD) == modelfile.family(NEW) == OLD
+    for known, given in ((OLD, NEW), (NEW, OLD), (NEW, f"{OLD}-{OTHER}"), (None, NEW), (OLD, None)):
+        modelfile.check_same_model(known, given, "the index", "the model")
+    for known, given in ((OLD, OTHER), (NEW, f"{OTHER}-{OLD}"), (NEW, NEW[17:])):
+        with pytest.raises(ModelMismatchError, match="compatible_with"):
+            modelfile.check_same_model(known, given, "the index", "the model")

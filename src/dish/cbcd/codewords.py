@@ -14,6 +14,7 @@ from dish.similarity import Classes
 
 MAX_SWEEPS = 5
 FEW_BITS = 16  # up to which all codes are listed
+MOST_STARTS, ENTRIES, BETA = 16, 1 << 18, 0.5  # of ``more_codewords``
 
 
 def class_codewords(
@@ -40,6 +41,38 @@ def class_codewords(
         values.append(value)
         found = H.packed()
     return distinct(found, r, rng), np.array(values)
+
+
+def more_codewords(known: NDArray[np.float64], count: int, rng: np.random.RandomState) -> NDArray[np.float64]:
+    """``count`` codewords of ±1 (count, r), one by one, far from each other and from those in ``known`` (l, r).
+
+    A codeword c starts at random; bits flip as long as Σ_j exp(β c·h_j) over all others h_j falls, in which the
+    nearest ones count most. Of several such c, the one farthest from its nearest codeword is taken.
+    """
+    r = known.shape[1]
+    H = np.concatenate([known, np.zeros((count, r))])
+    for i in range(len(known), len(H)):
+        starts = min(MOST_STARTS, max(1, ENTRIES // (i + 1)))
+        C = _flipped(np.where(rng.random_sample((starts, r)) < 0.5, 1.0, -1.0), H[:i])
+        H[i] = C[(C @ H[:i].T).max(1, initial=-r).argmin()]
+    packed = distinct(np.packbits(H > 0, axis=1), r, rng)[len(known) :]
+    return np.where(np.unpackbits(packed, axis=1, count=r) > 0, 1.0, -1.0)
+
+
+def _flipped(C: NDArray[np.float64], H: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows c of C (k, r) after single flips, the best first, as long as Σ_j exp(β c·h_j) falls."""
+    rows, stay, go = np.arange(len(C)), np.cosh(2 * BETA), np.sinh(2 * BETA)
+    for _ in range(4 * C.shape[1] if len(H) else 0):
+        z = C @ H.T
+        e = np.exp(BETA * (z - z.max(1, keepdims=True)))
+        # A flip of bit b multiplies exp(β c·h_j) by exp(−2β c_b h_jb), which is cosh 2β − c_b h_jb sinh 2β.
+        gain, total = C * (e @ H), e.sum(1)
+        best = gain.argmax(1)
+        falls = stay * total - go * gain[rows, best] < (1 - 1e-12) * total
+        if not falls.any():
+            break
+        C[rows[falls], best[falls]] *= -1
+    return C
 
 
 def distinct(packed: NDArray[np.uint8], r: int, rng: np.random.RandomState) -> NDArray[np.uint8]:

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "fit": fit.fit,
     "tune": tune.tune,
     "encode": encode.encode,
+    "backfill": encode.backfill,
     "eval": encode.evaluate,
     "info": encode.info,
     "index": search.index,

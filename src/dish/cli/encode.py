@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from dish.cli.options import (
+    CodesPath,
     Header,
     IdColumn,
     LabelCodes,
@@ -101,6 +102,41 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[An
             column = columns.only(name)
             extra[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
     return X, extra, extra.get(".labels.npy", own_labels)
+
+
+@example(
+    "dish backfill new.dish X.npy codes.npy --budget 100000",
+    "dish backfill new.dish docs.parquet db.npy --budget 9999 --x-column embedding --y-column topic --label-codes",
+)
+def backfill(
+    model: ModelPath,
+    rows: RowsPath,
+    codes: CodesPath,
+    budget: Annotated[int, typer.Option("--budget", help="Number of rows to encode again, at most.")],
+    x_column: XColumn = None,
+    y_column: YColumn = None,
+    label_codes: LabelCodes = False,
+    header: Header = None,
+) -> None:
+    """Encode codes again with a newer model: the least certain rows first, a budget at a time.
+
+    The model must be fitted with --compatible-with the model of CODES, or with one of its family, so that old and new
+    codes can be compared. X has the rows of CODES, in their order. The least certain codes are those farthest from
+    the codeword of any class. CODES is replaced; call the command again for the next rows, until none remain.
+
+    --label-codes, as in `dish encode`: give it if CODES was made with it.
+    """
+    check_writable(codes, model, rows)
+    from dish.io import backfill as job
+
+    columns = columns_of(rows, x=x_column, y=y_column, header=header)
+    hasher, columns = load_model(model, columns)
+    X, _, labels = _rows_and_columns(hasher, rows, columns)
+    if label_codes and labels is None:
+        raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
+    done = job.backfill(hasher, X, codes, budget, labels if label_codes else None)
+    did = f"{done.encoded:,} rows encoded again, {done.changed:,} codes changed"
+    print(f"{codes}: {did}; {done.remaining:,} rows remain")
 
 
 @example(

@@ -94,6 +94,7 @@ def _is_image_folder(path: Path) -> bool:
     "dish fit --method dish_k --help",
     "dish fit docs.parquet --x-column embedding --y-column topic -o model.dish",
     "dish fit shards/ -o model.dish --memory-budget 2GB",
+    "dish fit more.npy y.npy -o new.dish --compatible-with old.dish",
     "torchrun --nproc-per-node 4 -m dish fit shards/ -o model.dish --bits 128",
     "dish fit photos/ -o model.dish",
     "dish fit images/ --method deep_dish --net 6conv --bits 48 --epochs 60 -o model.dish",
@@ -126,6 +127,13 @@ def fit(
         bool,
         typer.Option("--resume", help="dish_k: resume from a checkpoint of the same data and options, if any."),
     ] = False,
+    compatible_with: Annotated[
+        Path | None,
+        typer.Option(
+            "--compatible-with",
+            help="dish: an older model. Its labels keep their codes, so that codes of both models can be compared.",
+        ),
+    ] = None,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
@@ -139,12 +147,12 @@ def fit(
     Every parameter of the method is an option. Underscores become hyphens, and a leading n_ is dropped: n_anchors is
     --anchors. The parameter random_state is --seed, and anchors is --anchor-selection.
     """
-    check_writable(output, rows, labels)
+    check_writable(output, rows, labels, compatible_with)
     name = method or _default_method(rows)
     _check_row_options(context, rows)
     columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
     kind = method_options.find_method(name)
-    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet)
+    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
     if job.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
@@ -207,6 +215,7 @@ class _Job:
     checkpoint: Path | None
     resume: bool
     quiet: bool
+    compatible_with: Path | None
 
     @property
     def images(self) -> bool:
@@ -281,13 +290,17 @@ class _Job:
             mine = ranks.my_rows(X.shape[0])
             if mine.start == mine.stop:
                 raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
-        hasher.fit(RowSource(X, mine), y[mine], **options)
+        hasher.fit(RowSource(X, mine), y[mine], **options, **self._compatible())
         codes = ranks.gather_arrays(hasher.codes_)
         if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
             if self.writes_checkpoints:
                 checkpoint.remove(folder)
         return hasher, len(hasher.codes_)
+
+    def _compatible(self) -> dict[str, Any]:
+        """The argument of ``fit`` for an older model, if one is given."""
+        return {} if self.compatible_with is None else {"compatible_with": self.compatible_with}
 
     def _fit_in_memory(self, params: dict[str, Any], ranks: Ranks) -> tuple[Any, int]:
         """Fit images, or rows that are read into memory."""
@@ -301,11 +314,12 @@ class _Job:
             raise InputError(f"{self.kind.__name__} runs in one process, not in {ranks.world}")
         hasher = self.kind(**params)
         if self.images:
-            hasher.fit(self.rows, None if self.labels is None else read_labels(self.labels, self.columns))
+            y = None if self.labels is None else read_labels(self.labels, self.columns)
+            hasher.fit(self.rows, y, **self._compatible())
             return hasher, len(hasher.codes_)
         required = getattr(self.kind, "_needs_y", True)
         X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled, required)
-        hasher.fit(np.asarray(X[:]), y)
+        hasher.fit(np.asarray(X[:]), y, **self._compatible())
         return hasher, X.shape[0]
 
 

@@ -161,21 +161,32 @@ def _as_json(value: Any) -> Any:
 
 def check_fingerprint(name: str, value: Any) -> str | None:
     """Return a fingerprint (``Hasher.fingerprint_``), or None for an unknown model; anything else is an error."""
-    if value is not None and not (isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value)):
-        raise InputError(f"{name} must be the fingerprint_ of a model (16 hexadecimal digits) or None, got {value!r}")
+    if value is not None and not (isinstance(value, str) and re.fullmatch("([0-9a-f]{16}-)?[0-9a-f]{16}", value)):
+        raise InputError(
+            f"{name} must be the fingerprint_ of a model (16 hexadecimal digits, or 16-16 for a compatible model) or "
+            f"None, got {value!r}"
+        )
     return value
 
 
+def family(fingerprint: str) -> str:
+    """The family of a model: the first 16 digits of its fingerprint. Codes of one family can be compared.
+
+    A model fitted with ``compatible_with=old`` is of the family of ``old``. Any other model founds a family.
+    """
+    return fingerprint[:16]
+
+
 def check_same_model(known: str | None, given: str | None, where: str, what: str) -> None:
-    """Raise ModelMismatchError if two models differ: ``known`` of the codes in ``where``, ``given`` of ``what``.
+    """Raise ModelMismatchError for models of two families: ``known`` of codes in ``where``, ``given`` of ``what``.
 
     If either is None, the model is unknown. Nothing is checked then, and a message is logged.
     """
     if known is None or given is None:
         unknown = where if known is None else what
         log.info("the model of %s is unknown: whether %s and %s match is not checked", unknown, where, what)
-    elif known != given:
+    elif family(known) != family(given):
         raise ModelMismatchError(
             f"{where} holds codes of the model {known}, but {what} is of the model {given}: their codes cannot be "
-            "compared. Use the same model for both, or encode the rows again"
+            "compared. Use the same model for both, or one fitted with compatible_with, or encode the rows again"
         )

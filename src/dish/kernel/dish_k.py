@@ -10,17 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import cbcd, codes
-from dish.checks import check_number, check_option
-from dish.encoder import HashFunction, Linear
-from dish.errors import InputError
+from dish.checks import check_number, check_option, check_random_state
+from dish.encoder import FeatureMap, HashFunction, Linear
+from dish.errors import InputError, UnsupportedError
 from dish.io.checkpoint import Checkpoint
+from dish.io.rows import RowSource
+from dish.kernel.class_sums import ClassSums
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.held_out_check import MOST, left_out_F, warn_of_useless_codes
 from dish.kernel.spectral import first_codes, spectral_start
-from dish.kernel.streaming_hasher import FitInput, StreamingHasher
+from dish.kernel.streaming_hasher import Batch, FitInput, StreamingHasher
 from dish.lazy import torch
+from dish.machine import resolve_device
+from dish.similarity import Classes
+from dish.similarity.labelled import balanced_weight
 
 Packed = NDArray[np.uint8]
 AfterSweep = Callable[[Packed, HashFunction, list[float], cbcd.Sweep], None]  # H, F, objectives, sweep
@@ -175,6 +180,8 @@ class DISHK(StreamingHasher):
     (1297, 4)
     """
 
+    batches_: ClassSums
+
     _y_help = (
         "give (n,) classes, (n, l) labels of 0 and 1, or a similarity "
         "(dish.similarity.nystroem and anchor_graph make one from X alone)"
@@ -251,8 +258,68 @@ class DISHK(StreamingHasher):
         )
         self._keep(data, function)
         self._keep_codes(H, objective)
+        if self._learns_from_sums and isinstance(data.S, Classes):
+            self._keep_sums(ClassSums.of(data))
         self._check(data, H)
         return self
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn from a batch of rows X (n, d) with classes y (n,), and from all batches before it.
+
+        Only sums are kept: KᵀK, the feature sums of every class and the class sizes. Memory therefore does not depend
+        on the number of rows. The result is exact: any batches of the same rows, in any order, give the same hash
+        function up to rounding, if the anchors, ``gamma`` and ``scale`` are the same. Where they are not given, they
+        come from the first batch and then stay. Every call solves for W, which takes O(m³) time for m anchors.
+
+        How this compares with ``fit`` on all rows: the sums, the spectral start and the F-step are the same, so that
+        the hash function with ``n_iter=0`` is equal up to rounding. The H-steps of ``fit`` are over rows; here every
+        class has rows that are all equal, in proportion to its size (at most about 4,096 in all), and the loss of the
+        F-step does not order them (ν = 0). W is therefore equal where both H-steps find the same code for all rows of
+        a class, and about as good elsewhere.
+
+        Needs ``loss="ridge"``, ``init="spectral"`` and one class per row. ``classes`` may name the classes of all
+        batches in the first call; a later batch may bring others all the same. ``codes_`` are the codewords of the
+        classes of this batch's rows. After ``fit`` with one class per row, it goes on from the rows of the fit. Model
+        files do not hold the sums: a loaded hasher refuses to continue.
+        """
+        if not self._learns_from_sums or self.checkpoint is not None:
+            raise UnsupportedError(
+                "DISHK.partial_fit needs loss='ridge', init='spectral' and checkpoint=None: only then do sums over "
+                "rows determine the hash function. Use fit for others"
+            )
+        batch = self._open_batch(X, y, classes)
+        if not hasattr(self, "batches_"):
+            self.batches_ = ClassSums.none(self._first_features(batch), batch.classes)
+        with self._stage("sums"):
+            sums = self.batches_.over(batch.classes).plus(batch.X, batch.group, resolve_device(self.device))
+        with self._stage("solve"):
+            found = sums.solve(self._weight(sums.sizes), self.ridge, self.n_bits, self.n_iter, self.lam)
+        self._keep_sums(sums)
+        self._keep(found.data, found.function)
+        self._keep_codes(found.codewords[batch.group], found.objective)
+        return self
+
+    @property
+    def _learns_from_sums(self) -> bool:
+        """Whether sums over rows determine the hash function."""
+        return all(isinstance(a, str) for a in (self.loss, self.init)) and (self.loss, self.init) == (
+            "ridge",
+            "spectral",
+        )
+
+    def _keep_sums(self, sums: ClassSums) -> None:
+        self.batches_, self.classes_, self.n_samples_seen_ = sums, sums.classes, sums.n
+
+    def _first_features(self, batch: Batch) -> FeatureMap:
+        """The features of all batches, with the mean of the first one."""
+        S = Classes(batch.group, 2.0, batch.classes).to(resolve_device(self.device))
+        data = self._prepare(RowSource(batch.X, checked=True), S, check_random_state(self.random_state))
+        return data.features.numpy()
+
+    def _weight(self, sizes: NDArray[np.int64]) -> float:
+        """w for classes of these sizes."""
+        auto = isinstance(self.similar_weight, str)
+        return balanced_weight(torch.from_numpy(sizes).double()) if auto else float(self.similar_weight)
 
     def _check(self, data: FitData, H: Packed) -> None:
         """Warn if a hash function that did not learn from held-out rows cannot tell their labels."""

@@ -46,12 +46,17 @@ def make_feature_map(
     rng: np.random.RandomState,
     device: torch.device,
     ranks: Ranks = ALONE,
+    centre: NDArray[Any] | None = None,
 ) -> FeatureMap:
-    """k(x) without its mean: anchors first, so that equal seeds give equal anchors, then γ."""
+    """k(x) without its mean: anchors first, so that equal seeds give equal anchors, then γ.
+
+    ``centre`` (d,): that of another model, whose geometry bits are kept. None: that of typical rows.
+    """
     typical = find_typical_rows(sample, kernel, scale)
     if kernel == "linear":
         none = torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=device)
-        return FeatureMap("linear", none, 1.0, none.sum(0), scale=as_scale(typical, none))
+        origin = none.sum(0) if centre is None else torch.as_tensor(centre).to(none)
+        return FeatureMap("linear", none, 1.0, origin, scale=as_scale(typical, none))
     outliers = None
     if isinstance(anchors, str):
         n = ranks.offset_and_total(len(rows))[1]
@@ -65,7 +70,8 @@ def make_feature_map(
     if isinstance(gamma, str):
         gamma = choose_gamma(typical, sample.rows, A)
         warn_of_outliers(typical, sample, A, outliers)
-    return FeatureMap(kernel, A, float(gamma), centre_of(typical, A), scale=as_scale(typical, A))
+    origin = centre_of(typical, A) if centre is None else torch.as_tensor(centre).to(A)
+    return FeatureMap(kernel, A, float(gamma), origin, scale=as_scale(typical, A))
 
 
 def choose_anchors(

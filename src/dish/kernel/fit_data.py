@@ -13,7 +13,7 @@ import numpy as np
 from dish.checks import check_random_state
 from dish.encoder import FeatureMap
 from dish.io.rows import RowSource
-from dish.kernel.features import KernelMatrix, compute_features, make_feature_map
+from dish.kernel.features import KernelMatrix, compute_features, feature_blocks, make_feature_map
 from dish.kernel.held_out_check import SignBits
 from dish.kernel.typical_rows import RowSample
 from dish.kernel.whitening import Whitening, factor
@@ -55,9 +55,18 @@ class FitData:
     @cached_property
     def white(self) -> Whitening:
         """KᵀK + ρI, factored on first use."""
+        return factor(self.K, self.ridge, self.n, self.ranks, self.stage, self.feature_size)
+
+    @cached_property
+    def class_totals(self) -> Tensor:
+        """EᵀK (c, m): the feature sums of every class, computed on first use."""
+        return self.S.group_totals(feature_blocks(self.K), self.ranks)
+
+    @property
+    def feature_size(self) -> float:
+        """The largest feature before centring, about."""
         mean = self.features.mean
-        scale = float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
-        return factor(self.K, self.ridge, self.n, self.ranks, self.stage, scale)
+        return float(mean.abs().max()) if self.features.kernel == "linear" and mean is not None else 1.0
 
 
 def prepare(
@@ -69,6 +78,7 @@ def prepare(
     n_anchors: int = 1000,
     gamma: float | str = "auto",
     scale: Any = None,
+    centre: Any = None,
     ridge: float = 1e-6,
     rng: np.random.RandomState,
     device: torch.device,
@@ -79,7 +89,9 @@ def prepare(
     """Compute the features of the rows; K stays in memory if every process has ``budget`` bytes for its part."""
     with stage("features"):
         sample = RowSample.of(rows, S, device, ranks)
-        features = make_feature_map(rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks)
+        features = make_feature_map(
+            rows, sample, kernel, anchors, n_anchors, gamma, scale, rng, device, ranks, centre
+        )
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
     return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)

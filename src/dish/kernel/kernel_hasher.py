@@ -78,9 +78,11 @@ class KernelHasher(Stopwatch, Hasher):
         rng: np.random.RandomState,
         ranks: Ranks = ALONE,
         budget: int | None = None,
+        fixed: dict[str, Any] | None = None,
     ) -> FitData:
-        """The features of checked rows, with their similarity."""
+        """The features of checked rows, with their similarity. ``fixed``: options that replace parameters."""
         names = ("kernel", "gamma", "scale", "anchors", "n_anchors", "ridge")
+        options = {name: getattr(self, name) for name in names} | (fixed or {})
         data = self._features_by(
             rows,
             S,
@@ -89,7 +91,7 @@ class KernelHasher(Stopwatch, Hasher):
             ranks=ranks,
             budget=budget,
             stage=self._stage,
-            **{name: getattr(self, name) for name in names},
+            **options,
         )
         data.not_auto = tuple(name for name in ("gamma", "scale") if not isinstance(getattr(self, name), str))
         return data

@@ -40,7 +40,7 @@ class Relaxation:
         K, S, white, ranks = data.K, data.S, data.white, data.ranks
         self.n = data.n
         self.L_inv = white.inverse_factor()
-        A = S.group_totals(feature_blocks(K), ranks) if isinstance(S, Classes) else None  # Eᵀ K
+        A = data.class_totals if isinstance(S, Classes) else None  # Eᵀ K
         PtK, RtK = S.project(feature_blocks(K), ranks) if A is None else (S.Pt(A), S.Rt(A))
         self.M = None if A is None else A @ self.L_inv.T  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
@@ -105,8 +105,15 @@ def spectral_start(data: FitData, r: int) -> tuple[Tensor, Tensor]:
     if relaxed.M is None:
         W = _start_by_rows(relaxed, data, r)
         return W, pack_F(K, W)
-    X, H = (_start_by_classes if K.device.type == "cpu" else _start_by_classes_on_device)(relaxed, r)
-    return relaxed.weights(X).T.to(K.dtype).contiguous(), H[S.row_group.long()]
+    W, H = class_start(relaxed, r)
+    return W.to(K.dtype).contiguous(), H[S.row_group.long()]
+
+
+def class_start(relaxed: Relaxation, r: int) -> tuple[Tensor, Tensor]:
+    """W (m, r) of the relaxed problem, and the codes of the classes, packed."""
+    on_cpu = relaxed.L_inv.device.type == "cpu"
+    X, H = (_start_by_classes if on_cpu else _start_by_classes_on_device)(relaxed, r)
+    return relaxed.weights(X).T, H
 
 
 def first_codes(data: FitData, init: Any, r: int) -> NDArray[np.uint8]:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from dish import machine, parallel
 from dish.checks import check_integer
-from dish.errors import InputError
+from dish.errors import InputError, UnsupportedError
 from dish.io.readers import feature_names, read_features, read_labels
 from dish.io.rows import RowSource, is_path, is_streamed
 from dish.kernel.fit_data import shared_random_state
 from dish.kernel.kernel_hasher import KernelHasher
+from dish.labels import encode_classes, merged_classes
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
 from dish.parallel import Ranks
@@ -34,8 +35,21 @@ class FitInput:
     ranks: Ranks
 
 
+@dataclass
+class Batch:
+    """Validated input of a ``partial_fit``."""
+
+    X: NDArray[Any]  # (n, d)
+    group: NDArray[np.integer[Any]]  # (n,): the index of each row's class
+    classes: NDArray[Any]  # of all batches, sorted
+
+
 class StreamingHasher(KernelHasher):
-    """Reads rows block by block, for one or several processes. A subclass's ``fit`` starts with ``_open``."""
+    """Reads rows block by block, for one or several processes.
+
+    A subclass's ``fit`` starts with ``_open``, its ``partial_fit`` with ``_open_batch``; this stores in ``batches_``
+    what the next call needs, ``classes_``, and the number of rows so far, ``n_samples_seen_``.
+    """
 
     n_iter: int
     memory_budget: Any
@@ -74,6 +88,39 @@ class StreamingHasher(KernelHasher):
             check_labels(y, len(rows))  # before any message: a later error would leave the other processes waiting
         return rows, y
 
+    def _open_batch(self, X: Any, y: Any, classes: Any) -> Batch:
+        """Validate parameters and a batch."""
+        first, name = not hasattr(self, "batches_"), type(self).__name__
+        if not first:
+            self._check_fitted()
+        elif hasattr(self, "hash_function_"):
+            raise UnsupportedError(
+                f"partial_fit cannot continue: this {name} comes from a file, or from a fit with too many rows or "
+                f"other labels than (n,) classes, and does not have what it learned from. Begin with a new {name}, "
+                "or pass all rows to fit"
+            )
+        if parallel.current().world > 1:
+            raise UnsupportedError(f"{name}.partial_fit runs in one process; fit runs in several")
+        self._check_params()
+        if is_path(X):
+            raise InputError("X: partial_fit takes the rows of one batch, not a path; fit reads files")
+        X = self._check_X(X, reset=first)
+        self._require_y(y, "give (n,) classes")
+        self.timings_ = {}
+        own, present = encode_classes(y)
+        if len(own) != len(X):
+            raise InputError(f"X has {len(X)} rows but y has {len(own)}; they must be equal")
+        known = present if first else merged_classes(self.classes_, present)
+        if classes is not None:
+            known = _with_named(known, classes, first)
+        if len(known) < 2:
+            raise InputError(
+                f"y has 1 class ({known.tolist()[0]!r}); begin with a batch of at least two classes, or name the "
+                "classes of later batches with classes=[…]"
+            )
+        place = {value: j for j, value in enumerate(known.tolist())}
+        return Batch(X, np.array([place[value] for value in present.tolist()])[own], known)
+
     def _room_for_K(self, rows: RowSource) -> int:
         """Bytes that the budget leaves for K, after F and the codes."""
         others = len(rows) * (self.n_bits * (torch.finfo(rows.dtype).bits // 8) + self.n_bits // 2 + 32)
@@ -87,6 +134,16 @@ class StreamingHasher(KernelHasher):
 
     def _keep_codes(self, H: NDArray[np.uint8], objective: NDArray[np.float64]) -> None:
         self.codes_, self.objective_, self.n_iter_ = H, objective, len(objective)
+
+
+def _with_named(known: NDArray[Any], classes: Any, first: bool) -> NDArray[Any]:
+    """The known classes and those that the argument ``classes`` names. The first batch must not have others."""
+    named = encode_classes(classes, "classes")[1]
+    every = merged_classes(known, named)
+    if first and len(every) > len(named):
+        other = np.setdiff1d(known, named).tolist()[0]
+        raise InputError(f"y has the class {other!r}, which classes does not name: name all, or pass classes=None")
+    return every
 
 
 def open_path(X: Any, y: Any, ranks: Ranks) -> tuple[RowSource, Any]:

@@ -46,15 +46,19 @@ def factor(
     with stage("gram"):
         G = gram(K, ranks)
     with stage("factor"):
-        largest = float(G.diagonal().max())
-        if not torch.isfinite(G).all():
-            raise InputError("X holds values whose squares overflow: scale X, for example to unit variance")
-        if largest <= 100 * n * (torch.finfo(K.dtype).eps * scale) ** 2:  # only rounding error
-            raise InputError(
-                "the kernel features of X do not vary: all rows are equal, or gamma is far too small (with "
-                "kernel='linear': the values of X are); scale X, for example to unit variance"
-            )
+        check_features_vary(G, n, K.dtype, scale)
         return Whitening.of(G, ridge)
+
+
+def check_features_vary(G: Tensor, n: int, dtype: torch.dtype, scale: float = 1.0) -> None:
+    """Raise InputError if KᵀK of n rows overflows, or is only rounding error."""
+    if not torch.isfinite(G).all():
+        raise InputError("X holds values whose squares overflow: scale X, for example to unit variance")
+    if float(G.diagonal().max()) <= 100 * n * (torch.finfo(dtype).eps * scale) ** 2:
+        raise InputError(
+            "the kernel features of X do not vary: all rows are equal, or gamma is far too small (with "
+            "kernel='linear': the values of X are); scale X, for example to unit variance"
+        )
 
 
 @dataclass

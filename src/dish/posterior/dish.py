@@ -15,7 +15,11 @@ share a label.
 
 from __future__ import annotations
 
+import copy
 import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -29,17 +33,21 @@ from dish.checks import check_integer, check_option
 from dish.encoder import Linear, Posterior, raised, row_blocks
 from dish.errors import InputError
 from dish.hasher import F_ROWS, EncodeRows, class_values
+from dish.io import modelfile
 from dish.kernel.fit_data import FitData
 from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
 from dish.kernel.streaming_hasher import FitInput, StreamingHasher
 from dish.label_codes import ClassBits, LabelledHasher
+from dish.labels import is_tags
 from dish.lazy import Tensor, torch
 from dish.posterior import selection
+from dish.posterior.compatible import Kept, check_comparable
 from dish.posterior.geometry import Geometry, candidates
 from dish.posterior.projection import centred, signed_projection
 from dish.posterior.regression import WhitenedRows, regress, whiteners
+from dish.posterior.reservoir import Reservoir, small_reservoir
 from dish.posterior.selection import Choice, Judged
-from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels, with_labels
 
 MAX_CLASSES = 65536  # with more, B is larger than everything else
 MAX_LABELS = 4096  # of multi-label rows: every step computes the scores of all labels
@@ -62,6 +70,32 @@ def fit_to_labels(
         V = V.to(data.device, data.K.dtype)
         return Choice(*centred(V), selection.SHARP) if one_label else Choice(V, torch.zeros_like(V[0]), 1.0)
 
+    return _fit(data, plain, n_bits, geometry, budget, rng)
+
+
+def fit_compatibly(data: FitData, kept: Kept, budget: int | None = None) -> tuple[Posterior, Linear | None]:
+    """The same hash functions with codes that can be compared with those of an older model; ``data.S`` has the
+    classes of both.
+    """
+    rng = np.random.RandomState(data.rng.randint(2**31 - 1))
+    V, offset, is_old = kept.tensors(data.device, data.K.dtype)
+    sharp = selection.SHARP if isinstance(data.S, Classes) else 1.0
+    start = Choice(V, offset, sharp, kept.power, is_old=is_old)
+    function = _fit(data, lambda r: start, V.shape[1], 0, budget, rng)[0]
+    kept.check_codes(function)
+    return function, kept.geometry
+
+
+def _fit(
+    data: FitData,
+    plain: selection.ChoiceFor,
+    n_bits: int,
+    geometry: int | str,
+    budget: int | None,
+    rng: np.random.RandomState,
+) -> tuple[Posterior, Linear | None]:
+    """Make all choices on held-out rows, and learn from all rows."""
+    one_label = isinstance(data.S, Classes)
     with data.stage("whitening"):
         T = whiteners(data)
     with data.stage("geometry"):
@@ -182,6 +216,7 @@ class DISH(LabelledHasher, StreamingHasher):
     """
 
     similar_weight = "auto"
+    batches_: Reservoir
     _kernels = ("auto", *StreamingHasher._kernels)
     _features_by = staticmethod(selection.prepare_features)
     _state = (*StreamingHasher._state, "classes_", "geometry_")
@@ -214,28 +249,126 @@ class DISH(LabelledHasher, StreamingHasher):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, compatible_with: DISH | str | os.PathLike[str] | None = None) -> Self:
         """Learn from rows X (n, d) and y: (n,) classes or (n, l) labels of 0 and 1.
 
         X is an array, a tensor on any device, a memory map, an iterable of row blocks, or the path of a file or of a
         folder of shards; all but the first two are read a block at a time. In an initialised ``torch.distributed``
         process group, all processes learn together: each passes its own rows, or all pass the same path.
+
+        ``compatible_with``: a fitted ``DISH`` or the path of its file, with the same ``n_bits`` and features. The
+        codes of both models can then be compared: labels of the older model keep their codes bit by bit, also those
+        that y does not have, and geometry bits stay as they are. New labels get codes far from all others. Pass rows
+        of old and of new classes: rows of a class that y lacks would be encoded as other classes.
         """
+        return self._fit(X, y, None if compatible_with is None else self._older(compatible_with))
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn from a batch of rows X (n, d) with classes y (n,), and from a sample of all batches before it.
+
+        The first call is a fit. Every later call fits again, with ``compatible_with`` this model: codes of labels and
+        geometry bits stay as they are, so that codes from before and after the call can be compared, and all models
+        have one family in their fingerprints. The rows of the fit are a bounded sample of all rows so far, with as
+        many rows of every class as there is room for (2²⁶ numbers, 256 MB in float32). The order of the batches
+        therefore hardly matters: they may be sorted by class, and bring new classes.
+
+        The result is approximate: it differs from ``fit`` on all rows in the projection, which the first batch
+        decides for its classes, and once there are more rows than there is room for. A call takes as long as a fit of
+        the sample, so pass large batches.
+
+        ``classes`` may name the classes of all batches in the first call; their codes are then chosen together. A
+        later batch may bring others all the same. ``codes_`` are those of the sample. After ``fit``, it goes on if
+        the rows of the fit were few (2²² numbers, 16 MB in float32, which ``fit`` keeps). After a larger fit, or in a
+        loaded hasher, it refuses to continue: pass all rows to ``fit(X, y, compatible_with=…)``.
+        """
+        batch = self._open_batch(X, y, classes)
+        first = not hasattr(self, "batches_")
+        before = Reservoir.none(batch.X, batch.classes) if first else self.batches_
+        rows = before.plus(batch.X, batch.group, batch.classes)
+        with self._keeping_names():
+            self._fit(rows.X, rows.classes[rows.group], None if first else copy.copy(self), batch.classes)
+        self.batches_, self.n_samples_seen_ = rows, rows.n_seen
+        return self
+
+    @contextmanager
+    def _keeping_names(self) -> Iterator[None]:
+        """Keep the names of the features, which the rows of a reservoir do not have."""
+        names = getattr(self, "feature_names_in_", None)
+        yield
+        if names is not None:
+            self.feature_names_in_ = names
+
+    def _fit(self, X: Any, y: Any, old: DISH | None, classes: NDArray[Any] | None = None) -> Self:
+        """``fit`` for rows and more ``classes``, that y need not have."""
         given = self._open(X, y)
+        kept = None if old is None else self._kept(old, given, y)
         budget = self._room_for_K(given.rows)
-        data = self._prepare(given.rows, given.S, given.rng, given.ranks, budget)
+        fixed = {} if old is None else {"scale": old.scale_, "centre": old.centre_}
+        classes = classes if kept is None else kept.classes
+        S = given.S if classes is None else with_labels(given.S, classes)
+        data = self._prepare(given.rows, S, given.rng, given.ranks, budget, fixed)
+        small = small_reservoir(given.rows, S) if given.ranks.world == 1 else None
         del X, y, given  # the features replace the rows
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
-        with self._stage("H-step"):
-            C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
-        function, self.geometry_ = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
+        function, self.geometry_, objective = self._learn(data, kept, spare)
+        self.family_ = None if old is None else modelfile.family(old.fingerprint_)
         self._keep(data, function)
         self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
         assert data.S.labels is not None
         self.classes_ = data.S.labels
         with self._stage("codes"):
             self._keep_codes(self._codes_of_labels(data), objective)
+        if small is not None:
+            self.batches_, self.n_samples_seen_ = small, small.n_seen
         return self
+
+    def _learn(
+        self, data: FitData, kept: Kept | None, budget: int
+    ) -> tuple[Posterior, Linear | None, NDArray[np.float64]]:
+        """The hash functions of class bits and of geometry bits, and the objective of the codewords."""
+        if kept is not None:
+            return *fit_compatibly(data, kept, budget), np.empty(0)
+        with self._stage("H-step"):
+            C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
+        return *fit_to_labels(data, C, self.n_bits, self.geometry, budget), objective
+
+    def _older(self, model: Any) -> DISH:
+        """The model that this fit must be compatible with, read from its file if a path is given."""
+        if isinstance(model, str | os.PathLike):
+            kind, content, arrays = modelfile.read(model)
+            if kind != DISH.__name__:
+                raise InputError(f"compatible_with: {model} holds a {kind}; only DISH models can be kept compatible")
+            model = DISH._restore(content, arrays)
+        if not isinstance(model, DISH):
+            raise InputError(
+                f"compatible_with must be a fitted DISH or the path of its file, got {type(model).__name__}"
+            )
+        model._check_fitted()
+        return model
+
+    def _kept(self, old: DISH, given: FitInput, y: Any) -> Kept:
+        """What this fit keeps of an older model. Raises InputError if their codes could not be compared."""
+        function, geometry = old.hash_function_, old.geometry_
+        assert isinstance(function, Posterior)
+        assert given.S.labels is not None
+        g = 0 if geometry is None else geometry.n_bits
+        of_model = (old.n_bits, old.n_features_in_, g, old._one_label)
+        of_fit = (
+            self.n_bits,
+            given.rows.shape[1],
+            g if isinstance(self.geometry, str) else self.geometry,
+            isinstance(given.S, Classes),
+        )
+        check_comparable(of_model, of_fit)
+        if not isinstance(self.scale, str) and not np.array_equal(_or_ones(self.scale), _or_ones(old.scale_)):
+            raise InputError("scale: the model given as compatible_with has other factors; leave scale='auto'")
+        labels = given.S.labels
+        if not old._one_label and not is_tags(y) and len(labels) < len(old.classes_):
+            raise InputError(
+                f"y has {len(labels)} columns, but the model given as compatible_with knows {len(old.classes_)} "
+                "labels: keep their columns, and add those of new labels after them"
+            )
+        return Kept.of(function, geometry, old.classes_, labels, given.rng.randint(2**31 - 1))
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -292,6 +425,10 @@ class DISH(LabelledHasher, StreamingHasher):
         encoder = self._encoder_on_device()
         parts = [encoder.probabilities(rows) for _, rows in self._encoded_blocks(X)]
         return np.concatenate(parts or [encoder.probabilities(np.empty((0, self.n_features_in_), np.float32))])
+
+
+def _or_ones(scale: Any) -> Any:
+    return 1.0 if scale is None else scale
 
 
 def check_learnable(S: Similarity, method: str) -> None:

@@ -48,10 +48,14 @@ def refined(
     held: tuple[Tensor, Tensor],
     seen: tuple[Tensor, Tensor],
     rng: np.random.RandomState | None = None,
+    is_old: Tensor | None = None,
 ) -> Projection:
-    """The projection ``start`` after refinement with held-out rows and with the label sets of seen rows."""
+    """The projection ``start`` after refinement with held-out rows and with the label sets of seen rows.
+
+    ``is_old`` (l,): rows of V that stay as they are, and so does the offset.
+    """
     rng = np.random.RandomState(0) if rng is None else rng
-    return refine_for_sets(*start, (raised(held[0], power), _sets(labels, held)), _sets(labels, seen), rng)
+    return refine_for_sets(*start, (raised(held[0], power), _sets(labels, held)), _sets(labels, seen), rng, is_old)
 
 
 def _sets(labels: LabelsOf, scored: tuple[Tensor, Tensor]) -> Tensor:

@@ -43,6 +43,22 @@ def signed_projection(
     return torch.from_numpy(V)
 
 
+def extended_projection(
+    U: NDArray[np.float64], C: NDArray[np.float64], rng: np.random.RandomState
+) -> NDArray[np.float64]:
+    """Rows (k, r) with the signs of C that extend U (l, r) to a matrix with nearly orthogonal columns or rows.
+
+    The same alternation as ``signed_projection``, with the rows U fixed.
+    """
+    more = C * np.abs(rng.standard_normal(C.shape))
+    with one_blas_thread():
+        for _ in range(SIGN_ROUNDS if len(C) else 0):
+            near = nearest_orthogonal(np.concatenate([U, more]))
+            size = np.linalg.norm(U) / np.linalg.norm(near[: len(U)])
+            more = C * np.abs(size * near[len(U) :])
+    return more
+
+
 def _signed_on_device(V: Tensor, C: Tensor) -> Tensor:
     """The same on a GPU, without synchronisation."""
     graph = CudaGraph(V.device)
@@ -130,30 +146,68 @@ def refine(
     rows are the queries; both kinds are the database. Or both are held-out rows, of different folds. ``batch``: rows
     of each kind per step.
     """
-    (G, y), (G_seen, y_seen) = ((p - centre(p.shape[1]), y) for p, y in (held, seen))
-    V = V / (G @ V).square().mean().sqrt()
+    (p, y), (p_seen, y_seen), c = held, seen, centre(len(V))
+    return _ranking_steps(V, (p - c, y), (p_seen - c, y_seen), rng, batch)
+
+
+def refine_new_rows(
+    U: Tensor,
+    is_old: Tensor,
+    held: tuple[Tensor, Tensor],
+    seen: tuple[Tensor, Tensor],
+    rng: np.random.RandomState,
+    batch: int = BATCH,
+) -> Tensor:
+    """U (l, r) after the same steps, for outputs pU; rows of old classes (l,) stay as they are."""
+    if bool(is_old.all()):
+        return U
+    found = _ranking_steps(U, held, seen, rng, batch, is_old)
+    return torch.where(is_old[:, None], U, found)
+
+
+def _ranking_steps(
+    V: Tensor,
+    held: tuple[Tensor, Tensor],
+    seen: tuple[Tensor, Tensor],
+    rng: np.random.RandomState,
+    batch: int,
+    fixed: Tensor | None = None,
+) -> Tensor:
+    """V after Adam steps for scores G and classes of both kinds of rows; ``fixed``: rows of V without steps."""
+    (G, y), (G_seen, y_seen) = held, seen
+    scale = (G @ V).square().mean().sqrt()
+    V = V / scale
     log_beta = V.new_tensor(math.log(10.0))
     size = min(batch, len(G), len(G_seen))
 
     def gradients(rows: Tensor) -> tuple[Tensor, ...]:
         i, j = rows
-        return ranking_gradient(V, log_beta, (G[i], y[i]), (G_seen[j], y_seen[j]))
+        of_V, of_beta = ranking_gradient(V, log_beta, (G[i], y[i]), (G_seen[j], y_seen[j]))
+        return of_V if fixed is None else of_V.masked_fill(fixed[:, None], 0), of_beta
 
     with steps_threads(2 * size * size * V.shape[1]):
         draws = _draws([len(G), len(G_seen)], size, STEPS, rng, G.device)
         adam([V, log_beta], [RATE * float(V.square().mean().sqrt()), RATE], gradients, draws)
-    return V
+    return V if fixed is None else V * scale
 
 
 def refine_for_sets(
-    V: Tensor, offset: Tensor, held: tuple[Tensor, Tensor], Y_seen: Tensor, rng: np.random.RandomState
+    V: Tensor,
+    offset: Tensor,
+    held: tuple[Tensor, Tensor],
+    Y_seen: Tensor,
+    rng: np.random.RandomState,
+    is_old: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """V and the offset after Adam steps on a pair loss: two rows that share a label should have similar codes.
 
     ``held`` are scores G (n, l) and labels Y (n, l) of held-out rows, the queries. They and the codes of the label
-    sets Y_seen (n′, l), of 0 and 1, are the database: a row with labels needs no scores.
+    sets Y_seen (n′, l), of 0 and 1, are the database: a row with labels needs no scores. ``is_old`` (l,): rows of V
+    that stay as they are, and so does the offset.
     """
-    G, Y = held
+    if is_old is not None and bool(is_old.all()):
+        return V, offset
+    (G, Y), start = held, (V, offset)
     scale = (G @ V + offset).square().mean().sqrt()
     V, offset = V / scale, offset / scale
     log_beta, bias = V.new_tensor(math.log(5.0)), V.new_zeros(())
@@ -161,14 +215,17 @@ def refine_for_sets(
 
     def gradients(rows: Tensor) -> tuple[Tensor, ...]:
         i, j = rows
-        return pair_gradient(V, offset, log_beta, bias, (G[i], Y[i]), Y_seen[j])
+        of_V, of_offset, *others = pair_gradient(V, offset, log_beta, bias, (G[i], Y[i]), Y_seen[j])
+        if is_old is not None:
+            of_V, of_offset = of_V.masked_fill(is_old[:, None], 0), torch.zeros_like(of_offset)
+        return of_V, of_offset, *others
 
     with steps_threads(0):  # such small products are quickest on one thread, and sums do not depend on their number
         draws = _draws([len(G), len(Y_seen)], size, SET_STEPS, rng, G.device)
         size_of_V = float(V.square().mean().sqrt())
         rates = [SET_RATE * size_of_V, SET_RATE * size_of_V, SET_RATE, SET_RATE]
         adam([V, offset, log_beta, bias], rates, gradients, draws)
-    return V, offset
+    return (V, offset) if is_old is None else (torch.where(is_old[:, None], start[0], V * scale), start[1])
 
 
 def _draws(lengths: list[int], size: int, steps: int, rng: np.random.RandomState, device: torch.device) -> Tensor:

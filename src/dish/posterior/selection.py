@@ -18,7 +18,7 @@ from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
 from dish.posterior.geometry import COST, Geometry, candidates
 from dish.posterior.multilabel import best_power, held_out_map, map_of_outputs, n_queries, refined
-from dish.posterior.projection import centred, refine
+from dish.posterior.projection import BATCH, centred, refine, refine_new_rows
 from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
 from dish.similarity import LabelCounts, LabelSets, Similarity, n_labels
 
@@ -148,6 +148,15 @@ class Choice:
     prior: float = 1.0  # factor on the weight decay
     rho: float | None = None  # of the whitening
     start: Weights | None = None  # W and b without the held-out rows
+    is_old: Tensor | None = None  # (l,): rows of V that must not change, nor must the offset
+
+    def refined(self, held: Scored, seen: Scored, rng: np.random.RandomState, batch: int = BATCH) -> Choice:
+        """The same with a projection that ranks held-out rows of one label."""
+        if self.is_old is None:
+            V, offset = centred(refine(self.V, held, seen, rng, batch))
+            return replace(self, V=V, offset=offset)
+        U = refine_new_rows(self.V + self.offset, self.is_old, held, seen, rng, batch)
+        return replace(self, V=torch.where(self.is_old[:, None], self.V, U - self.offset))
 
     def outputs(self, p: Tensor) -> Tensor:
         """F of probabilities."""
@@ -323,8 +332,7 @@ def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.ra
     sharp, (as_it_is, when_refined) = factor * temperature, maps[factor]
     if as_it_is > when_refined:
         return replace(plain, sharp=sharp)
-    V, offset = centred(refine(plain.V, *judged.scored(sharp), rng))
-    return replace(plain, V=V, offset=offset, sharp=sharp)
+    return replace(plain, sharp=sharp).refined(*judged.scored(sharp), rng)
 
 
 def _trial_maps(plain: Choice, rows: WhitenedRows, judged: Judged, sharp: float) -> tuple[float, float]:
@@ -335,11 +343,11 @@ def _trial_maps(plain: Choice, rows: WhitenedRows, judged: Judged, sharp: float)
     (a, b), (c, d) = (_halves(each) for each in judged.scored(sharp))
     found = []
     for (held, other), (p, y), more in [((a, c), b, d), ((b, d), a, c)][: 2 if rows.n <= FEW else 1]:
-        refined = centred(refine(plain.V, held, other, np.random.RandomState(0), TRIAL_BATCH))
+        refined = plain.refined(held, other, np.random.RandomState(0), TRIAL_BATCH)
         if judged.start is None:  # all rows are held out
             p, y = torch.cat([p, more[0]]), torch.cat([y, more[1]])
         labels, n = rows.labels(y), n_queries(len(p))
-        found.append([map_of_outputs(p @ V + offset, labels, n) for V, offset in ((plain.V, plain.offset), refined)])
+        found.append([map_of_outputs(choice.outputs(p), labels, n) for choice in (plain, refined)])
     first, second = np.mean(found, 0)
     return float(first), float(second)
 
@@ -371,12 +379,16 @@ def choose_for_label_sets(
         fewer = plain(n_bits - (min(candidates(n_bits)) if g is None else g))
         return replace(choice, V=fewer.V, offset=fewer.offset), rows, None
     held, seen = judged.scored()
-    power, (V, offset) = best_power(rows.labels, (choice.V, choice.offset), held, seen)
+    power, (V, offset) = (
+        best_power(rows.labels, (choice.V, choice.offset), held, seen)
+        if choice.is_old is None
+        else (choice.power, (choice.V, choice.offset))
+    )
     if g is None and geometry is not None:
         scored = (raised(held[0], power), held[1]), (raised(seen[0], power), seen[1])
         g = _most_geometry(judged, scored, rows, lambda G, r: G @ V[:, :r] + offset[:r], n_bits, geometry)
     fewer = plain(n_bits - (g or 0))
-    V, offset = refined(rows.labels, power, (fewer.V, fewer.offset), held, seen, rng)
+    V, offset = refined(rows.labels, power, (fewer.V, fewer.offset), held, seen, rng, choice.is_old)
     return replace(choice, V=V, offset=offset, power=power, start=judged.start), rows, judged
 
 

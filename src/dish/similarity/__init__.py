@@ -4,7 +4,7 @@ S itself is never built. ``from_labels`` chooses the class; ``nystroem`` and ``a
 """
 
 from dish.similarity.base import Similarity
-from dish.similarity.labelled import Classes, LabelCounts, LabelSets, check_labels, from_labels, n_labels
+from dish.similarity.labelled import Classes, LabelCounts, LabelSets, check_labels, from_labels, n_labels, with_labels
 from dish.similarity.lowrank import LowRank
 from dish.similarity.unlabelled import anchor_graph, anchor_weights, nystroem
 
@@ -20,4 +20,5 @@ __all__ = [
     "from_labels",
     "n_labels",
     "nystroem",
+    "with_labels",
 ]

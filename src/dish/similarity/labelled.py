@@ -52,6 +52,17 @@ class Classes(Similarity):
         other.w, other.diag = w, torch.full_like(self.diag, w - 1)
         return other
 
+    def with_labels(self, classes: NDArray[Any]) -> Classes:
+        """The same rows with more classes, some of which have no rows. ``classes``: all of them, sorted."""
+        assert self.labels is not None
+        place = _places(self.labels, classes).to(self.row_group)
+        other = copy.copy(self)
+        other.labels, other.n_groups, other.row_group = classes, len(classes), place[self.row_group.long()]
+        other.diag = torch.full((len(classes),), self.w - 1).to(self.diag)
+        if self._sizes is not None:
+            other._sizes = self._sizes.new_zeros(len(classes)).index_add_(0, place.long(), self._sizes)
+        return other
+
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
         return self.w * z[:-1] + z[-1]
@@ -91,6 +102,18 @@ class LabelCounts(Similarity):
         self.sets, self.sets_t = Y_g, sp.csr_array(Y_g.T)  # always on the CPU
         self.Y_g, self.Y_gt = torch_csr(self.sets), torch_csr(self.sets_t)
         self.diag = torch.from_numpy(self.w * Y_g.sum(axis=1) - 1.0)
+
+    def with_labels(self, labels: NDArray[Any]) -> LabelCounts:
+        """The same rows with more labels, which no row has. ``labels``: all of them, sorted."""
+        assert self.labels is not None
+        place, old = _places(self.labels, labels).numpy(), self.sets
+        other = copy.copy(self)
+        other.labels = labels
+        other.sets = sp.csr_array((old.data, place[old.indices], old.indptr), (old.shape[0], len(labels)))
+        other.sets.sort_indices()
+        other.sets_t = sp.csr_array(other.sets.T)
+        other.Y_g, other.Y_gt = (torch_csr(A).to(self.Y_g.device) for A in (other.sets, other.sets_t))
+        return other
 
     def P(self, z: Tensor) -> Tensor:
         """wY z₁ + 1 z₂."""
@@ -178,6 +201,19 @@ class LabelSets(Similarity):
         """Σ size_a size_b M_ab²."""
         size = self.group_sizes()
         return float(size @ ((self.M**2) @ size))
+
+
+def _places(labels: NDArray[Any], among: NDArray[Any]) -> Tensor:
+    """The place of each label among others that contain it, (l,)."""
+    place = {value: j for j, value in enumerate(among.tolist())}
+    return torch.tensor([place[value] for value in labels.tolist()], dtype=torch.int32)
+
+
+def with_labels(S: Similarity, labels: NDArray[Any]) -> Similarity:
+    """The similarity of the same rows with more labels, which no row has. ``labels``: all of them, sorted."""
+    if isinstance(S, Classes | LabelCounts):
+        return S.with_labels(labels)
+    raise InputError(f"y: a {type(S).__name__} similarity cannot get more labels; pass classes or labels of 0 and 1")
 
 
 def n_labels(S: Similarity) -> int:

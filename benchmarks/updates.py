@@ -1,0 +1,176 @@
+"""New classes, backfill and batches: how good codes stay while data and classes change.
+
+The first argument is Tiny ImageNet (100,000 training rows, 200 classes), the second CLINC150, as .npz with int8 X, a
+scale, and y. Rows are drawn at random for training, queries and database. Writes benchmarks/results/updates.json.
+
+- compatible: an older model learned the old classes from half of the training rows; a newer one learns all rows and
+  classes with compatible_with, and a third one without it. "same rows": the older model had all rows of its classes.
+- backfill: a database of codes of the older model; shares of it are encoded again, the least certain rows first, or
+  in random order.
+- batches: partial_fit in ten batches, in random order and sorted by class, and one fit of all rows.
+
+    python benchmarks/updates.py tinyimagenet.npz clinc150.npz [--quick]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from sklearn.preprocessing import normalize
+
+from dish import DISH, DISHK, machine, metrics
+from dish.experiments import bench
+from dish.io.backfill import least_certain
+
+BITS, SEEDS, BATCHES = 64, 3, 10
+SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
+SIZES = {"tinyimagenet": (30_000, 2_000, 20_000), "clinc150": (12_000, 2_000, 8_000)}  # training, queries, database
+QUICK = (3_000, 500, 2_000)
+NEW = {"tinyimagenet": 20, "clinc150": 30}  # classes that the older model does not know
+N_TRAIN = {"tinyimagenet": 100_000}  # of Tiny ImageNet, the others are the validation set
+RESULTS = Path(__file__).parent / "results" / "updates.json"
+print_line = Console(width=160).print
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row indices for one seed, and which rows are of new classes."""
+
+    X: Any
+    y: Any
+    train: Any
+    queries: Any
+    base: Any
+    is_new: Any
+
+    @classmethod
+    def draw(cls, name: str, X: Any, y: Any, seed: int, quick: bool) -> Split:
+        """Draw rows and new classes at random."""
+        rng = np.random.default_rng(seed)
+        sizes = QUICK if quick else SIZES[name]
+        order = rng.permutation(N_TRAIN.get(name, len(X)))[: sum(sizes)]
+        train, queries, base = np.split(order, np.cumsum(sizes)[:2])
+        return cls(X, y, train, queries, base, np.isin(y, rng.choice(np.unique(y), NEW[name], replace=False)))
+
+    def old(self, rows: Any) -> Any:
+        """The rows of old classes among some rows."""
+        return rows[~self.is_new[rows]]
+
+    def map(self, query_model: Any, queries: Any, codes: Any, base: Any) -> float:
+        """MAP of queries against a database of codes."""
+        q = query_model.transform(self.X[queries])
+        return float(metrics.mean_average_precision(q, self.y[queries], codes, self.y[base]))
+
+
+def compatible(split: Split, seed: int, same_rows: bool) -> tuple[dict[str, Any], Any, Any]:
+    """Scores of an older, a newer and an unconstrained model; the first two models."""
+    X, y, train = split.X, split.y, split.train
+    known = split.old(train if same_rows else train[: len(train) // 2])
+    old = DISH(BITS, random_state=seed).fit(X[known], y[known])
+    start = time.perf_counter()
+    new = DISH(BITS, random_state=seed + 100).fit(X[train], y[train], compatible_with=old)
+    seconds = time.perf_counter() - start
+    free = DISH(BITS, random_state=seed + 100).fit(X[train], y[train])
+    q, base = split.old(split.queries), split.old(split.base)
+    before, labelled = old.transform(X[base]), old.transform(X[base], labels=y[base])
+    changed = (labelled != new.transform(X[base], labels=y[base])).any(axis=1).mean()
+    found = {
+        "old queries, old database": split.map(old, q, before, base),
+        "new queries, old database": split.map(new, q, before, base),
+        "old queries, old label codes": split.map(old, q, labelled, base),
+        "new queries, old label codes": split.map(new, q, labelled, base),
+        "new queries, new database": split.map(new, split.queries, new.transform(X[split.base]), split.base),
+        "unconstrained fit": split.map(free, split.queries, free.transform(X[split.base]), split.base),
+        "share of changed label codes": float(changed),
+        "fit_s": seconds,
+    }
+    return {"same_rows": same_rows, "seed": seed, **found}, old, new
+
+
+def backfilled(split: Split, old: Any, new: Any, seed: int) -> dict[str, Any]:
+    """MAP of the newer model's queries while the database of all classes is encoded again, in two orders."""
+    before, after = (h.transform(split.X[split.base]) for h in (old, new))
+    every = np.arange(len(before))
+    orders = {
+        "least certain first": least_certain(new, before, every),
+        "random": np.random.default_rng(seed).permutation(every),
+    }
+    found: dict[str, Any] = {"seed": seed, "shares": SHARES}
+    for name, order in orders.items():
+        scores = []
+        for share in SHARES:
+            codes, done = before.copy(), order[: round(share * len(order))]
+            codes[done] = after[done]
+            scores.append(split.map(new, split.queries, codes, split.base))
+        found[name] = scores
+    return found
+
+
+def batches(split: Split, seed: int) -> list[dict[str, Any]]:
+    """One fit, and partial_fit in batches in random order and sorted by class, for both estimators."""
+    X, y, rows, found = split.X, split.y, split.train, []
+    orders = {"random": rows, "sorted by class": rows[np.argsort(y[rows], kind="stable")]}
+    for kind in (DISH, DISHK):
+        start = time.perf_counter()
+        models = {"one fit": kind(BITS, random_state=seed).fit(X[rows], y[rows])}
+        times = {"one fit": time.perf_counter() - start}
+        for name, order in orders.items():
+            start, hasher = time.perf_counter(), kind(BITS, random_state=seed)
+            for batch in np.array_split(order, BATCHES):
+                hasher.partial_fit(X[batch], y[batch])
+            models[name], times[name] = hasher, time.perf_counter() - start
+        for name, model in models.items():
+            score = split.map(model, split.queries, model.transform(X[split.base]), split.base)
+            found.append({"method": kind.__name__, "order": name, "seed": seed, "map": score, "s": times[name]})
+    return found
+
+
+def show(name: str, content: dict[str, Any]) -> None:
+    """Print mean scores."""
+    for same in (False, True):
+        runs = [run for run in content["compatible"] if run["same_rows"] is same]
+        mean = {key: round(float(np.mean([run[key] for run in runs])), 4) for key in runs[0] if key not in ("seed",)}
+        print_line(f"{name}, {'same rows' if same else 'older model: half of the rows'}: {mean}")
+    for order in ("least certain first", "random"):
+        curve = np.mean([run[order] for run in content["backfill"]], axis=0).round(4).tolist()
+        print_line(f"{name}, backfill {SHARES}, {order}: {curve}")
+    for key in dict.fromkeys((run["method"], run["order"]) for run in content["batches"]):
+        scores = [run["map"] for run in content["batches"] if (run["method"], run["order"]) == key]
+        print_line(f"{name}, {key}: {np.mean(scores):.4f}")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    quick, paths = "--quick" in arguments, [a for a in arguments if not a.startswith("--")]
+    seeds = range(1 if quick else SEEDS)
+    data: dict[str, Any] = {}
+    for name, path in zip(SIZES, paths, strict=True):
+        with np.load(path) as file:
+            X, y = normalize((file["X"] * file["scale"]).astype(np.float32)), file["y"]
+        content: dict[str, Any] = {"sizes": QUICK if quick else SIZES[name], "new_classes": NEW[name]}
+        content |= {"compatible": [], "backfill": [], "batches": []}
+        for seed in seeds:
+            split = Split.draw(name, X, y, seed, quick)
+            for same_rows in (True, False):
+                run, old, new = compatible(split, seed, same_rows)
+                content["compatible"].append(run)
+            content["backfill"].append(backfilled(split, old, new, seed))
+            content["batches"] += batches(split, seed)
+            print_line(f"{name}: seed {seed} done")
+        data[name] = content
+        show(name, content)
+    result = {"what": __doc__.splitlines()[0], "bits": BITS, "quick": quick, "data": data}
+    if quick:
+        print_line("--quick: nothing is written")
+    else:
+        bench.write_json(RESULTS, result | {"environment": machine.environment()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
