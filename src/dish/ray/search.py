@@ -17,7 +17,7 @@ from dish.ids_and_labels import Ids, as_ids, label_array
 from dish.index.merge import merge
 from dish.io import modelfile
 from dish.io.atomic import StrPath
-from dish.ray.cluster import import_ray
+from dish.ray.connection import import_ray
 from dish.ray.shards import Shard, ShardPlan, merge_radius, plan_shards
 
 PAUSE = 0.05  # seconds before a request that failed is sent again
@@ -245,6 +245,22 @@ class ShardActors:
         )
         self.timeout, self.turn = timeout, itertools.count()
         self.replicas = [[start.remote(ranges, plan.n_bits) for _ in range(replicas)] for ranges in plan.shards]
+        for some in (
+            self.replicas[0][:1],
+            self._all(),
+        ):  # one compiles the kernels, the others find them in the cache
+            self._wait_until_open(some)
+
+    def _wait_until_open(self, actors: list[Any]) -> None:
+        try:
+            self._ray.get([actor.prepare.remote() for actor in actors])
+        except self._ray.exceptions.RayTaskError as error:
+            raise _own_error(error) from None
+        except self._ray.exceptions.RayError as error:
+            raise ShardError(f"a shard cannot be opened: {error}") from None
+
+    def _all(self) -> list[Any]:
+        return list(itertools.chain(*self.replicas))
 
     def ask(self, method: str, *args: Any) -> list[Any]:
         """Return the answers of all shards, in order. A request to an actor that died is sent again.
@@ -281,7 +297,7 @@ class ShardActors:
 
     def close(self) -> None:
         """End the actors."""
-        for actor in itertools.chain(*self.replicas):
+        for actor in self._all():
             self._ray.kill(actor)
         self.replicas = []
 

@@ -27,6 +27,7 @@ from dish.index.hamming import HammingIndex
 from dish.index.label_table import LabelTable
 from dish.index.merge import merge, merge_within
 from dish.index.snapshot import NO_ROWS, Snapshot
+from dish.index.warmup import compile_kernels
 from dish.io import modelfile
 from dish.io.atomic import StrPath
 from dish.io.code_provenance import file_digest, note_of
@@ -223,7 +224,13 @@ class Shard:
     """Ranges of files that one process searches. All results are in the order (distance, position)."""
 
     def __init__(self, ranges: Sequence[FileRange], n_bits: int) -> None:
+        self.n_bits = n_bits
         self.parts = [open_range(one, n_bits) for one in ranges]
+
+    def prepare(self) -> None:
+        """Compile the kernels that searches need, or load them from the cache of this machine."""
+        integers = any(part.ids_.dtype != object for part in self.parts)
+        compile_kernels(self.n_bits, integer_ids=integers, n_rows=max(map(len, self.parts)))
 
     def search(
         self, queries: Bytes, k: int, ids: ArrayLike | None, labels: list[Any] | None

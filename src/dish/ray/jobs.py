@@ -24,7 +24,7 @@ from dish.io.code_provenance import file_digest
 from dish.io.modelfile import check_same_model
 from dish.io.readers import check_matrix, check_none_missing, read_npy, reading, shard_files
 from dish.progress import progress
-from dish.ray.cluster import import_ray
+from dish.ray.connection import import_ray
 from dish.ray.encode import EncodeBatch, load_once
 
 PLAN = "plan.json"
