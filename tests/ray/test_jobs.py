@@ -181,7 +181,7 @@ def test_a_job_on_ray(model, rows, ray, kind):
 @pytest.mark.engines
 def test_more_workers_than_free_cpus_are_refused(model, rows, ray):
     """Ray would wait for ever."""
-    with pytest.raises(ClusterError, match="5 workers need 5 free CPUs, and the cluster has 4"):
+    with pytest.raises(ClusterError, match=r"5 workers need 5 free CPUs, and the cluster has \d:"):
         encode_files(model[1], rows / "npy", rows / "out", block_rows=64, workers=5)
 
 

@@ -27,7 +27,9 @@ def searched(tmp_path_factory):
 
 def actor_pids(index):
     """The processes of the actors, by shard and replica."""
-    ray, actors = index._ask.__self__._ray, index._ask.__self__.replicas
+    import ray
+
+    actors = index._ask.__self__.replicas
     return [ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in shard]) for shard in actors]
 
 

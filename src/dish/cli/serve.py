@@ -7,28 +7,50 @@ from typing import Annotated
 
 import typer
 
-from dish.cli.options import Host, Port, Token, check_token, example, show_table
+from dish.cli.options import ON_RAY, Host, OnRay, Port, RayAddress, Token, check_token, example, show_table
 from dish.errors import InputError
+
+IndexPath = Annotated[
+    Path,
+    typer.Option(
+        help="An index of its codes, made by `dish index`; with --ray also a folder of `dish encode --ray`."
+    ),
+]
+Takes = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="How an uploaded image becomes model input: vector, gist32, digits8, efficientnet_lite0 or image.",
+    ),
+]
+Writable = Annotated[
+    bool, typer.Option("--writable", help="Allow adding (POST /items) and removing items (DELETE /items/ID).")
+]
+AllowedHosts = Annotated[
+    list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
+]
+Workers = Annotated[
+    int,
+    typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=ON_RAY, help="Ranges of rows, one per process. Default: one per file."),
+]
+Replicas = Annotated[int, typer.Option(min=1, rich_help_panel=ON_RAY, help="Processes per shard.")]
 
 
 @example(
     "dish serve --model m.dish --index ix.dish --images photos --writable",
     "dish serve --model m.dish --index ix.dish --workers 4",
+    "dish serve --model m.dish --index codes/ --ray --shards 4 --replicas 2",
 )
 def serve(
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
-    index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
+    index: IndexPath,
     images: Annotated[Path | None, typer.Option(help="Folder of images, named by the ids of the items.")] = None,
-    takes: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            help="How an uploaded image becomes model input: vector, gist32, digits8, efficientnet_lite0 or image.",
-        ),
-    ] = None,
-    writable: Annotated[
-        bool, typer.Option("--writable", help="Allow adding (POST /items) and removing items (DELETE /items/ID).")
-    ] = False,
+    takes: Takes = None,
+    writable: Writable = False,
     title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the folder.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -37,26 +59,40 @@ def serve(
     max_k: Annotated[int, typer.Option(min=1, help="Largest number of hits per search.")] = 1000,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest uploaded image in pixels.")] = 16_000_000,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time; further ones get status 503.")] = 32,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
-    ] = 1,
+    allowed_host: AllowedHosts = None,
+    workers: Workers = 1,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    shards: Shards = None,
+    replicas: Replicas = 1,
 ) -> None:
-    """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'."""
+    """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'.
+
+    --ray divides the index into shards, each searched by a process on some machine of a Ray cluster. Results are the
+    same; a search covers all shards or is an error. --workers is then the number of processes that answer HTTP.
+    """
     check_token(token)
     if workers > 1 and writable:
         raise InputError(
             f"--workers {workers} and --writable exclude each other: workers share one index, which none of them may "
             "change; leave out one of the two"
         )
+    if not ray and (shards is not None or replicas > 1):
+        raise InputError("--shards and --replicas need --ray")
     from dish.web.limits import Limits
     from dish.web.logs import start_log
 
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     start_log()
+    if ray:
+        if writable or images is not None or takes is not None:
+            raise InputError("--ray serves a read-only index of vectors: leave out --writable, --images and --input")
+        from dish.web.on_ray import ServedShards
+        from dish.web.on_ray import serve as serve_on_ray
+
+        sharded = ServedShards(model, index, shards, replicas, workers, title)
+        serve_on_ray(sharded, limits, address=ray_address, host=host, port=port, allowed_hosts=allowed_host or ())
+        return
     if workers > 1:
         from dish.web.workers import ServedFiles
         from dish.web.workers import serve as serve_together

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ PLAN = "plan.json"
 SUFFIXES = (".npy", ".parquet", ".lance")
 BLOCK_ROWS = 1 << 18  # with 64 features of float32: 64 MB
 MOST_TASKS = 1000
+FREE_SECONDS = 5.0  # until Ray has noticed that an earlier job has ended
 BLOCK = "dish.block"  # key of the metadata of a file of codes: which rows they are of
 
 
@@ -342,17 +344,20 @@ def _lance(path: Path) -> Any:
 
 def _check_workers(ray: Any, workers: int | None, n_blocks: int) -> int:
     """Return the number of workers. With fewer free CPUs than workers, Ray would wait for ever."""
-    free = int(ray.available_resources().get("CPU", 0))
     most = max(1, n_blocks)
-    if workers is None:
-        workers = max(1, min(free, most))
-    workers = min(check_integer("workers", workers, low=1), most)
-    if n_blocks and free < workers:
-        raise ClusterError(
-            f"{workers} workers need {workers} free CPUs, and the cluster has {free}: use fewer workers, stop other "
-            "work on the cluster, or add machines"
-        )
-    return workers
+    wanted = None if workers is None else min(check_integer("workers", workers, low=1), most)
+    end = time.monotonic() + FREE_SECONDS
+    while True:
+        free = int(ray.available_resources().get("CPU", 0))
+        if free >= (wanted or 1) or not n_blocks:
+            return wanted or min(free, most)
+        if time.monotonic() > end:
+            n = wanted or 1
+            raise ClusterError(
+                f"{n} workers need {n} free CPUs, and the cluster has {free}: use fewer workers, stop other work on "
+                "the cluster, or add machines"
+            )
+        time.sleep(0.1)
 
 
 def _run(model_path: str, plan: EncodingPlan, folder: Path, todo: list[EncodingBlock], workers: int) -> Iterator[int]:

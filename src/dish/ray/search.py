@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -230,7 +231,7 @@ class ShardActors:
     """Ray actors that hold the shards, each in one or more replicas."""
 
     def __init__(self, plan: ShardPlan, replicas: int, threads: int | None, timeout: float) -> None:
-        ray = self._ray = import_ray()
+        ray = import_ray()
         if not ray.is_initialized():
             raise ClusterError("there is no connection to Ray: call open_shards inside `with dish.ray.cluster():`")
         n_actors = replicas * len(plan.shards)
@@ -243,7 +244,7 @@ class ShardActors:
             max_restarts=-1,
             runtime_env={"env_vars": settings},
         )
-        self.timeout, self.turn = timeout, itertools.count()
+        self.timeout = timeout
         self.replicas = [[start.remote(ranges, plan.n_bits) for _ in range(replicas)] for ranges in plan.shards]
         for some in (
             self.replicas[0][:1],
@@ -252,11 +253,12 @@ class ShardActors:
             self._wait_until_open(some)
 
     def _wait_until_open(self, actors: list[Any]) -> None:
+        ray = import_ray()
         try:
-            self._ray.get([actor.prepare.remote() for actor in actors])
-        except self._ray.exceptions.RayTaskError as error:
+            ray.get([actor.prepare.remote() for actor in actors])
+        except ray.exceptions.RayTaskError as error:
             raise _own_error(error) from None
-        except self._ray.exceptions.RayError as error:
+        except ray.exceptions.RayError as error:
             raise ShardError(f"a shard cannot be opened: {error}") from None
 
     def _all(self) -> list[Any]:
@@ -267,9 +269,9 @@ class ShardActors:
 
         Raises the error of a shard, or ShardError if not all of them answer in time.
         """
-        ray, end = self._ray, time.monotonic() + self.timeout
+        ray, end = import_ray(), time.monotonic() + self.timeout
         shared = [ray.put(arg) if isinstance(arg, np.ndarray) else arg for arg in args]  # once, not once per shard
-        turn = next(self.turn)
+        turn = random.randrange(len(self.replicas[0]))
         waiting = {i: self._send(i, turn, method, shared) for i in range(len(self.replicas))}
         answers: list[Any] = [None] * len(waiting)
         for attempt in itertools.count(turn + 1):
@@ -297,8 +299,9 @@ class ShardActors:
 
     def close(self) -> None:
         """End the actors."""
+        ray = import_ray()
         for actor in self._all():
-            self._ray.kill(actor)
+            ray.kill(actor)
         self.replicas = []
 
 
