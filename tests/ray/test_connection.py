@@ -25,7 +25,7 @@ with cluster(cpus=1) as ray:
         assert same is ray
     assert ray.is_initialized()
 gone, alive = psutil.wait_procs(ours[1:], 10)
-print("left", [process.name() for process in alive])
+print("left", [process.name() for process in alive if process.status() != psutil.STATUS_ZOMBIE])
 print("environment", dict(os.environ) == before)
 """
 

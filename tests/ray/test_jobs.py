@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -198,10 +199,11 @@ def test_a_killed_worker_loses_and_repeats_no_row(model, rows, ray):
         end = time.monotonic() + 60
         while not killed and time.monotonic() < end:
             if len(list((rows / "out").glob("part-*"))) >= 2:
-                for process in psutil.process_iter(["name", "cmdline"]):
-                    if "MapWorker" in " ".join(process.info["cmdline"] or []):
-                        os.kill(process.pid, signal.SIGKILL)
-                        killed.append(process.pid)
+                for process in psutil.Process().children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        if "MapWorker" in " ".join(process.cmdline()):
+                            process.send_signal(signal.SIGKILL)
+                            killed.append(process.pid)
             time.sleep(0.002)
 
     thread = threading.Thread(target=kill_worker)

@@ -17,6 +17,7 @@ httpx = pytest.importorskip("httpx")
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.engines
 
+BINARY = {"content-type": "application/octet-stream"}
 TOKEN = "a token of sixteen characters or more"
 
 
@@ -52,10 +53,18 @@ def served(tmp_path_factory):
             assert server.wait(60) == 0
         finally:
             server.kill()
-            _, alive = psutil.wait_procs(children, 10)
-            for process in alive:
+            end = time.monotonic() + 10
+            while (left := [one for one in children if is_running(one)]) and time.monotonic() < end:
+                time.sleep(0.1)
+            for process in left:
                 process.kill()
-            assert alive == []
+            assert left == []
+
+
+def is_running(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def wanted_hits(index, code, k):
@@ -82,7 +91,7 @@ def test_search_health_and_info_are_those_of_one_process(served):
     assert (about["n_bits"], about["size"], about["ids"], about["writable"]) == (24, 3000, "string", False)
     assert client.post("/search", json={"id": "unknown"}).status_code == 404
     assert client.post("/items", json={"ids": ["new"], "vectors": X[:1].tolist()}).status_code == 403
-    page = client.post("/search/codes?k=5", content=index.get(["row 1", "row 2"]).tobytes())
+    page = client.post("/search/codes?k=5", content=index.get(["row 1"]).tobytes(), headers=BINARY)
     assert page.status_code == 200
 
 
