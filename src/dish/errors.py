@@ -60,5 +60,13 @@ class StoreError(DishError, RuntimeError):
     """A database refused a statement."""
 
 
+class ShardError(DishError, RuntimeError):
+    """A shard of a search on several machines cannot be reached, or did not answer in time."""
+
+
+class ClusterError(DishError, RuntimeError):
+    """A Ray cluster cannot be used as asked: it has too few free CPUs, or is reachable from other machines."""
+
+
 class RankError(DishError, RuntimeError):
     """Another process of a distributed run stopped, cannot be reached, or did something else than this one."""

@@ -13,11 +13,14 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from dish.cli.options import (
+    ON_RAY,
     CodesPath,
     Header,
     IdColumn,
     LabelCodes,
     ModelPath,
+    OnRay,
+    RayAddress,
     RowsPath,
     XColumn,
     YColumn,
@@ -44,16 +47,25 @@ NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffix
     "dish encode model.dish docs.parquet --x-column embedding --id-column id -o codes.npy",
     "dish encode model.dish docs.parquet --x-column embedding --y-column topic --label-codes -o database.npy",
     "dish encode photos.dish holiday.jpg -o query.npy",
+    "dish encode model.dish shards/ -o codes/ --ray --x-column embedding --id-column id",
 )
 def encode(
     model: ModelPath,
     rows: RowsPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File of the codes (.npy, packed uint8).")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File of the codes (.npy, packed uint8); with --ray a folder.")
+    ],
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
     label_codes: LabelCodes = False,
     header: Header = None,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    ray_workers: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=ON_RAY, help="Workers, with one CPU each. Default: all free CPUs."),
+    ] = None,
 ) -> None:
     """Encode rows or images. The codes are an (n, bits/8) uint8 .npy file.
 
@@ -64,7 +76,17 @@ def encode(
 
     --label-codes is for a database whose labels are known; queries are encoded without it. Rows without a label, or
     with one that the model does not know, are encoded from their features.
+
+    --ray encodes .npy, .parquet or .lance files on all machines of a Ray cluster. It writes one Arrow file per block
+    of rows to a folder; the same command resumes a job that was interrupted. `dish serve --ray` searches the folder.
     """
+    if ray:
+        _encode_on_ray(
+            model, rows, output, ray_address, ray_workers, (x_column, id_column, y_column, header, label_codes)
+        )
+        return
+    if ray_workers is not None:
+        raise InputError("--ray-workers needs --ray")
     check_writable(output, model, rows)
     if output.suffix in NOT_NPY:
         raise InputError(f"codes are written as .npy (packed uint8), not {output.suffix}: use -o {output.stem}.npy")
@@ -84,6 +106,21 @@ def encode(
             for suffix, array in extra.items():
                 save_npy(output.with_suffix(suffix), array)
             print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
+
+
+def _encode_on_ray(
+    model: Path, rows: Path, output: Path, address: str | None, workers: int | None, options: tuple[Any, ...]
+) -> None:
+    x, ids, labels, header, label_codes = options
+    if label_codes or header is not None:
+        raise InputError("--label-codes and --header do not go with --ray: labels are carried along, and not encoded")
+    from dish.ray.connection import cluster
+    from dish.ray.jobs import encode_files
+
+    column = "vector" if not x else x[0] if len(x) == 1 else x
+    with cluster(address):
+        n = encode_files(model, rows, output, column=column, ids=ids, labels=labels, workers=workers)
+    print(f"{output}: {n:,} codes")
 
 
 def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]], Any]:

@@ -64,6 +64,15 @@ DropUnlabelled = Annotated[
         help="Ignore rows without a label (an empty field, None, NaN, or -1), and print how many there are.",
     ),
 ]
+ON_RAY = "Several machines"
+OnRay = Annotated[
+    bool,
+    typer.Option("--ray", rich_help_panel=ON_RAY, help="Run on Ray: a Ray of this machine, unless --ray-address."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(envvar="RAY_ADDRESS", rich_help_panel=ON_RAY, help="With --ray: HOST:PORT of a cluster, or auto."),
+]
 TABLES = "Tables (.csv, .parquet)"
 XColumn = Annotated[
     list[str] | None,

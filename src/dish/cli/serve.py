@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dish.cli.options import (
+    ON_RAY,
     Host,
     IndexFilePath,
     ModelFile,
+    OnRay,
     Port,
+    RayAddress,
     Token,
     VectorIdsPath,
     VectorsPath,
@@ -23,16 +26,37 @@ from dish.errors import InputError
 
 if TYPE_CHECKING:
     from dish.alias import Alias, CollectionFiles
+    from dish.web.source import Source
 
-Workers = Annotated[
-    int, typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed.")
+Takes = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="How an uploaded image becomes model input: vector, gist32, digits8, efficientnet_lite0 or image.",
+    ),
 ]
+Writable = Annotated[
+    bool, typer.Option("--writable", help="Allow adding (POST /items) and removing items (DELETE /items/ID).")
+]
+AllowedHosts = Annotated[
+    list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
+]
+Workers = Annotated[
+    int,
+    typer.Option(min=1, help="Number of processes. Several share the index file, and items cannot be changed."),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=ON_RAY, help="Ranges of rows, one per process. Default: one per file."),
+]
+Replicas = Annotated[int, typer.Option(min=1, rich_help_panel=ON_RAY, help="Processes per shard.")]
 
 
 @example(
     "dish serve products.alias",
     "dish serve --model m.dish --index ix.dish --images photos --writable",
     "dish serve --model m.dish --index ix.dish --workers 4",
+    "dish serve --model m.dish --index codes/ --ray --shards 4 --replicas 2",
 )
 def serve(
     alias: Annotated[
@@ -43,16 +67,8 @@ def serve(
     vectors: VectorsPath = None,
     vector_ids: VectorIdsPath = None,
     images: Annotated[Path | None, typer.Option(help="Folder of images, named by the ids of the items.")] = None,
-    takes: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            help="How an uploaded image becomes model input: vector, gist32, digits8, efficientnet_lite0 or image.",
-        ),
-    ] = None,
-    writable: Annotated[
-        bool, typer.Option("--writable", help="Allow adding (POST /items) and removing items (DELETE /items/ID).")
-    ] = False,
+    takes: Takes = None,
+    writable: Writable = False,
     title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the folder.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -61,21 +77,23 @@ def serve(
     max_k: Annotated[int, typer.Option(min=1, help="Largest number of hits per search.")] = 1000,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest uploaded image in pixels.")] = 16_000_000,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time; further ones get status 503.")] = 32,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name to answer to; may be repeated; * for any.")
-    ] = None,
+    allowed_host: AllowedHosts = None,
     workers: Workers = 1,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    shards: Shards = None,
+    replicas: Replicas = 1,
 ) -> None:
     """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'.
 
     POST /admin/reload or SIGHUP loads what the alias names then, and switches to it without a failed request.
+
+    --ray divides the index, or a folder of `dish encode --ray`, into shards, each searched by a process on some
+    machine of a Ray cluster. Results are the same; a search covers all shards or is an error. --workers is then the
+    number of processes that answer HTTP. Restart the server to switch to other files.
     """
     check_token(token)
-    if workers > 1 and writable:
-        raise InputError(
-            f"--workers {workers} and --writable exclude each other: workers share one index, which none of them may "
-            "change; leave out one of the two"
-        )
+    _check_processes(workers, writable, ray, shards is not None or replicas > 1)
     from dish.web.limits import Limits
     from dish.web.logs import start_log
     from dish.web.source import Source
@@ -83,6 +101,14 @@ def serve(
     limits = Limits(max_body=max_body, max_k=max_k, max_pixels=max_pixels, concurrency=concurrency, token=token)
     source = Source(_given(alias, model, index, vectors, vector_ids), images, takes, title, writable)
     start_log()
+    if ray:
+        _check_for_ray(source)
+        from dish.web.on_ray import ServedShards
+        from dish.web.on_ray import serve as serve_on_ray
+
+        sharded = ServedShards(source.files.model, source.files.index, shards, replicas, workers, title)
+        serve_on_ray(sharded, limits, address=ray_address, host=host, port=port, allowed_hosts=allowed_host or ())
+        return
     if workers > 1:
         from dish.web.workers import serve as serve_together
 
@@ -92,6 +118,23 @@ def serve(
 
     found = server.open_source(source, source.files)
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or (), source=source)
+
+
+def _check_processes(workers: int, writable: bool, ray: bool, sharded: bool) -> None:
+    if workers > 1 and writable:
+        raise InputError(
+            f"--workers {workers} and --writable exclude each other: workers share one index, which none of them may "
+            "change; leave out one of the two"
+        )
+    if sharded and not ray:
+        raise InputError("--shards and --replicas need --ray")
+
+
+def _check_for_ray(source: Source) -> None:
+    if source.writable or source.images is not None or source.takes is not None or source.files.vectors is not None:
+        raise InputError(
+            "--ray serves a read-only index of vectors: leave out --writable, --images, --input and --vectors"
+        )
 
 
 def _given(alias: Path | None, *files: Path | None) -> Alias | CollectionFiles:

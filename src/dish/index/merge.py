@@ -70,14 +70,16 @@ def merge(parts: list[scan.Found], n: int, k: int) -> scan.Found:
 def merge_within(parts: list[Any], n: int, deleted: NDArray[np.int64], limit: int | None) -> scan.InRadius:
     """Merge the radius results of n queries over parts of the rows into (lims, distances, rows).
 
-    Deleted rows are dropped, and each query keeps at most ``limit`` hits, the nearest first.
+    The parts are consecutive; rows may also be given by their ids. Deleted rows are dropped, and each query keeps at
+    most ``limit`` hits, the nearest first.
     """
     found, D, R = concatenate(parts)
     if len(parts) > 1 or len(deleted):
         query = np.concatenate([np.repeat(np.arange(n), part[0]) for part in parts])
-        alive = ~np.isin(R, deleted)
-        query, D, R = query[alive], D[alive], R[alive]
-        order = np.lexsort((R, D, query))
+        if len(deleted):
+            alive = ~np.isin(R, deleted)
+            query, D, R = query[alive], D[alive], R[alive]
+        order = np.lexsort((D, query))  # stable: ties stay in row order
         found, D, R = np.bincount(query, minlength=n), D[order], R[order]
     if limit is not None and (found > limit).any():
         ends = np.cumsum(found)

@@ -308,6 +308,13 @@ class Snapshot:
         kept[self.deleted] = False
         return np.flatnonzero(kept)
 
+    def part(self, start: int, stop: int) -> Snapshot:
+        """Return a snapshot of the rows ``start`` … ``stop`` − 1 in a generation of its own. Codes are not copied."""
+        rows = self.compacted() if len(self.deleted) else self
+        labels = None if rows.labels is None else rows.labels[start:stop]
+        make, table = rows.generation.accelerators.make, rows.generation.label_table
+        return Snapshot.of(self.n_bits, make, rows.codes[start:stop], rows.ids_[start:stop], labels, table)
+
     # --- the next snapshot, for the index's writer ---
 
     def without(self, rows: NDArray[np.int64]) -> Snapshot:

@@ -27,7 +27,7 @@ def note_model(path: StrPath, fingerprint: str, n_bits: int | None = None) -> No
 
     The width in bytes does not tell the length unless ``n_bits`` is a multiple of eight.
     """
-    note: dict[str, Any] = {"model": check_fingerprint("fingerprint", fingerprint), "codes": _digest(path)}
+    note: dict[str, Any] = {"model": check_fingerprint("fingerprint", fingerprint), "codes": file_digest(path)}
     note |= {} if n_bits is None else {"bits": n_bits}
     write_atomically(_note_path(path), (json.dumps(note) + "\n").encode())
 
@@ -56,7 +56,7 @@ def note_of(path: StrPath) -> Note:
     """The note for a file of codes. An empty note, with a log message, if there is none or it is not valid."""
     try:
         note = json.loads(_note_path(path).read_bytes())
-        if note["codes"] == _digest(path):
+        if note["codes"] == file_digest(path):
             return Note(check_fingerprint("model", note["model"]), int(note["bits"]) if "bits" in note else None)
         log.warning("%s is ignored: it is about other codes than those in %s", _note_path(path), path)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _note_path(path: StrPath) -> Path:
     return path.with_name(f"{path.name}.model.json")
 
 
-def _digest(path: StrPath) -> str:
+def file_digest(path: StrPath) -> str:
     """A hash of the size and both ends of a file."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -265,7 +265,7 @@ def feature_names(path: StrPath, columns: ColumnNames | None = None) -> tuple[st
         header, _ = _csv_header(path, columns)
         names = [header[j] for j in _csv_features(path, columns, header)] if header else []
     else:
-        tables = _shard_files(path, ".parquet") if path.is_dir() else [path] if path.suffix == ".parquet" else []
+        tables = shard_files(path, ".parquet") if path.is_dir() else [path] if path.suffix == ".parquet" else []
         if tables:
             first = _first_filled(tables)
             names, types = _parquet_features(first, columns), _parquet_layout(first)[0]
@@ -643,28 +643,28 @@ class _Shard:
 
 def is_table(path: Path) -> bool:
     """Whether a file or a folder of shards may have columns with names."""
-    return path.suffix in (".csv", ".parquet") or (path.is_dir() and bool(_shard_files(path, ".parquet")))
+    return path.suffix in (".csv", ".parquet") or (path.is_dir() and bool(shard_files(path, ".parquet")))
 
 
 def has_shards(folder: Path) -> bool:
     """Whether a folder holds files that can be shards."""
-    return any(_shard_files(folder, suffix) for suffix in SHARD_SUFFIXES)
+    return any(shard_files(folder, suffix) for suffix in SHARD_SUFFIXES)
 
 
 def _read_shards(folder: Path, columns: ColumnNames) -> tuple[Shards, Any]:
     """The rows of all shards as one matrix, and their labels, or None."""
-    found = {suffix: files for suffix in SHARD_SUFFIXES if (files := _shard_files(folder, suffix))}
+    found = {suffix: files for suffix in SHARD_SUFFIXES if (files := shard_files(folder, suffix))}
     if len(found) != 1:
         kinds = " and ".join(found) or "none"
         raise DataFileError(f"{folder} must hold shards of one kind, .npy, .npz or .parquet files; found {kinds}")
     ((suffix, files),) = found.items()
-    _check_none_missing([file.name for file in files], folder)
+    check_none_missing([file.name for file in files], folder)
     if suffix == ".npy":
         return _npy_shards(folder, files)
     return _npz_shards(files) if suffix == ".npz" else _parquet_shards(files, columns)
 
 
-def _shard_files(folder: Path, suffix: str) -> list[Path]:
+def shard_files(folder: Path, suffix: str) -> list[Path]:
     """The files in the order of the numbers in their names: part-2 before part-10."""
 
     def key(file: Path) -> list[Any]:
@@ -673,7 +673,7 @@ def _shard_files(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"), key=key)
 
 
-def _check_none_missing(names: list[str], folder: Path) -> None:
+def check_none_missing(names: list[str], folder: Path) -> None:
     """Raise DataFileError if the names count shards, and one is missing: part-00000, part-00002; or part-3-of-8."""
     series: dict[tuple[str, str], dict[int, str]] = {}
     for name in names:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from dish.codes import n_bytes
-from dish.errors import InputError
+from dish.errors import InputError, ShardError
 from dish.index.snapshot import Snapshot
 from dish.progress import Stopwatch
 from dish.web.collection import Codes, Collection, Hits, Id, SearchRange, to_hex
@@ -111,6 +111,8 @@ class BatchQueue(Generic[Item, Result]):
         """Process a batch. If it fails, process its items one by one, so that only the faulty ones fail."""
         try:
             return self.process(items)
+        except ShardError as error:  # no fault of an item: to ask for each alone would only take longer
+            return [error for _ in items]
         except Exception as error:
             if len(items) == 1:
                 return [error]
