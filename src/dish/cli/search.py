@@ -191,7 +191,7 @@ def search(
     from dish.index.hamming import HammingIndex
     from dish.io.code_provenance import model_of
 
-    ix, Q = HammingIndex.load(index), _read_codes(queries)
+    ix, Q = HammingIndex.load(index), read_codes(queries)
     ix.check_model(model_of(queries), str(queries))
     _show_hits(ix, Q, k, radius, json)
 
@@ -240,7 +240,7 @@ def search_store(
     from dish.io.code_provenance import note_of
     from dish.stores.postgres import PostgresStore
 
-    Q, note = _read_codes(queries), note_of(queries)
+    Q, note = read_codes(queries), note_of(queries)
     kind = "string" if strings else "integer"
     n_bits = note.n_bits(Q.shape[1]) if bits is None else bits
     with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
@@ -252,10 +252,11 @@ def _read(codes: Path, ids: Path | None, labels: Path | None, columns: ColumnNam
     from dish.io import readers
 
     y = None if labels is None else readers.read_labels(labels, columns.only_labels())
-    return _read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
+    return read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
 
 
-def _read_codes(path: Path) -> NDArray[Any]:
+def read_codes(path: Path) -> NDArray[Any]:
+    """Packed codes of a file, which stay in it, or an error if it holds something else."""
     from dish.io.readers import read_features
 
     codes = read_features(path)[0]
