@@ -175,7 +175,7 @@ def test_a_text_file_has_one_id_or_label_per_line(tmp_path, text, expected):
     for read in (read_labels, read_ids):
         assert read(tmp_path / "y.txt").tolist() == expected
     (tmp_path / "y.txt").write_bytes(b"\xff")
-    with pytest.raises(DataFileError, match="is not a .txt file in UTF-8"):
+    with pytest.raises(DataFileError, match=r"is not a \.txt file in UTF-8"):
         read_labels(tmp_path / "y.txt")
 
 

@@ -25,6 +25,33 @@ if TYPE_CHECKING:
     from dish.io.code_provenance import Note
 
 
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="With --to, a file; by default, one with the name of the form next to CODES. With --engine, a new folder.",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="FORM",
+        help="Form of the codes: bits, hex, base64 (.txt), ubinary, int8, st_binary, lsb, words64, pm1 (.npy), "
+        "bson (.bson) or arrow (.arrow, .parquet).",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="Files that load the codes into elasticsearch, opensearch, vespa, milvus, qdrant or weaviate.",
+    ),
+]
+
+
 @example(
     "dish export codes.npy --to hex -o codes.txt",
     "dish export codes.npy --to arrow -o codes.parquet",
@@ -32,32 +59,9 @@ if TYPE_CHECKING:
 )
 def export(
     codes: CodesPath,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="With --to, a file; by default, one with the name of the form next to CODES. With --engine, a new "
-            "folder.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="FORM",
-            help="Form of the codes: bits, hex, base64 (.txt), ubinary, int8, st_binary, lsb, words64, pm1 (.npy), "
-            "bson (.bson) or arrow (.arrow, .parquet).",
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine",
-            metavar="ENGINE",
-            help="Files that load the codes into elasticsearch, opensearch, vespa, milvus, qdrant or weaviate.",
-        ),
-    ] = None,
+    output: Output = None,
+    to: Form = None,
+    engine: Engine = None,
     name: Annotated[str, typer.Option("--name", help="With --engine: name of the collection.")] = "codes",
     ids: IdsPath = None,
     labels: LabelsPath = None,
