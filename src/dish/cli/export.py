@@ -30,7 +30,7 @@ Output = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="With --to, a file; by default, one with the name of the form next to CODES. With --engine, a new folder.",
+        help="With --to, a file (default: next to CODES, with the form in its name). With --engine, a new folder.",
     ),
 ]
 Form = Annotated[
