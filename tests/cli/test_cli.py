@@ -37,7 +37,7 @@ def test_examples_in_the_help_can_be_parsed(words):
     assert examples
     for line in examples:
         for text in line.removeprefix("Example:").split(";"):
-            given = shlex.split(text.replace("…", "some-dsn"))
+            given = shlex.split(text.replace("…", "some-address"))
             given = given[given.index("dish") :]  # after torchrun … -m
             assert given[: len(words) + 1] == ["dish", *words]
             with contextlib.suppress(typer.Exit):  # of --help

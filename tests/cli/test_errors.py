@@ -162,7 +162,7 @@ BAD_CALLS = [
     ("tune", "one_row.npy", "y_short.npy"),
     ("bench", "--data", "none.npy", "--methods", "l2", "--bits", 8),
     ("features", "folder", "-o", OUT),
-    ("store", "push", CODES, "--dsn", "nonsense", "--table", "t"),
+    ("store", "push", CODES, "--address", "nonsense", "--table", "t"),
     *(("fit", X, Y, "-o", OUT, *option) for option in (
         ("--bits", 0), ("--bits", 2**40), ("--anchors", 0), ("--gamma", "nan"), ("--gamma", "wide"), ("--seed", -1),
         ("--seed", 2**40), ("--device", "cuda:99"), ("--device", "abacus"), ("--memory-budget", "2 apples"),
@@ -231,14 +231,14 @@ def test_a_model_whose_arrays_do_not_fit_is_one_line(cli, files):
 
 def test_errors_of_the_database_driver_are_one_line(cli, tmp_path, monkeypatch):
     psycopg = pytest.importorskip("psycopg")
-    from dish.stores import postgres
+    from dish import stores
 
     def lost(*_, **__):
         raise psycopg.OperationalError("server closed the connection unexpectedly\n\tThis probably means …")
 
-    monkeypatch.setattr(postgres, "PostgresStore", lost)
+    monkeypatch.setattr(stores, "open", lost)
     np.save(tmp_path / "c.npy", np.zeros((3, 2), np.uint8))
-    code, _, err = cli("store", "push", tmp_path / "c.npy", "--dsn", "postgresql://nowhere", "--table", "t")
+    code, _, err = cli("store", "push", tmp_path / "c.npy", "--address", "postgresql://nowhere", "--table", "t")
     assert code == 2
     assert "server closed the connection" in err
     assert len(err.strip().splitlines()) == 1

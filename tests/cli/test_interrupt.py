@@ -48,7 +48,7 @@ COMMANDS = {  # name → the function, and the words of the command
     "demo": ("dish.experiments.demo:run", "demo -o new"),
     "store push": (
         "dish.stores.postgres:PostgresStore.__init__",
-        "store push codes.npy --dsn host=no --table t",
+        "store push codes.npy --address postgresql://no --table t",
     ),
 }
 SERVERS = {  # name → the words of the command, and what it prints when it is at work

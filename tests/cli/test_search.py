@@ -8,6 +8,7 @@ import pytest
 import dish
 from dish.web.index_writer import IndexWriter
 from helpers.codes import brute_nearest, make_codes
+from helpers.stores import address_of
 
 
 def test_index_and_search(cli, tmp_path):
@@ -52,12 +53,12 @@ def test_errors_are_one_line_and_write_nothing(cli, tmp_path):
     assert not (tmp_path / "no.dish").exists()
 
 
-@pytest.mark.postgres
-def test_store(dsn, cli, monkeypatch, tmp_path):
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_store(engine, request, cli, monkeypatch, tmp_path):
     B = make_codes("clustered", 900, 64)
     for name, array in {"B": B, "y": np.arange(900) % 3, "Q": B[:2]}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    monkeypatch.setenv("DISH_DSN", dsn)
+    monkeypatch.setenv("DISH_STORE", address_of(engine, request, tmp_path))
     push = ("store", "push", tmp_path / "B.npy", "--table", "from cli", "--labels", tmp_path / "y.npy")
     assert cli(*push) == (0, "from cli: 900 rows written, 900 in total\n", "")
     assert cli(*push, "--resume")[1] == "from cli: 0 rows written, 900 in total\n"
@@ -66,9 +67,10 @@ def test_store(dsn, cli, monkeypatch, tmp_path):
     assert "resume" in err
     search = ("store", "search", "--table", "from cli", "--codes", tmp_path / "Q.npy", "--k", 1)
     assert cli(*search)[:2] == (0, "query 0: 0 (0, 0)\nquery 1: 1 (0, 1)\n")
-    code, _, err = cli(*search, "--dsn", f"host={tmp_path}")
-    assert code == 2
-    assert "cannot reach PostgreSQL" in err
+    code, out, _ = cli(*search[:-2], "--radius", 0, "--json")
+    assert (code, json.loads(out.splitlines()[0])["hits"][0]) == (0, {"id": 0, "distance": 0, "label": 0})
+    code, _, err = cli(*search, "--address", f"mysql:///{tmp_path}")
+    assert (code, "address must be postgresql://" in err) == (2, True)
 
 
 QUICK = ("--bits", 8, "--anchors", 20, "-q")
@@ -175,19 +177,18 @@ def test_rejects_codes_of_another_model(cli, folder):
 
 
 def test_store_gets_the_model_of_the_codes(cli, folder, monkeypatch):
-    from dish.stores import postgres
+    from dish import stores
 
     models = []
 
-    class Store:
-        def __init__(self, *_, model=None, **__):
-            models.append(model)
-            raise ValueError("enough")
+    def opened(*_, model=None, **__):
+        models.append(model)
+        raise ValueError("enough")
 
-    monkeypatch.setattr(postgres, "PostgresStore", Store)
+    monkeypatch.setattr(stores, "open", opened)
     assert cli("fit", folder / "both.npz", "-o", folder / "m.dish", *QUICK)[0] == 0
     assert cli("encode", folder / "m.dish", folder / "X.npy", "-o", folder / "c.npy")[0] == 0
-    server = ("--dsn", "postgresql://nowhere", "--table", "t")
+    server = ("--address", "postgresql://nowhere", "--table", "t")
     cli("store", "push", folder / "c.npy", *server)
     cli("store", "search", "--codes", folder / "c.npy", *server)
     assert models == [dish.load(folder / "m.dish").fingerprint_] * 2

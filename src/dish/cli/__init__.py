@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-store_app = typer.Typer(help="Store and search codes in PostgreSQL with pgvector.", no_args_is_help=True)
+store_app = typer.Typer(help="Store and search codes in PostgreSQL, DuckDB or SQLite.", no_args_is_help=True)
 
 COMMANDS: dict[str, Command] = {
     "features": features.features,

@@ -1,4 +1,4 @@
-"""`dish index`, `dish search` and `dish store`: search codes in an index file or in PostgreSQL."""
+"""`dish index`, `dish search` and `dish store`: search codes in an index file or in a database."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     from dish.index.index_file import IndexFile
     from dish.io.readers import ColumnNames
 
-Dsn = Annotated[
-    str, typer.Option(envvar="DISH_DSN", help="Connection string of the server: postgresql://user@host/database.")
+Address = Annotated[
+    str,
+    typer.Option(
+        envvar="DISH_STORE",
+        help="Address of the database: postgresql://user@host/database, duckdb:///file.db or sqlite:///file.db.",
+    ),
 ]
 QUERIES = 10_000  # searched at a time
 NEAREST = 10  # rows per query, unless -k or --radius is given
@@ -196,10 +200,13 @@ def search(
     _show_hits(ix, Q, k, radius, json)
 
 
-@example("dish store push codes.npy --dsn postgresql://me@localhost/db --table codes")
+@example(
+    "dish store push codes.npy --address postgresql://me@localhost/db --table codes",
+    "dish store push codes.npy --address sqlite:///codes.db --table codes --labels y.npy",
+)
 def push(
     codes: CodesPath,
-    dsn: Dsn,
+    address: Address,
     table: TableName,
     ids: IdsPath = None,
     labels: LabelsPath = None,
@@ -211,23 +218,23 @@ def push(
     header: Header = None,
 ) -> None:
     """Upload packed codes. The table is created if it does not exist."""
+    from dish import stores
     from dish.io.code_provenance import note_of
-    from dish.stores.postgres import PostgresStore
 
     columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header)
     B, given, y = _read(codes, ids, labels, columns)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
     note = note_of(codes)
     n_bits = note.n_bits(B.shape[1]) if bits is None else bits
-    with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
+    with stores.open(address, table, n_bits=n_bits, ids=kind, model=note.model) as store:
         store.create()
         written = store.push(B, given, y, batch=batch, resume=resume)
         print(f"{table}: {written:,} rows written, {len(store):,} in total")
 
 
-@example("dish store search --dsn … --table codes --codes q.npy --k 10")
+@example("dish store search --address duckdb:///codes.db --table codes --codes q.npy --k 10")
 def search_store(
-    dsn: Dsn,
+    address: Address,
     table: TableName,
     queries: QueriesPath,
     k: Nearest = None,
@@ -237,13 +244,13 @@ def search_store(
     json: AsJson = False,
 ) -> None:
     """Find the nearest codes of each query. The search is exact."""
+    from dish import stores
     from dish.io.code_provenance import note_of
-    from dish.stores.postgres import PostgresStore
 
     Q, note = read_codes(queries), note_of(queries)
     kind = "string" if strings else "integer"
     n_bits = note.n_bits(Q.shape[1]) if bits is None else bits
-    with PostgresStore(dsn, table, n_bits, ids=kind, model=note.model) as store:
+    with stores.open(address, table, n_bits=n_bits, ids=kind, model=note.model) as store:
         _show_hits(store, Q, k, radius, json)
 
 

@@ -159,17 +159,17 @@ class Snapshot:
         """See ``HammingIndex.search``."""
         check_option("method", method, ("hamming", "asymmetric"))
         check_integer("k", k, low=1)
-        _check_rescore(method, rescore, shortlist, query_vectors)
+        check_rescore(method, rescore, shortlist, query_vectors)
         among = self._among(ids, labels)
         if method == "asymmetric":
-            D, R = self._best(among, _check_outputs(queries, self.n_bits), k, scan.best_scores)
+            D, R = self._best(among, check_outputs(queries, self.n_bits), k, scan.best_scores)
             return (-D).astype(np.float32), self._ids_at(R)
         if rescore is None:
             D, R = self._best(among, to_words(queries, self.n_bits, "queries"), k, scan.nearest)
             return D, self._ids_at(R)
         n_short = shortlist_size(k, shortlist)
         if rescore == "asymmetric":
-            F = _check_outputs(queries, self.n_bits)
+            F = check_outputs(queries, self.n_bits)
             _, R = self._best(among, to_words(pack(F), self.n_bits, "queries"), n_short, scan.nearest)
             D, R = by_outputs(F, self.codes, R, k)
             return (-D).astype(np.float32), self._ids_at(R)
@@ -300,7 +300,7 @@ class Snapshot:
             rows = np.unique(found[found >= 0])
         if labels is None:
             return rows
-        chosen = self.generation.label_table.mask(_check_labels(labels))
+        chosen = self.generation.label_table.mask(check_label_filter(labels))
         some = slice(self.n) if rows is None else rows
         kept = np.full(self.n, chosen[-1])[some] if self.labels is None else chosen[self.labels[some]]
         if rows is not None:
@@ -345,7 +345,7 @@ class Snapshot:
         return _appended(before, self.n, indices)
 
 
-def _check_rescore(method: str, rescore: str | None, shortlist: Any, query_vectors: Any) -> None:
+def check_rescore(method: str, rescore: str | None, shortlist: Any, query_vectors: Any) -> None:
     """Refuse options of ``search`` that do not go together."""
     if rescore is None and shortlist is not None:
         raise InputError("shortlist is the number of rows that rescore orders: give rescore, too")
@@ -357,7 +357,7 @@ def _check_rescore(method: str, rescore: str | None, shortlist: Any, query_vecto
         raise InputError("query_vectors are for rescore='float' only")
 
 
-def _check_labels(labels: Iterable[Any]) -> list[Any]:
+def check_label_filter(labels: Iterable[Any]) -> list[Any]:
     """Validate the labels of a filter."""
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
         raise InputError(f"labels must be a list of labels, got {labels!r}")
@@ -365,7 +365,7 @@ def _check_labels(labels: Iterable[Any]) -> list[Any]:
     return as_labels(given, len(given)) or []
 
 
-def _check_outputs(F: ArrayLike, n_bits: int) -> NDArray[np.float64]:
+def check_outputs(F: ArrayLike, n_bits: int) -> NDArray[np.float64]:
     """Validate a hasher's real outputs (n, n_bits)."""
     given = np.asarray(F)
     if given.dtype.kind not in "fiu" or given.dtype == np.uint8 or given.ndim != 2 or given.shape[1] != n_bits:

@@ -1,8 +1,14 @@
-"""Codes in databases: ``PostgresStore``, with the calls of ``HammingIndex``.
+"""Codes in databases, with the calls and the results of ``HammingIndex``.
 
-``postgres`` is the store, ``table`` builds its statements and converts its values, ``connection`` runs them.
+``address`` opens a store by its address. ``store`` is the contract and what does not depend on the engine. ``sql`` is
+what SQL databases share. Engines: ``postgres`` (with ``connection`` and ``chunks``), ``duckdb`` and ``sqlite``.
+``rows`` has what goes in and comes out.
 """
 
+from dish.stores.address import open
+from dish.stores.duckdb import DuckDBStore
 from dish.stores.postgres import PostgresStore
+from dish.stores.sqlite import SQLiteStore
+from dish.stores.store import Store
 
-__all__ = ["PostgresStore"]
+__all__ = ["DuckDBStore", "PostgresStore", "SQLiteStore", "Store", "open"]

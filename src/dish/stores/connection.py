@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from dish.errors import InputError, StoreError
 
+T = TypeVar("T")
 ATTEMPTS = 5  # how often a transaction is tried that PostgreSQL ends to break a deadlock
-LOCKS = 0x64697368 << 32  # "dish"; the advisory lock of a table is this number plus the table's oid
+CREATING = 0x64697368 << 32  # "dish": the advisory lock of stores that create tables
 
 
 class Connection:
@@ -26,9 +27,12 @@ class Connection:
         self._open: Any = self._connect()
 
     def _connect(self) -> Any:
-        psycopg, _ = load_psycopg()
+        psycopg = load_psycopg()
         try:
-            return psycopg.connect(self._dsn, autocommit=True)
+            # unnamed statements: their plans know the values, so that LIMIT and distances can use an index
+            return psycopg.connect(
+                self._dsn, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor
+            )
         except psycopg.OperationalError as error:
             raise ConnectionError(f"cannot reach PostgreSQL: {in_one_line(error)}") from None
         except psycopg.ProgrammingError as error:
@@ -43,7 +47,7 @@ class Connection:
     @contextmanager
     def _exclusive(self) -> Iterator[Any]:
         """Yield the connection for this thread alone, and translate database errors."""
-        psycopg, _ = load_psycopg()
+        psycopg = load_psycopg()
         with self._lock:
             if self._open.closed:
                 if not self._dsn:
@@ -51,8 +55,8 @@ class Connection:
                 self._open = self._connect()
             try:
                 yield self._open
-            except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
-                raise  # handled by ``push`` and ``write``
+            except psycopg.errors.DeadlockDetected:
+                raise  # handled by ``write``
             except psycopg.Error as error:
                 if self._open.closed:
                     raise ConnectionError(
@@ -73,47 +77,37 @@ class Connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             yield
 
-    def execute(self, statement: Any, values: list[Any] | None = None) -> Any:
-        """Run a statement and return its cursor."""
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        """Run a statement with values for $1, $2, …; return its rows."""
         with self._exclusive() as connection:
-            return connection.execute(statement, values or [])
+            cursor = connection.execute(statement, values)
+            found: list[Any] = cursor.fetchall() if cursor.description else []
+            return found
 
-    def rows(self, statement: Any, values: list[Any] | None = None) -> list[Any]:
-        """Run a statement and return its rows."""
-        found: list[Any] = self.execute(statement, values).fetchall()
-        return found
-
-    def write(self, work: Callable[[Any], Any]) -> Any:
-        """Return ``work(connection)``, run in a transaction; after a deadlock with another writer, try again."""
-        psycopg, _ = load_psycopg()
+    def write(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, run in a transaction; after a deadlock with another writer, try again."""
+        psycopg = load_psycopg()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with self.transaction() as connection:
-                    return work(connection)
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                    return work()
             except psycopg.errors.DeadlockDetected as error:
                 if attempt == ATTEMPTS:
                     message = f"{ATTEMPTS} attempts ended in deadlocks with other writers: {in_one_line(error)}"
                     raise StoreError(message) from None
                 time.sleep(0.05 * attempt)
+        raise AssertionError  # not reached
 
-    def quote(self, identifier: Any) -> str:
-        """Return a quoted name as text; its percent signs, doubled for statements with values, become single."""
-        with self._exclusive() as connection:
-            text: str = identifier.as_string(connection)
-            return text.replace("%%", "%")
+    def wait_to_create(self) -> None:
+        """Wait until no other store creates a table; they wait until this transaction ends."""
+        self.execute("SELECT pg_advisory_xact_lock($1::bigint)", (CREATING,))
 
-    def lock(self, table: int = 0, shared: bool = False) -> None:
-        """Hold the advisory lock of a table (by oid) until the transaction ends; other stores wait for it."""
-        kind = "_shared" if shared else ""
-        self.execute(f"SELECT pg_advisory_xact_lock{kind}(%s::bigint)", [LOCKS + table])
-
-    def copy(self, statement: Any, rows: Any) -> None:
+    def copy(self, statement: str, rows: Iterable[Any]) -> None:
         """Run a COPY … FROM STDIN statement with these rows."""
-        with self._exclusive() as connection:
-            text = statement.as_string(connection).replace("%%", "%")  # COPY has no values
-            with connection.cursor() as cursor, cursor.copy(text) as copy:
-                for row in rows:
-                    copy.write_row(row)
+        with self._exclusive() as connection, connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
 
 
 def in_one_line(error: Exception) -> str:
@@ -121,11 +115,10 @@ def in_one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def load_psycopg() -> tuple[Any, Any]:
-    """Return the modules psycopg and psycopg.sql, or raise ImportError that names the extra."""
+def load_psycopg() -> Any:
+    """Return the module psycopg, or raise ImportError that names the extra."""
     try:
         import psycopg
-        import psycopg.sql
     except ImportError:
         raise ImportError("PostgreSQL needs psycopg: pip install 'dish-hash[postgres]'") from None
-    return psycopg, psycopg.sql
+    return psycopg
