@@ -81,9 +81,12 @@ def test_the_index_finds_what_the_scan_finds(store):
         np.testing.assert_array_equal(np.take_along_axis(all_distances(Q, B), found, 1), D)
         assert (exact[0] == D).mean() >= least
     store.push(B[2800:], np.arange(2800, 3000))  # rows that the index does not have yet
-    store.remove(np.arange(100))
     ix = index_of(B)
-    ix.remove(np.arange(100))
+    for one in (store, ix):
+        one.remove(np.arange(100))
+        one.upsert(B[300:700], np.arange(1000, 1400))  # rows that the index of code_id has with another code
+    assert_same(store.search(Q, 50), ix.search(Q, 50))
+    assert_same(store.radius_search(Q, 9), ix.radius_search(Q, 9))
     np.testing.assert_array_equal(store.search(Q, 10, exact=False, probes=16)[0], ix.search(Q, 10)[0])
     assert_same(store.search(Q, 3000, exact=False, probes=1), ix.search(Q, 3000))  # too few: the scan
     with pytest.raises(InputError, match="kind must be one of 'ivfflat'"):

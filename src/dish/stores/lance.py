@@ -335,11 +335,12 @@ class LanceStore(Store):
 
     def _build_index(self, kind: str, options: dict[str, int]) -> None:
         def build() -> None:
-            from lancedb.index import IvfFlat
+            from lancedb.index import BTree, IvfFlat
 
             with lance_errors():
                 config = IvfFlat(distance_type="hamming", num_partitions=options.get("lists"))
                 self._codes.create_index("code", config=config, replace=True)
+                self._rows.create_index("code_id", config=BTree(), replace=True)  # finds the rows of a code
 
         self._writing(build)
 
