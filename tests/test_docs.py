@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import dish
+from helpers.stores import address_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,6 +63,13 @@ def commands_of(code):
 BLOCKS = {page: list(blocks_of(page)) for page in PAGES}
 RUN = [page for page in PAGES if any(block.reason is None for block in BLOCKS[page])]
 SLOW = "<!-- slow page -->"
+SERVER = "postgresql://me@localhost/db"
+
+
+def marks_of(page):
+    """The marks of the test that runs a page."""
+    server = any(SERVER in block.code and block.reason is None for block in BLOCKS[page])
+    return [pytest.mark.slow] * (SLOW in page.read_text()) + [pytest.mark.postgres] * server
 
 
 def test_every_fence_belongs_to_a_block():
@@ -110,17 +118,20 @@ def _write_picture(path, seed):
 @pytest.mark.filterwarnings("ignore:n_anchors")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.slow if SLOW in p.read_text() else ()) for p in RUN],
+    [pytest.param(p, marks=marks_of(p)) for p in RUN],
     ids=lambda p: p.stem,
 )
-def test_code_of_a_page_runs(page, prepared, cli):
+def test_code_of_a_page_runs(page, prepared, cli, request, tmp_path):
     for block in BLOCKS[page]:
         if block.reason is not None:
             continue
+        code = block.code
+        if SERVER in code:
+            code = code.replace(SERVER, address_of("postgresql", request, tmp_path))
         if block.kind == "python":
-            exec(compile("\n" * block.line + block.code, str(block), "exec"), prepared)
+            exec(compile("\n" * block.line + code, str(block), "exec"), prepared)
             continue
-        for program, *arguments in commands_of(block.code):
+        for program, *arguments in commands_of(code):
             assert program == "dish", f"{block}: only dish commands run here; mark the block as not run: {program}"
             code, out, errors = cli(*arguments)
             assert code == 0, f"{block}: dish {' '.join(arguments)}: {out}{errors}"

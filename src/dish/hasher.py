@@ -241,7 +241,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """16 hexadecimal digits that identify the fitted hash function. Only codes with equal ones are comparable.
 
         It is the same on every machine, and for a copy that was saved and loaded. ``HammingIndex(model=…)``,
-        ``PostgresStore(model=…)`` and ``io.code_provenance`` store it with the codes.
+        ``stores.open(model=…)`` and ``io.code_provenance`` store it with the codes.
         """
         self._check_fitted()
         return modelfile.fingerprint(type(self).__name__, self._hash_function())

@@ -186,6 +186,17 @@ def test_a_server_without_pgvector(postgres, monkeypatch):
         postgres.create()
 
 
+def test_codes_that_a_b_tree_cannot_hold_are_refused(dsn):
+    with pytest.raises(InputError, match="n_bits must be a whole number from 1 to 20000, got 20001"):
+        PostgresStore(dsn, "rows", 20_001)
+    B = make_codes("random", 5, 20_000)
+    with PostgresStore(dsn, "long", 20_000) as store:
+        store.create()
+        store.push(B)
+        assert store.search(B, 1)[1].ravel().tolist() == [*range(5)]
+        store.drop()
+
+
 def test_the_address_may_be_any_connection_string(dsn):
     with PostgresStore(dsn, "by dsn", 64) as store:
         store.create()

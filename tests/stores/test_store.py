@@ -452,6 +452,25 @@ def test_a_killed_upload_leaves_whole_batches_and_can_be_resumed(address, open_s
     assert_counts_are_right(store)
 
 
+def test_processes_write_at_the_same_time(address, open_store, tmp_path):
+    if address.startswith("duckdb"):
+        pytest.skip("DuckDB lets one process open a file")
+    B = make_codes("duplicates", 2000, 64)
+    np.save(tmp_path / "B.npy", B[:1000])
+    store = open_store()
+    store.create()
+    child = subprocess.Popen([sys.executable, "-c", PUSHER, address, tmp_path / "B.npy"], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    for i in range(1000, 2000, 100):
+        store.push(B[i : i + 100], np.arange(i, i + 100), batch=50)
+        store.upsert(B[:10], np.arange(i, i + 10))
+    child.communicate()
+    assert child.returncode == 0
+    assert len(store) == 2000
+    assert_counts_are_right(store)
+    np.testing.assert_array_equal(store.get(range(1000)), B[:1000])
+
+
 def test_uploads_of_the_same_rows_resume_each_other(open_store):
     B, written = make_codes("duplicates", 600, 64), []
     open_store().create()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from dish.errors import InputError, StoreError
@@ -65,17 +65,18 @@ class Connection:
                 raise StoreError(f"PostgreSQL refused: {in_one_line(error)}") from None
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """Commit all statements inside, or none of them. Transactions may be nested."""
-        with self._exclusive() as connection, connection.transaction():
-            yield connection
+    def transaction(self, level: str = "READ_COMMITTED") -> Iterator[None]:
+        """Commit all statements inside, or none of them; a nested transaction keeps the level of the outer one."""
+        psycopg = load_psycopg()
+        with self._exclusive() as connection:
+            if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                connection.isolation_level = psycopg.IsolationLevel[level]
+            with connection.transaction():
+                yield
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> AbstractContextManager[None]:
         """Let all statements inside read the same state of the database."""
-        with self.transaction() as connection:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            yield
+        return self.transaction("REPEATABLE_READ")
 
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """Run a statement with values for $1, $2, …; return its rows."""
@@ -89,8 +90,7 @@ class Connection:
         psycopg = load_psycopg()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with self.transaction() as connection:
-                    connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                with self.transaction():
                     return work()
             except psycopg.errors.DeadlockDetected as error:
                 if attempt == ATTEMPTS:

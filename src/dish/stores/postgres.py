@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dish import codes
+from dish.checks import check_integer
 from dish.errors import InputError, StoreError
 from dish.ids_and_labels import Ids
 from dish.stores import chunks
@@ -20,7 +21,9 @@ from dish.stores.sql import SqlStore, to_codes
 from dish.stores.store import Bytes, T
 
 OLDEST = (0, 7)  # first version of pgvector with Hamming distance on bits
+MOST_BITS = 20_000  # an entry of a b-tree holds at most 2,704 bytes
 EF_SEARCH = 40, 1000  # pgvector's default and maximum
+SETTINGS = {"probes": "ivfflat.probes", "ef_search": "hnsw.ef_search"}  # option of a search → pgvector's name
 SIMILARITIES = {  # of the column {v} and the query $2, as ``HammingIndex`` defines them
     "cosine": "CASE WHEN {v} <=> $2::vector = 'NaN' THEN 0 ELSE 1 - ({v} <=> $2::vector) END",  # NaN: a vector is 0
     "dot": "-({v} <#> $2::vector)",
@@ -45,13 +48,13 @@ class PostgresStore(SqlStore):
     """
 
     INDEX_OPTIONS: ClassVar[dict[str, tuple[str, ...]]] = {"ivfflat": ("lists",), "hnsw": ("m", "ef_construction")}
-    SEARCH_OPTIONS: ClassVar[tuple[str, ...]] = ("probes", "ef_search")
+    SEARCH_OPTIONS: ClassVar[tuple[str, ...]] = tuple(SETTINGS)
 
     def __init__(
         self, dsn: str, table: str, n_bits: int = 64, ids: str = "integer", model: str | None = None
     ) -> None:
         load_psycopg()
-        super().__init__(table, n_bits, ids, model)
+        super().__init__(table, check_integer("n_bits", n_bits, low=1, high=MOST_BITS), ids, model)
         self._connection = Connection(dsn)
         self._column = ""  # of float vectors, in SQL
 
@@ -177,22 +180,17 @@ class PostgresStore(SqlStore):
         )
 
     def _indexed_codes(self, q: Bytes, n: int, options: dict[str, int]) -> FoundCodes | None:
-        names = tuple(self._name(kind) for kind in self.INDEX_OPTIONS)
-        if self._execute("SELECT to_regclass($1), to_regclass($2)", names) == [(None, None)]:
-            return None
         default, most = EF_SEARCH
-        settings = {"ivfflat.probes": options.get("probes")}
-        settings["hnsw.ef_search"] = options.get("ef_search", min(max(default, n), most))
-        with self._connection.transaction():
-            self._execute("SET LOCAL enable_seqscan = off")
-            for name, value in settings.items():
-                if value is not None:
-                    self._execute("SELECT set_config($1, $2, true)", (name, str(value)))
-            nearer = f"code <~> $1::bit({self.n_bits})"
-            text = f"SELECT code_id, ({nearer})::int, count FROM {self._codes} ORDER BY {nearer} LIMIT $2"
-            found = to_codes(self._execute(text, (*self._query(q), n)))
-            self._execute("SET LOCAL enable_seqscan = on")
-        return found
+        settings: dict[str, Any] = {"enable_seqscan": "off", "hnsw.ef_search": min(max(default, n), most)}
+        settings |= {SETTINGS[name]: value for name, value in options.items()}
+        parts = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+        names = tuple(self._name(kind) for kind in self.INDEX_OPTIONS)
+        found = self._execute(f"SELECT to_regclass($1), to_regclass($2), {', '.join(parts)}", names)
+        if found[0][:2] == (None, None):
+            return None
+        nearer = f"code <~> $1::bit({self.n_bits})"
+        text = f"SELECT code_id, ({nearer})::int, count FROM {self._codes} ORDER BY {nearer} LIMIT $2"
+        return to_codes(self._execute(text, (*self._query(q), n)))
 
     # --- rescoring by a column of vectors ---
 

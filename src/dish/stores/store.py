@@ -107,7 +107,8 @@ class Store(ABC):
             check_integer(name, value, low=1)
         with self._reading():
             self._check_table()
-        self._build_index(kind, options)
+        with progress("building the index", None):
+            self._build_index(kind, options)
 
     # --- writing ---
 
@@ -130,8 +131,8 @@ class Store(ABC):
             try:
                 written += self._writing(partial(self._push, rows, resume))
             except (InputError, ConnectionError) as error:
-                text = f"{written:,} rows were written, then: {error}; use resume=True to continue an upload"
-                raise type(error)(text) from None
+                advice = "" if resume else "; use resume=True to continue an upload"
+                raise type(error)(f"{written:,} rows were written, then: {error}{advice}") from None
         self._pushed()
         return written
 
