@@ -202,25 +202,28 @@ def store(dsn: str, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) 
     return {"bytes": size, **found}
 
 
-def filled(items: Store, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
-    """Fill a new store, build its index, and measure its searches."""
+def filled(
+    items: Store, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray, **options: int
+) -> dict[str, Any]:
+    """Fill a new store, build its index (with other options than the usual), and measure its searches."""
     items.create()
     load_s = timed(lambda: items.push(B, batch=100_000))
-    build_s = timed(lambda: items.build_index(kind, **OPTIONS[kind]))
+    build_s = timed(lambda: items.build_index(kind, **OPTIONS[kind] | options))
     found = scores(lambda i, k: items.search(Q[i : i + 1], k, exact=False, **SEARCH[kind])[0][0], exact)
     return {"load_s": load_s, "build_s": build_s, **found}
 
 
 def lance_ivf(B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
     """Measure Lance's IVF index with whole codes in its lists."""
+    lists = min(LISTS, len(np.unique(B, axis=0)) // 40)  # Lance refuses lists that it cannot fill
     with tempfile.TemporaryDirectory() as raw, tempfile.TemporaryDirectory() as folder:
         with LanceStore(folder, "items", BITS) as items:
-            found = filled(items, "ivfflat", B, Q, exact)
-        sides = {"raw": {**raw_lance(raw, B, Q, exact), "bytes": disk(raw)}}
+            found = filled(items, "ivfflat", B, Q, exact, lists=lists)
+        sides = {"raw": {**raw_lance(raw, B, Q, exact, lists), "bytes": disk(raw)}}
         return {**sides, "distinct": {**found, "bytes": disk(folder)}}
 
 
-def raw_lance(folder: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+def raw_lance(folder: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray, n_lists: int) -> dict[str, Any]:
     """Measure one Lance table with an index over the codes of all rows."""
     import lancedb
     import pyarrow as pa
@@ -230,7 +233,7 @@ def raw_lance(folder: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> d
     lists = pa.FixedSizeListArray.from_arrays(B.reshape(-1), B.shape[1])
     table = lancedb.connect(folder).create_table("raw", pa.table({"id": np.arange(len(B)), "code": lists}))
     load_s = time.perf_counter() - start
-    config = IvfFlat(distance_type="hamming", num_partitions=LISTS)
+    config = IvfFlat(distance_type="hamming", num_partitions=n_lists)
     build_s = timed(lambda: table.create_index("code", config=config))
 
     def find(i: int, k: int) -> np.ndarray:
