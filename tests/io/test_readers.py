@@ -157,8 +157,26 @@ def test_labels_must_be_one_or_two_dimensional(tmp_path):
     np.save(tmp_path / "y.npy", np.zeros((3, 2, 2)))
     with pytest.raises(DataFileError, match=r"labels must have shape \(n,\) or \(n, l\), found \(3, 2, 2\)"):
         read_labels(tmp_path / "y.npy")
-    with pytest.raises(DataFileError, match=r"y\.txt: files of this kind"):
-        read_labels(write_csv(tmp_path / "y.txt", "1"))
+    with pytest.raises(DataFileError, match=r"y\.tsv: files of this kind.*\.txt"):
+        read_labels(write_csv(tmp_path / "y.tsv", "1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3\n-1\n", [3, -1]),
+        ("001\n1", ["001", "1"]),
+        ("\ufeffa b\r\nc\u2028d\n\n", ["a b", "c\u2028d", None]),
+        ("", []),
+    ],
+)
+def test_a_text_file_has_one_id_or_label_per_line(tmp_path, text, expected):
+    (tmp_path / "y.txt").write_bytes(text.encode())
+    for read in (read_labels, read_ids):
+        assert read(tmp_path / "y.txt").tolist() == expected
+    (tmp_path / "y.txt").write_bytes(b"\xff")
+    with pytest.raises(DataFileError, match=r"is not a \.txt file in UTF-8"):
+        read_labels(tmp_path / "y.txt")
 
 
 def test_columns_that_npy_files_can_hold():

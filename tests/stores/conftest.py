@@ -5,7 +5,12 @@ import pytest
 from dish import stores
 from helpers.stores import address_of
 
-ENGINES = ["sqlite", "duckdb", pytest.param("postgresql", marks=pytest.mark.postgres)]
+ENGINES = [
+    "sqlite",
+    "duckdb",
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    pytest.param("lance", marks=pytest.mark.engines),
+]
 
 
 @pytest.fixture(params=ENGINES)

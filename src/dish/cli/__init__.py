@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import alias, encode, experiments, features, fit, photos, search, serve, tune, warmup
+from dish.cli import alias, encode, experiments, export, features, fit, photos, search, serve, tune, warmup
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "info": encode.info,
     "index": search.index,
     "search": search.search,
+    "export": export.export,
     "photos": photos.photos,
     "demo": serve.demo,
     "serve": serve.serve,

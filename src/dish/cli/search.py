@@ -222,7 +222,7 @@ def search(
     from dish.io.readers import read_ids
 
     check_rescore(rescore, radius, shortlist, model=model, vectors=vectors, query_vectors=query_vectors)
-    ix, Q = HammingIndex.load(index), _read_codes(queries)
+    ix, Q = HammingIndex.load(index), read_codes(queries)
     ix.check_model(model_of(queries), str(queries))
     if vectors is not None:
         ix.attach_vectors(vectors, None if vector_ids is None else read_ids(vector_ids))
@@ -288,7 +288,7 @@ def search_store(
     from dish import stores
     from dish.io.code_provenance import note_of
 
-    Q, note = _read_codes(queries), note_of(queries)
+    Q, note = read_codes(queries), note_of(queries)
     kind = "string" if strings else "integer"
     n_bits = note.n_bits(Q.shape[1]) if bits is None else bits
     with stores.open(address, table, n_bits=n_bits, ids=kind, model=note.model) as store:
@@ -300,10 +300,11 @@ def _read(codes: Path, ids: Path | None, labels: Path | None, columns: ColumnNam
     from dish.io import readers
 
     y = None if labels is None else readers.read_labels(labels, columns.only_labels())
-    return _read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
+    return read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
 
 
-def _read_codes(path: Path) -> NDArray[Any]:
+def read_codes(path: Path) -> NDArray[Any]:
+    """Packed codes of a file, which stay in it, or an error if it holds something else."""
     from dish.io.readers import read_features
 
     codes = read_features(path)[0]

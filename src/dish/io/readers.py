@@ -275,12 +275,18 @@ def feature_names(path: StrPath, columns: ColumnNames | None = None) -> tuple[st
 
 
 def read_labels(path: Path, columns: ColumnNames | None = None) -> Any:
-    """Labels from a file: (n,) classes of any type, (n, l) of 0 and 1, or (n,) lists of tags."""
+    """Labels from a file: (n,) classes of any type, (n, l) of 0 and 1, or (n,) lists of tags.
+
+    A .txt file has one label per line; an empty line is a missing label.
+    """
     return _read_column(path, columns or ColumnNames(), LABEL_COLUMNS, LABELS_IN_NPZ)
 
 
 def read_ids(path: Path, columns: ColumnNames | None = None) -> Any:
-    """Ids from a file, (n,) whole numbers or strings: its column ``columns.ids`` or id, or its only one."""
+    """Ids from a file, (n,) whole numbers or strings: its column ``columns.ids`` or id, or its only one.
+
+    A .txt file has one id per line.
+    """
     columns = columns or ColumnNames()
     return _read_column(path, columns.only(columns.ids), ID_COLUMNS, IDS_IN_NPZ)
 
@@ -296,6 +302,10 @@ def _read_column(path: Path, columns: ColumnNames, usual: tuple[str, ...], in_np
             y = archive[_array_name(path, archive, in_npz)]
     elif path.suffix == ".csv":
         y = _csv_labels(path, columns, usual)
+    elif path.suffix == ".txt":
+        with reading(path, ".txt file in UTF-8"):
+            text = path.read_text(encoding="utf-8-sig")
+            y = _classes(text.removesuffix("\n").split("\n") if text else [])
     elif path.suffix == ".parquet":
         names = list(_parquet_layout(path)[0])
         if columns.y or len(names) > 1:
@@ -303,7 +313,7 @@ def _read_column(path: Path, columns: ColumnNames, usual: tuple[str, ...], in_np
             names = [name] if name else _parquet_features(path, columns)
         y = _parquet_labels(path, names[0]) if len(names) == 1 else _parquet_matrix(path, names)
     else:
-        raise _unknown_kind(path)
+        raise _unknown_kind(path, (*SUFFIXES, ".txt"))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
@@ -335,8 +345,8 @@ def check_matrix(path: StrPath, X: Any) -> None:
         raise DataFileError(f"{path} must hold a matrix of numbers (n, d), got {X.dtype} of shape {X.shape}")
 
 
-def _unknown_kind(path: Path) -> DataFileError:
-    return DataFileError(f"{path}: files of this kind cannot be read; use {', '.join(SUFFIXES)}")
+def _unknown_kind(path: Path, allowed: tuple[str, ...] = SUFFIXES) -> DataFileError:
+    return DataFileError(f"{path}: files of this kind cannot be read; use {', '.join(allowed)}")
 
 
 def _pyarrow(*modules: str) -> tuple[Any, ...]:

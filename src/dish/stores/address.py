@@ -6,12 +6,13 @@ from pathlib import Path
 
 from dish.errors import InputError
 from dish.stores.duckdb import DuckDBStore
+from dish.stores.lance import LanceStore
 from dish.stores.postgres import PostgresStore
 from dish.stores.sqlite import SQLiteStore
 from dish.stores.store import Store
 
 FILES: dict[str, type[DuckDBStore | SQLiteStore]] = {"duckdb": DuckDBStore, "sqlite": SQLiteStore}
-ADDRESSES = "postgresql://user@host/database, duckdb:///file.db or sqlite:///file.db"
+ADDRESSES = "postgresql://user@host/database, duckdb:///file.db, sqlite:///file.db or lance://folder"
 
 
 def open(address: str, table: str, *, n_bits: int = 64, ids: str = "integer", model: str | None = None) -> Store:
@@ -20,8 +21,9 @@ def open(address: str, table: str, *, n_bits: int = 64, ids: str = "integer", mo
     Parameters
     ----------
     address : str
-        ``postgresql://user@host/database``, ``duckdb:///file.db`` or ``sqlite:///file.db``. A path after the third
-        slash is relative; an absolute path has four: ``sqlite:////data/codes.db``.
+        ``postgresql://user@host/database``, ``duckdb:///file.db``, ``sqlite:///file.db`` or ``lance://folder``. The
+        path of a file follows the third slash; an absolute one has four: ``sqlite:////data/codes.db``. The path of a
+        folder follows the second slash: ``lance:///data/codes`` is absolute.
     table : str
         Name of the table; any characters are allowed. ``create`` makes it.
     n_bits : int, default=64
@@ -49,6 +51,8 @@ def open(address: str, table: str, *, n_bits: int = 64, ids: str = "integer", mo
         return PostgresStore(address, table, n_bits, ids, model)
     if scheme in FILES and separator:
         return FILES[scheme](_file(address, rest), table, n_bits, ids, model)
+    if scheme == "lance" and separator:
+        return LanceStore(_folder(address, rest), table, n_bits, ids, model)
     given = f"{scheme}://…" if separator else repr(address)  # the rest may contain a password
     raise InputError(f"address must be {ADDRESSES}, got {given}")
 
@@ -62,4 +66,12 @@ def _file(address: str, rest: str) -> Path:
         raise InputError(
             f"{address}: there is no folder {path.parent}; an absolute path has four slashes, as in sqlite:////data/codes.db"
         )
+    return path
+
+
+def _folder(address: str, rest: str) -> Path:
+    """Return the path of a database folder in an address."""
+    path = Path(rest)
+    if not path.name or not path.parent.is_dir():
+        raise InputError(f"address must be like lance://folder, in a folder that exists, got {address!r}")
     return path
