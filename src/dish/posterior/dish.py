@@ -16,7 +16,7 @@ share a label.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dish import codes
 from dish.cbcd.codewords import class_codewords, distinct
 from dish.checks import check_integer, check_option
-from dish.encoder import Linear, Posterior, raised, row_blocks
+from dish.encoder import Linear, Posterior, interleaved, raised, row_blocks
 from dish.errors import InputError
 from dish.hasher import F_ROWS, EncodeRows, class_values
 from dish.kernel.fit_data import FitData
@@ -34,6 +34,7 @@ from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless
 from dish.kernel.streaming_hasher import FitInput, StreamingHasher
 from dish.label_codes import ClassBits, LabelledHasher
 from dish.lazy import Tensor, torch
+from dish.metrics.profile import Profile, RowTraits
 from dish.posterior import selection
 from dish.posterior.geometry import Geometry, candidates
 from dish.posterior.projection import centred, signed_projection
@@ -42,15 +43,25 @@ from dish.posterior.selection import Choice, Judged
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
 MAX_CLASSES = 65536  # with more, B is larger than everything else
+DESCRIBED = 1 << 22  # probabilities at a time
 MAX_LABELS = 4096  # of multi-label rows: every step computes the scores of all labels
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Outputs of held-out rows, by a regression without them; the projection has seen them."""
+
+    F: NDArray[np.float32]  # (n, r)
+    p: NDArray[np.float32]  # (n, l)
 
 
 def fit_to_labels(
     data: FitData, C: NDArray[np.uint8], n_bits: int, geometry: int | str = 0, budget: int | None = None
-) -> tuple[Posterior, Linear | None]:
+) -> tuple[Posterior, Linear | None, Unseen | None]:
     """The hash functions for labels with codewords C (packed), of class bits and of geometry bits.
 
-    ``budget``: bytes for the whitened features.
+    The third result has the outputs of rows that were held out, if there were enough. ``budget``: bytes for the
+    whitened features.
     """
     rng = np.random.RandomState(data.rng.randint(2**31 - 1))
     seed, one_label = rng.randint(2**31 - 1), isinstance(data.S, Classes)
@@ -81,7 +92,8 @@ def fit_to_labels(
     assert choice.rho is not None
     function = _function(T(choice.rho), W, b, choice, "softmax" if one_label else "sigmoid")
     size = 1.0 if judged is None else _size(choice.outputs(judged.scored(choice.sharp)[0][0]))
-    return function, _geometry_bits(of_x, n_bits - function.n_bits, size)
+    bits = _geometry_bits(of_x, n_bits - function.n_bits, size)
+    return function, bits, None if judged is None else _unseen(rows, judged, choice, of_x, bits)
 
 
 def _geometry_bits(geometry: Geometry | None, g: int, size: float) -> Linear | None:
@@ -90,6 +102,20 @@ def _geometry_bits(geometry: Geometry | None, g: int, size: float) -> Linear | N
         return None
     bits = geometry.bits(g)
     return Linear(size * bits.W, size * bits.intercept)
+
+
+def _unseen(
+    rows: WhitenedRows, judged: Judged, choice: Choice, geometry: Geometry | None, bits: Linear | None
+) -> Unseen:
+    """Outputs of the held-out rows by the hash functions that did not learn from their labels."""
+    halves = range(2 if judged.start is None else 1)  # with one regression, only the first half was held out
+    scored = judged.scored(choice.sharp)
+    p = torch.cat([scored[i][0] for i in halves])
+    F = choice.outputs(p)
+    if geometry is not None and bits is not None:
+        indices = np.concatenate([rows.of_data(judged.indices[i]) for i in halves])
+        F = interleaved(F, bits(geometry.rows(indices)).to(F))
+    return Unseen(F.float().cpu().numpy(), p.float().cpu().numpy())
 
 
 def _size(F: Tensor) -> float:
@@ -228,14 +254,25 @@ class DISH(LabelledHasher, StreamingHasher):
         spare = max(1, budget - data.K.numel() * data.K.element_size()) if isinstance(data.K, Tensor) else 1
         with self._stage("H-step"):
             C, objective = class_codewords(n_labels(data.S), self.n_bits, data.rng, self.n_iter)
-        function, self.geometry_ = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
+        function, self.geometry_, unseen = fit_to_labels(data, C, self.n_bits, self.geometry, spare)
         self._keep(data, function)
         self.geometry_ = None if self.geometry_ is None else self.geometry_.numpy()
         assert data.S.labels is not None
         self.classes_ = data.S.labels
         with self._stage("codes"):
             self._keep_codes(self._codes_of_labels(data), objective)
+        with self._stage("profile"):
+            self.profile_ = self._profile(data, unseen)
         return self
+
+    def _profile(self, data: FitData, unseen: Unseen | None) -> Profile:
+        """What is normal: of held-out rows, which no weights have been learned from; of training rows if there are none."""
+        if unseen is None:
+            return self._profile_of_training_rows(data)
+        describe = self._probability_describer()
+        size = max(1, DESCRIBED // unseen.p.shape[1])
+        parts = [describe(unseen.F[part], unseen.p[part]) for part in row_blocks(len(unseen.F), size)]
+        return Profile.of(RowTraits.joined(parts), self.n_bits, "held-out rows")
 
     def _check_params(self) -> None:
         super()._check_params()
