@@ -395,13 +395,15 @@ class Encoder:
         """The same with torch tensors on a device, all of the anchors' number type."""
         features = self.features.to(device)
         dtype = features.anchors.dtype
-        others = (None if part is None else part.to(device, dtype) for part in (self.geometry, self.recentring))
-        return Encoder(features, self.function.to(device, dtype), *others)
+        geometry = None if self.geometry is None else self.geometry.to(device, dtype)
+        recentring = None if self.recentring is None else self.recentring.to(device, dtype)
+        return Encoder(features, self.function.to(device, dtype), geometry, recentring)
 
     def mapped(self, change: Callable[[Array], Array]) -> Encoder:
         """The same with every array changed."""
-        others = (None if part is None else part.mapped(change) for part in (self.geometry, self.recentring))
-        return Encoder(self.features.mapped(change), self.function.mapped(change), *others)
+        geometry = None if self.geometry is None else self.geometry.mapped(change)
+        recentring = None if self.recentring is None else self.recentring.mapped(change)
+        return Encoder(self.features.mapped(change), self.function.mapped(change), geometry, recentring)
 
     @property
     def n_bits(self) -> int:

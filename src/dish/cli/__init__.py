@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import encode, experiments, features, fit, photos, search, serve, tune, warmup
+from dish.cli import drift, encode, experiments, features, fit, photos, search, serve, tune, warmup
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "encode": encode.encode,
     "eval": encode.evaluate,
     "info": encode.info,
+    "drift": drift.drift,
     "index": search.index,
     "search": search.search,
     "photos": photos.photos,

@@ -20,6 +20,13 @@ from dish.metrics.profile import Change, Counts, Profile, RowTraits, changes
 from dish.progress import progress
 
 FEWEST = 10  # rows
+NAMES = {
+    "bits": "share of rows with a bit set",
+    "distance": "distance to the nearest codeword",
+    "entropy": "entropy of the label probabilities",
+    "ambiguity": "ambiguity of the label",
+    "margin": "mean |F|",
+}  # of what is compared
 
 
 @dataclass(frozen=True)
@@ -85,14 +92,14 @@ def drift(hasher: Hasher, X: Any, reference: Any = None) -> Drift:
     profile = hasher.profile_ if reference is None else profile_of(hasher, reference)
     if profile is None:
         raise InputError(
-            f"this {type(hasher).__name__} has no profile of normal rows: pass reference=, rows that it did not learn "
-            "from (on the command line --reference), or fit it again"
+            f"this {type(hasher).__name__} has no profile of normal rows: pass reference=, rows that it did not "
+            "learn from (on the command line --reference), or fit it again"
         )
     return Drift.of(profile, count_rows(hasher, profile, X))
 
 
 def profile_of(hasher: Hasher, X: Any) -> Profile:
-    """The profile of reference rows X. As ``hasher.profile_`` it is saved with the hasher, and later rows need only it."""
+    """The profile of reference rows X. As ``hasher.profile_`` it is saved with the hasher, and replaces X."""
     parts = list(hasher.row_traits(X))
     _check_number("reference", sum(len(part.codes) for part in parts))
     return Profile.of(RowTraits.joined(parts), hasher.n_bits, "given rows")

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dish.codes import hamming, n_bytes, unpack
+from dish.codes import hamming, unpack
 from dish.errors import ModelFileError
 
 Counts = NDArray[np.int64]  # of a group of rows, in the order of ``Profile``; those of two groups may be added

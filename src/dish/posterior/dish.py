@@ -266,7 +266,7 @@ class DISH(LabelledHasher, StreamingHasher):
         return self
 
     def _profile(self, data: FitData, unseen: Unseen | None) -> Profile:
-        """What is normal: of held-out rows, which no weights have been learned from; of training rows if there are none."""
+        """What is normal, from held-out rows; from training rows if too few could be held out."""
         if unseen is None:
             return self._profile_of_training_rows(data)
         describe = self._probability_describer()
