@@ -92,8 +92,5 @@ def _show(found: Drift) -> None:
     title = f"{found.n:,} rows, compared with {found.n_reference:,} {found.source}"
     show_table(title, ("", "distance", "beyond chance"), lines, box=box.SIMPLE_HEAD)
     if found.unknown is not None:
-        print(
-            f"rows that belong to no known class: {found.unknown:.1%} ({found.unknown_reference:.1%} of the reference "
-            "rows)"
-        )
+        print(f"of no known class: {found.unknown:.1%} ({found.unknown_reference:.1%} of the reference rows)")
     print(f"score: {found.score:.3f}")

@@ -182,29 +182,28 @@ def drift_figure(found: Drift) -> Figure:
     """New rows against reference rows: the share of rows with each bit set, and every histogram."""
     profile, counts = found.profile, found.counts
     heading = f"drift score {found.score:.2f}: {found.n:,} new rows, {found.n_reference:,} {found.source}"
-    figure, axes = panels(1 + len(profile.edges), heading)
-    reference, new = {"color": "#9c9c9c"}, {"color": "#c1121f"}
+    if found.unknown is not None:
+        shares = f"{found.unknown:.0%} of the new rows, {found.unknown_reference:.0%} of the reference rows"
+        heading += f"\nof no known class: {shares}"
+    figure, axes = panels(1 + len(profile.edges), heading, 3.9)
+    reference, new = "#9c9c9c", "#c1121f"
     order = np.argsort(profile.bit_shares())
     places = np.arange(1, profile.n_bits + 1)
-    axes[0].plot(places, profile.bit_shares()[order], linewidth=2.6, **reference)
-    axes[0].plot(places, profile.bit_shares(counts)[order], "o", markersize=3, **new)
+    axes[0].plot(places, profile.bit_shares()[order], linewidth=2.6, color=reference)
+    axes[0].plot(places, profile.bit_shares(counts)[order], "o", markersize=3, color=new)
     axes[0].set(title="share of rows with a bit set", xlabel="bits, by their share in the reference", ylim=(0, 1))
     for axis, (name, edges) in zip(axes[1:], profile.edges.items(), strict=True):
         places, before, after = _merged(edges, profile.shares(name), profile.shares(name, counts))
-        axis.stairs(before, places, fill=True, alpha=0.45, **reference)
-        axis.stairs(after, places, linewidth=1.8, **new)
+        axis.stairs(before, places, fill=True, alpha=0.45, color=reference)
+        axis.stairs(after, places, linewidth=1.8, color=new)
         axis.set(title=NAMES[name], ylabel="share of rows", ylim=(0, None))
         if name in profile.limits:
             axis.axvline(profile.limits[name], color="black", linewidth=1, linestyle=":")
             axis.annotate(
                 "no known class →", (profile.limits[name], 0.9), xycoords=("data", "axes fraction"), ha="center"
             )
-    axes[0].annotate("reference rows", (0.04, 0.9), xycoords="axes fraction", weight="bold", **reference)
-    axes[0].annotate("new rows", (0.04, 0.82), xycoords="axes fraction", weight="bold", **new)
-    if found.unknown is not None:
-        axes[-1].set_xlabel(
-            f"no known class: {found.unknown:.0%} of the new rows, {found.unknown_reference:.0%} of the reference"
-        )
+    axes[0].annotate("reference rows", (0.04, 0.9), xycoords="axes fraction", weight="bold", color=reference)
+    axes[0].annotate("new rows", (0.04, 0.82), xycoords="axes fraction", weight="bold", color=new)
     return figure
 
 

@@ -259,7 +259,7 @@ class DISHK(StreamingHasher):
         return self
 
     def _profile(self, data: FitData, H: Packed) -> Profile:
-        """What is normal, from rows that the last ridge regression leaves out; for other losses from training rows."""
+        """What is normal, from rows that ridge regression leaves out; for other losses from training rows."""
         if self.loss != "ridge" or data.signs is None or data.n < FEWEST:
             return self._profile_of_training_rows(data)
         rows = data.signs.indices[:: -(-len(data.signs.indices) // PROFILED)]

@@ -19,6 +19,7 @@ from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, SearchRange, to_hex
+from dish.web.drift_metrics import DriftGauges
 from dish.web.item_routes import add_content_routes, add_item_routes
 from dish.web.limits import Limits
 from dish.web.middleware import LimitsMiddleware
@@ -202,6 +203,7 @@ def _named(ids: NDArray[Any], limits: Limits) -> dict[str, NDArray[Any]]:
 
 def _add_status_routes(app: FastAPI, collection: Collection, metrics: ServerMetrics) -> None:
     metrics.add_gauge("dish_index_rows", "Items in the index.", lambda: float(len(collection)))
+    metrics.registry.register(DriftGauges(lambda: collection.queries))
     if collection.writer is not None:
         journal = collection.writer.journal
         metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", lambda: float(journal.size))

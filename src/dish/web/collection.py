@@ -19,6 +19,7 @@ from dish.codes import hamming
 from dish.errors import FileReplacedError, InputError, ModelFileError
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
+from dish.web.drift_metrics import DriftMonitor
 from dish.web.index_writer import IndexWriter
 from dish.web.pictures import MEDIA_TYPES, PREPARATIONS, FolderPictures, Pictures, decode
 
@@ -91,6 +92,7 @@ class Collection:
         index.check_model(getattr(hasher, "fingerprint_", None))
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
+        self.queries = DriftMonitor(hasher)
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.writer = writer
@@ -156,7 +158,10 @@ class Collection:
 
     def encode(self, vectors: Sequence[Any] | NDArray[np.float32]) -> Codes:
         """Return the codes of vectors (n, d)."""
-        return self.hasher.transform(np.asarray(vectors, np.float32))
+        rows = np.asarray(vectors, np.float32)
+        codes = self.hasher.transform(rows)
+        self.queries.observe(rows)
+        return codes
 
     def encode_items(self, rows: Any, labels: Sequence[Label | None] | None) -> tuple[Codes, int]:
         """Return the codes of items, and how many are codes of labels: those whose label is a class of the model."""
@@ -168,7 +173,10 @@ class Collection:
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
         """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
-        return self.hasher.transform(self._row_of(data, max_pixels))
+        row = self._row_of(data, max_pixels)
+        code = self.hasher.transform(row)
+        self.queries.observe(row)
+        return code
 
     def _row_of(self, data: bytes, max_pixels: int) -> Any:
         """Return an uploaded picture as the model's input."""
