@@ -62,7 +62,7 @@ class DriftMonitor:
                 self._publish(sum(self.parts, profile.nothing))
 
     def _publish(self, counts: Counts) -> None:
-        """Write the counts where other workers find them. They need not survive a crash: nothing waits for the disk."""
+        """Write the counts where other workers find them. They need not survive a crash, so it does not wait."""
         file = self._file(os.getpid())
         temporary = file.with_suffix(".new")
         temporary.write_bytes(counts.tobytes())
