@@ -39,6 +39,7 @@ WITHHELD = 0.25  # of the classes
 SIZES = (100, 300, 1000, 3000, 10_000)
 ALERT = 0.1
 RULE = "rule of dish drift"
+MOST_NEW = 16_000  # new rows
 MOST = 2000  # queries, and rows whose neighbours are found
 FALSE_POSITIVES = np.linspace(0, 1, 101)
 
@@ -53,6 +54,7 @@ def split(rows: Part, queries: Part | None, per_class: int, rng: np.random.Gener
     new = rows.rows(rest)
     if queries is not None:
         new = Part(np.concatenate([new.X, queries.X]), np.concatenate([new.y, queries.y]))
+    new = new.rows(rng.permutation(len(new.y))[:MOST_NEW])
     is_unknown = np.isin(new.y, withheld)
     return rows.rows(train), new.rows(~is_unknown), new.rows(is_unknown)
 

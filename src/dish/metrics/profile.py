@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -59,14 +59,15 @@ class Profile:
     edges: dict[str, NDArray[np.float64]]  # name → rising edges (b,) of b + 1 bins
     limits: dict[str, float]  # of some of these values; empty if the hasher does not tell
     counts: Counts = field(default_factory=lambda: np.zeros(0, np.int64))  # of the reference rows
+    surer: Counts | None = None  # the same by a surer model: anything between the two is normal
 
     @classmethod
-    def of(cls, traits: RowTraits, n_bits: int, source: str) -> Profile:
-        """The profile of reference rows."""
+    def of(cls, traits: RowTraits, n_bits: int, source: str, surer: RowTraits | None = None) -> Profile:
+        """The profile of reference rows; ``surer`` has their traits by a surer model."""
         edges = {name: bin_edges(values) for name, values in traits.values.items()}
         limits = joint_limits({name: traits.values[name] for name in JUDGES if name in edges})
         empty = cls(source, n_bits, edges, limits)
-        return cls(source, n_bits, edges, limits, empty.count(traits))
+        return replace(empty, counts=empty.count(traits), surer=None if surer is None else empty.count(surer))
 
     def count(self, traits: RowTraits) -> Counts:
         """The counts of other rows."""
@@ -120,17 +121,19 @@ class Profile:
         """Arrays and JSON values from which ``from_arrays`` makes the profile again."""
         arrays: dict[str, NDArray[Any]] = {f"edges.{name}": edges for name, edges in self.edges.items()}
         values = {"source": self.source, "n_bits": self.n_bits, "histograms": list(self.edges), "limits": self.limits}
-        return {**arrays, "counts": self.counts}, values
+        surer = {} if self.surer is None else {"surer": self.surer}
+        return {**arrays, **surer, "counts": self.counts}, values
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> Profile:
         """The inverse of ``to_arrays``; raises ModelFileError if they do not fit together."""
         edges = {name: np.asarray(arrays[f"edges.{name}"], np.float64) for name in values["histograms"]}
         limits = {name: float(limit) for name, limit in values["limits"].items()}
-        counts = np.asarray(arrays["counts"], np.int64)
-        found = cls(str(values["source"]), int(values["n_bits"]), edges, limits, counts)
-        if counts.shape != (found.n_counts,) or counts[0] < 1 or not limits.keys() <= edges.keys():
-            raise ModelFileError("the profile of the model has counts that do not fit its histograms")
+        both = {name: np.asarray(arrays[name], np.int64) for name in ("counts", "surer") if name in arrays}
+        found = cls(str(values["source"]), int(values["n_bits"]), edges, limits, **both)
+        for counts in both.values():
+            if counts.shape != (found.n_counts,) or counts[0] < 1 or not limits.keys() <= edges.keys():
+                raise ModelFileError("the profile of the model has counts that do not fit its histograms")
         return found
 
 
@@ -181,12 +184,18 @@ class Change:
 def changes(profile: Profile, counts: Counts) -> dict[str, Change]:
     """How far counted rows are from the reference rows: in their bits and in every histogram."""
     n, m, parts = profile.n_rows(counts), profile.n_rows(), 1 + len(profile.edges)
-    by_bit = np.abs(profile.bit_shares(counts) - profile.bit_shares())
-    found = {"bits": (float(by_bit.max()), parts * profile.n_bits)}
+    references = [profile.counts] if profile.surer is None else [profile.counts, profile.surer]
+    by_bit = _outside(profile.bit_shares(counts), [profile.bit_shares(each) for each in references])
+    found = {"bits": (by_bit, parts * profile.n_bits)}
     for name in profile.edges:
-        difference = profile.shares(name, counts) - profile.shares(name)
-        found[name] = float(np.abs(difference.cumsum()).max()), parts
+        new, *normal = (profile.shares(name, each).cumsum() for each in (counts, *references))
+        found[name] = _outside(new, normal), parts
     return {name: Change(d, max(0.0, d - chance(n, m, tried))) for name, (d, tried) in found.items()}
+
+
+def _outside(new: NDArray[np.float64], normal: list[NDArray[np.float64]]) -> float:
+    """How far shares are outside the range of normal ones, where they are farthest."""
+    return max(0.0, float((new - np.max(normal, axis=0)).max()), float((np.min(normal, axis=0) - new).max()))
 
 
 def chance(n: int, m: int, comparisons: int = 1) -> float:
