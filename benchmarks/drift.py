@@ -5,7 +5,8 @@ classes and of the withheld ones; a file's own queries are among them. Three par
 
 - Unknown classes: ROC of several values per row, and of the rule that `dish drift` uses, which combines the entropy
   and the ambiguity of the label. The rule was chosen by the part "chosen on", in which the classes of the training
-  rows alone are split again: a second model withholds a quarter of those.
+  rows alone are split again: a second model withholds a quarter of those. Rows far from all training rows, which
+  should be flagged as well, are why the rule has two parts.
 - Scores: how often samples of normal rows of several sizes score above 0 or at least 0.1, and how often shifted ones
   do. The same for a profile of training rows, which shows why the profile in a model is of held-out rows.
 - Recentring: MAP and neighbours before a shift of the database and its queries, after it, and after `recentre`.
@@ -95,10 +96,25 @@ def separation(hasher: DISH, known: Part, unknown: Part, curves: bool = False) -
         found[name] = {"auc": float(roc_auc_score(is_unknown, both)), "flagged_at_5%": float(np.interp(0.05, x, y))}
         if curves:
             found[name]["curve"] = flagged.round(4).tolist()
+    for name, X in far_rows(known.X).items():
+        for value, far in values_of(traits_of(hasher, X), scale).items():
+            limit = np.quantile(judged[value], KNOWN)
+            found[value].setdefault("far_rows_flagged", {})[name] = float((far > limit).mean())
     profile = hasher.profile_
     assert profile is not None
     shares = [profile.unknown_share(profile.count(each)) for each in (of_known, of_unknown)]
     return {"by": found, "limits in the model": {"known": shares[0], "withheld": shares[1]}}
+
+
+def far_rows(X: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Rows that are like no training row, for which p may look certain all the same."""
+    rng, some = np.random.default_rng(0), X[:MOST]
+    noise = some.std(0) * rng.standard_normal(some.shape)
+    return {
+        "three times as long": 3 * some,
+        "with noise of one deviation": (some + noise).astype(X.dtype),
+        "every feature shuffled": rng.permuted(some, axis=0),
+    }
 
 
 def part_of(traits: RowTraits, which: Any) -> RowTraits:
