@@ -59,8 +59,8 @@ def drift(
 
     Compares the balance of the bits, the distances to the nearest codeword, the entropy of the label probabilities,
     and the share of rows that belong to no known class. The score is the number to alert on: at least this share of
-    the new rows is unlike the reference rows. Rows like the reference rows score 0, except by chance once in a
-    thousand times.
+    the new rows is unlike the reference rows. What chance explains is subtracted, so normal rows score 0 or a few
+    hundredths, however few they are.
     """
     check_picture(picture, model, rows, reference)
     from dish.evaluation.drift import drift as compare

@@ -146,6 +146,7 @@ class KernelHasher(Stopwatch, Hasher):
                 f"recentre: this {type(self).__name__} was saved without the means of its training rows; fit it again"
             )
         self.recentred_ = feature_moments(rows for _, rows in self._encoded_blocks(X))
+        self.__dict__.pop("family_", None)  # no other model has codes like the new ones
         return self
 
     # --- the hash function ---

@@ -49,7 +49,7 @@ class DriftMonitor:
         if n == 0:
             return
         found = self.profile.nothing
-        for traits in self.hasher.row_traits(rows[:: -(-len(rows) // n)]):
+        for traits in self.hasher.row_traits(rows[np.arange(n) * len(rows) // n]):
             found = found + self.profile.count(traits)
         self._add(self.profile, found)
 
