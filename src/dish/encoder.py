@@ -361,28 +361,49 @@ def from_arrays(arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> Hash
 
 
 @dataclass(frozen=True)
+class Recentring(_Arrays):
+    """x → (x − mean) · factor + target, feature by feature: it gives shifted rows the means of the training rows."""
+
+    mean: Array  # (d,), of the shifted rows
+    factor: Array  # (d,)
+    target: Array  # (d,), of the training rows
+
+    def __call__(self, X: Array) -> Array:
+        """Rows (n, d) as the hash functions expect them."""
+        return (X - self.mean) * self.factor + self.target
+
+
+@dataclass(frozen=True)
 class Encoder:
     """Features, a hash function on them, and perhaps one on x itself: rows X (n, d) → F (n, r)."""
 
     features: FeatureMap
     function: HashFunction
     geometry: Linear | None = None  # on (x − centre) · scale; its bits tell rows of one class apart
+    recentring: Recentring | None = None  # of x, before all else
 
     def __call__(self, X: Array) -> Array:
         """F of a block of rows."""
+        X = self._recentred(X)
         F = self.function(self.features(X))
         return F if self.geometry is None else interleaved(F, self.geometry(self.features.centred(X)))
+
+    def _recentred(self, X: Array) -> Array:
+        return X if self.recentring is None else self.recentring(X)
 
     def to(self, device: torch.device) -> Encoder:
         """The same with torch tensors on a device, all of the anchors' number type."""
         features = self.features.to(device)
-        geometry = None if self.geometry is None else self.geometry.to(device, features.anchors.dtype)
-        return Encoder(features, self.function.to(device, features.anchors.dtype), geometry)
+        dtype = features.anchors.dtype
+        geometry = None if self.geometry is None else self.geometry.to(device, dtype)
+        recentring = None if self.recentring is None else self.recentring.to(device, dtype)
+        return Encoder(features, self.function.to(device, dtype), geometry, recentring)
 
     def mapped(self, change: Callable[[Array], Array]) -> Encoder:
         """The same with every array changed."""
         geometry = None if self.geometry is None else self.geometry.mapped(change)
-        return Encoder(self.features.mapped(change), self.function.mapped(change), geometry)
+        recentring = None if self.recentring is None else self.recentring.mapped(change)
+        return Encoder(self.features.mapped(change), self.function.mapped(change), geometry, recentring)
 
     @property
     def n_bits(self) -> int:
@@ -395,20 +416,22 @@ class Encoder:
 
     def class_values(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """The part of F that depends on the kernel features, (n, r − g), likewise."""
-        return self._by_blocks(X, lambda x: self.function(self.features(x)), self.function.n_bits)
+        return self._by_blocks(X, lambda x: self.function(self.features(self._recentred(x))), self.function.n_bits)
 
     def geometry_values(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """The part of F that depends on x itself, (n, g), likewise."""
         geometry = self.geometry
         if geometry is None:
             return np.empty((len(X), 0), np.float32)
-        return self._by_blocks(X, lambda x: geometry(self.features.centred(x)), geometry.n_bits)
+        return self._by_blocks(X, lambda x: geometry(self.features.centred(self._recentred(x))), geometry.n_bits)
 
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """p (n, l) of the labels, likewise."""
         function = self.function
         assert isinstance(function, Posterior)
-        return self._by_blocks(X, lambda x: function.probabilities(self.features(x)), len(function.b))
+        return self._by_blocks(
+            X, lambda x: function.probabilities(self.features(self._recentred(x))), len(function.b)
+        )
 
     def _by_blocks(self, X: NDArray[Any], apply: Callable[[Array], Array], width: int) -> NDArray[np.float32]:
         anchors = self.features.anchors

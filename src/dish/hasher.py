@@ -35,11 +35,13 @@ from dish.io.rows import (
     too_large,
 )
 from dish.labels import as_array, known_labels
+from dish.metrics.profile import Profile, RowTraits, codeword_distances, shared_codes
 
 # checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
 EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
-FORMER = ("fit_params_", "family_", "batches_", "n_samples_seen_")  # attributes of an earlier fit
+FORMER = ("fit_params_", "family_", "profile_", "batches_", "n_samples_seen_")  # attributes of an earlier fit
+DescribeRows = Callable[[Any], RowTraits]  # checked rows (n, d) → what a profile counts
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
 CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
 
@@ -55,6 +57,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     _most_bits: int | None = None
     classes_: NDArray[Any]
     family_: str | None = None  # of a model that was fitted with compatible_with
+    profile_: Profile | None = None  # what is normal; it decides no code and is not part of the fingerprint
     _state: tuple[str, ...] = ()
     _former_params: tuple[str, ...] = ()  # that old model files still have
 
@@ -63,7 +66,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "fit" in vars(cls):
             cls.fit = _all_or_nothing(cls.fit, FORMER)
         if "partial_fit" in vars(cls):
-            cls.partial_fit = _all_or_nothing(cls.partial_fit)
+            cls.partial_fit = _all_or_nothing(cls.partial_fit, ("profile_",))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -195,6 +198,28 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """F of checked rows."""
         raise UnsupportedError(f"{type(self).__name__} defines no decision function")
 
+    # --- what is normal ---
+
+    def row_traits(self, X: Any) -> Iterator[RowTraits]:
+        """What a profile counts of rows X (see ``evaluation.drift``), a block at a time."""
+        self._check_fitted()
+        describe = self._row_describer()
+        for _, rows in self._encoded_blocks(X):
+            yield describe(rows)
+
+    def _row_describer(self) -> DescribeRows:
+        """The function that ``row_traits`` applies to every block, set up once per call."""
+        encode, codewords = self._encoder(), shared_codes(self.codes_) if hasattr(self, "codes_") else None
+        return lambda rows: self._traits_of_outputs(encode(rows), codewords)
+
+    @staticmethod
+    def _traits_of_outputs(F: NDArray[Any], codewords: NDArray[np.uint8] | None) -> RowTraits:
+        """Traits of rows with outputs F (n, r), for a hasher that tells nothing but F and perhaps codewords."""
+        packed, values = codes.pack(F), {"margin": np.abs(F).mean(1)}
+        return RowTraits(
+            packed, values if codewords is None else {"distance": codeword_distances(packed, codewords), **values}
+        )
+
     @property
     def _n_features_out(self) -> int:
         self._check_fitted()
@@ -299,6 +324,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 values[name] = to_json_value("kernel", value) if name == "kernel_" else value
         if self.family_ is not None:
             values["family_"] = self.family_
+        if self.profile_ is not None:
+            parts, values["profile_"] = self.profile_.to_arrays()
+            arrays |= {f"profile_.{key}": part for key, part in parts.items()}
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
         params = {name: to_json_value(name, value) for name, value in self.get_params(deep=False).items()}
@@ -311,7 +339,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if isinstance(value, dict):
                 prefix = f"{name}."
                 parts = {key.removeprefix(prefix): part for key, part in arrays.items() if key.startswith(prefix)}
-                value = from_arrays(parts, value)
+                value = Profile.from_arrays(parts, value) if name == "profile_" else from_arrays(parts, value)
             elif isinstance(value, list):
                 value = np.array(value, object) if name == "feature_names_in_" else as_array(value)
             setattr(hasher, name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from dish import codes
 from dish.checks import check_option
 from dish.encoder import geometry_positions, interleaved, row_blocks
 from dish.errors import InputError, UnsupportedError
-from dish.hasher import F_ROWS, EncodeLabelled, EncodeRows, Hasher
+from dish.hasher import F_ROWS, DescribeRows, EncodeLabelled, EncodeRows, Hasher
 from dish.labels import are_classes
+from dish.metrics.profile import RowTraits, ambiguity, codeword_distances, entropy, shared_codes
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,33 @@ class LabelledHasher(Hasher):
         for word in np.unique(words, axis=0):
             np.minimum(found, np.bitwise_count(bits ^ word).sum(axis=1, dtype=np.int32), out=found)
         return found
+
+    # --- what is normal ---
+
+    def _row_describer(self) -> DescribeRows:
+        encode, of_classes, describe = self._encoder(), self._class_bits(), self._probability_describer()
+        return lambda X: describe(encode(X), of_classes.scores(X) ** (1 / of_classes.power))
+
+    def _probability_describer(self) -> Callable[[NDArray[Any], NDArray[Any]], RowTraits]:
+        """The function from F (n, r) and p (n, l) of some rows to their traits."""
+        g = 0 if self.geometry_ is None else self.geometry_.n_bits
+        at = np.setdiff1d(np.arange(self.n_bits), geometry_positions(self.n_bits, g))
+        codewords, one_label = self._codewords(at), self._one_label
+
+        def describe(F: NDArray[Any], p: NDArray[Any]) -> RowTraits:
+            values = {} if codewords is None else {"distance": codeword_distances(codes.pack(F[:, at]), codewords)}
+            return RowTraits(
+                codes.pack(F), {**values, "entropy": entropy(p, one_label), "ambiguity": ambiguity(p, one_label)}
+            )
+
+        return describe
+
+    def _codewords(self, at: NDArray[np.intp]) -> NDArray[np.uint8] | None:
+        """Packed class bits, which are at positions ``at``, of every class, or of the label sets of training rows."""
+        if self._one_label:
+            of_classes = self._class_bits()
+            return codes.pack(np.asarray(of_classes.V + of_classes.offset, np.float32))
+        return shared_codes(codes.pack(codes.unpack(self.codes_, self.n_bits)[:, at]))
 
     def knows_labels(self, labels: Sequence[Any]) -> NDArray[np.bool_]:
         """Which of n labels have codes, (n,): the classes, equal in type and value; none of a model of label sets."""

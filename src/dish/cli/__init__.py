@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import alias, encode, experiments, export, features, fit, photos, search, serve, tune, warmup
+from dish.cli import alias, drift, encode, experiments, export, features, fit, photos, search, serve, tune, warmup
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "backfill": encode.backfill,
     "eval": encode.evaluate,
     "info": encode.info,
+    "drift": drift.drift,
     "index": search.index,
     "search": search.search,
     "export": export.export,

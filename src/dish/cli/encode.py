@@ -129,7 +129,7 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[An
 
     from dish.io import images, readers
 
-    X, own_labels = _rows_for(hasher, path, columns)
+    X, own_labels = rows_for(hasher, path, columns)
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher.image_side)
         return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels}), labels
@@ -336,7 +336,7 @@ def _shapes(arrays: dict[str, NDArray[Any]]) -> list[tuple[str, str]]:
     return shapes
 
 
-def _rows_for(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, Any]:
+def rows_for(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, Any]:
     """Rows of a file or of shards, and labels that come with them; the path itself if the model encodes images."""
     from dish.io import images
     from dish.io.readers import has_shards, read_features
@@ -364,7 +364,7 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -
 
     within = str(labels) == "-"
     columns_of_rows = columns if within else columns.without_labels()
-    X, y = _rows_for(hasher, rows, columns_of_rows)
+    X, y = rows_for(hasher, rows, columns_of_rows)
     y = y if within else read_labels(labels, columns.only_labels())
     if isinstance(X, Path):
         X, y = images.with_labels(X, y, hasher.image_side)

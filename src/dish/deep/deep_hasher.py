@@ -44,6 +44,7 @@ from dish.io.rows import narrowed
 from dish.kernel.fit_state import probe
 from dish.labels import as_array
 from dish.machine import resolve_device
+from dish.metrics.profile import Profile
 
 Fitted = dict[str, Any]  # attribute → value
 FILE_SIDE = 224  # of image files, for a module without an image size of its own
@@ -361,6 +362,9 @@ class DeepHasher(FittedNetwork):
         fitted = {"n_features_in_": self.n_features_in_, "vectors_": self.vectors_, "has_codes": "codes_" in arrays}
         if hasattr(self, "classes_"):
             fitted["classes_"] = class_values(self.classes_)
+        if self.profile_ is not None:
+            parts, fitted["profile_"] = self.profile_.to_arrays()
+            arrays |= {f"profile_.{key}": part for key, part in parts.items()}
         network = {"width": model.width, "n_outputs": model.n_outputs, "norm": model.has_norm}
         content = {"init": params, "fitted": fitted, "network": network, "head": model.head.config()}
         modelfile.save(path, type(self).__name__, content, arrays)
@@ -373,6 +377,9 @@ class DeepHasher(FittedNetwork):
             hasher.codes_ = arrays["codes_"]
         if "classes_" in fitted:
             hasher.classes_ = as_array(fitted["classes_"])
+        if "profile_" in fitted:
+            parts = {k.removeprefix("profile_."): a for k, a in arrays.items() if k.startswith("profile_.")}
+            hasher.profile_ = Profile.from_arrays(parts, fitted["profile_"])
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
         body = spec.make(None)
         if hasher.vectors_:

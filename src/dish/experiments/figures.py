@@ -15,6 +15,7 @@ import numpy as np
 
 from dish.errors import InputError
 from dish.evaluation.compare import RankingScores
+from dish.evaluation.drift import NAMES, Drift
 from dish.evaluation.tune import Recommendation
 from dish.experiments import paper
 from dish.experiments.bench import FLOATS, Results, Run
@@ -30,6 +31,7 @@ COLOURS = (
     *("#607d8b", "#b08900", "#3aa6dd", "#9c9c9c", "#d16ba5"),
 )
 OURS = ("#c1121f", "#f77f00", "#6a040f")
+MOST_BARS = 40
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
@@ -174,6 +176,49 @@ def tuning_figure(found: Recommendation) -> Figure:
         below.set(ylabel="fit, s")
     axes[0].legend(fontsize="small")
     return figure
+
+
+def drift_figure(found: Drift) -> Figure:
+    """New rows against reference rows: the share of rows with each bit set, and every histogram."""
+    profile, counts = found.profile, found.counts
+    heading = f"drift score {found.score:.2f}: {found.n:,} new rows, {found.n_reference:,} {found.source}"
+    if found.unknown is not None:
+        shares = f"{found.unknown:.0%} of the new rows, {found.unknown_reference:.0%} of the reference rows"
+        heading += f"\nof no known class: {shares}"
+    figure, axes = panels(1 + len(profile.edges), heading, 3.9)
+    reference, new = "#9c9c9c", "#c1121f"
+    order = np.argsort(profile.bit_shares())
+    places = np.arange(1, profile.n_bits + 1)
+    axes[0].plot(places, profile.bit_shares()[order], linewidth=2.6, color=reference)
+    axes[0].plot(places, profile.bit_shares(counts)[order], "o", markersize=3, color=new)
+    axes[0].set(title="share of rows with a bit set", xlabel="bits, by their share in the reference", ylim=(0, 1))
+    for axis, (name, edges) in zip(axes[1:], profile.edges.items(), strict=True):
+        places, before, after = _merged(edges, profile.shares(name), profile.shares(name, counts))
+        axis.stairs(before, places, fill=True, alpha=0.45, color=reference)
+        axis.stairs(after, places, linewidth=1.8, color=new)
+        axis.set(title=NAMES[name], ylabel="share of rows", ylim=(0, None))
+        if name in profile.limits:
+            axis.axvline(profile.limits[name], color="black", linewidth=1, linestyle=":")
+            axis.annotate(
+                "no known class →", (profile.limits[name], 0.9), xycoords=("data", "axes fraction"), ha="center"
+            )
+    axes[0].annotate("reference rows", (0.04, 0.9), xycoords="axes fraction", weight="bold", color=reference)
+    axes[0].annotate("new rows", (0.04, 0.82), xycoords="axes fraction", weight="bold", color=new)
+    return figure
+
+
+def _merged(edges: Any, *shares: Any) -> tuple[Any, ...]:
+    """Bins in which any row lies, at most 40 of them: their edges, and shares of rows by bin.
+
+    The first and last bin also have the rows beyond the edges.
+    """
+    step = edges[1] - edges[0]
+    full = np.flatnonzero(np.sum(shares, axis=0))
+    low, high = max(0, full[0] - 1), min(len(edges), full[-1] + 1)
+    places = np.concatenate([[edges[0] - step], edges, [edges[-1] + step]])[low : high + 2]
+    parts = [share[low : high + 1] for share in shares]
+    group = np.arange(0, len(parts[0]), -(-len(parts[0]) // MOST_BARS))
+    return np.append(places[:-1][group], places[-1]), *(np.add.reduceat(part, group) for part in parts)
 
 
 def write(figure: Figure, path: Path) -> None:

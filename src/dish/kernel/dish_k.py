@@ -19,15 +19,17 @@ from dish.kernel.class_sums import ClassSums
 from dish.kernel.fit_data import FitData
 from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_state
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
-from dish.kernel.held_out_check import MOST, left_out_F, warn_of_useless_codes
+from dish.kernel.held_out_check import FEWEST, MOST, left_out_F, warn_of_useless_codes
 from dish.kernel.spectral import first_codes, spectral_start
-from dish.kernel.streaming_hasher import Batch, FitInput, StreamingHasher
+from dish.kernel.streaming_hasher import PROFILED, Batch, FitInput, StreamingHasher
 from dish.lazy import torch
 from dish.machine import resolve_device
+from dish.metrics.profile import Profile, shared_codes
 from dish.similarity import Classes
 from dish.similarity.labelled import balanced_weight
 
 Packed = NDArray[np.uint8]
+LEFT_OUT = 64  # rows at a time, for the profile
 AfterSweep = Callable[[Packed, HashFunction, list[float], cbcd.Sweep], None]  # H, F, objectives, sweep
 
 
@@ -261,6 +263,8 @@ class DISHK(StreamingHasher):
         if self._learns_from_sums and isinstance(data.S, Classes):
             self._keep_sums(ClassSums.of(data))
         self._check(data, H)
+        with self._stage("profile"):
+            self.profile_ = self._profile(data, H)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
@@ -320,6 +324,18 @@ class DISHK(StreamingHasher):
         """w for classes of these sizes."""
         auto = isinstance(self.similar_weight, str)
         return balanced_weight(torch.from_numpy(sizes).double()) if auto else float(self.similar_weight)
+
+    def _profile(self, data: FitData, H: Packed) -> Profile:
+        """What is normal, from rows that ridge regression leaves out; for other losses from training rows."""
+        if self.loss != "ridge" or data.signs is None or data.n < FEWEST:
+            return self._profile_of_training_rows(data)
+        rows = data.signs.indices[:: -(-len(data.signs.indices) // PROFILED)]
+        assert isinstance(self.hash_function_, Linear)
+        W = torch.as_tensor(self.hash_function_.W).to(data.device)
+        parts = np.array_split(rows, -(-len(rows) // min(LEFT_OUT, data.n // 8)))
+        F = torch.cat([left_out_F(data.K, data.white, W, H, part, data.ranks) for part in parts])
+        traits = self._traits_of_outputs(F.float().cpu().numpy(), shared_codes(self.codes_))
+        return Profile.of(traits, self.n_bits, "held-out rows")
 
     def _check(self, data: FitData, H: Packed) -> None:
         """Warn if a hash function that did not learn from held-out rows cannot tell their labels."""

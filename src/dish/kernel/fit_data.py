@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dish.checks import check_random_state
 from dish.encoder import FeatureMap
@@ -40,6 +41,7 @@ class FitData:
     signs: SignBits | None = None  # of a sample of the rows
     not_auto: tuple[str, ...] = ()  # which of gamma and scale the user chose
     rows: RowSource | None = None  # of this process
+    moments: NDArray[np.float64] | None = None  # (2, d): mean and standard deviation of every feature of x
 
     @classmethod
     def of(cls, S: Similarity, K: Tensor, ridge: float = 1e-6, seed: Any = 0) -> FitData:
@@ -94,7 +96,9 @@ def prepare(
         )
         features, K = compute_features(features, rows, device, budget, ranks)
     first, n = ranks.offset_and_total(len(rows))
-    return FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)
+    found = FitData(S, K, features, rng, ridge, ranks, n, first, stage, SignBits.of(sample, S), rows=rows)
+    found.moments = sample.moments
+    return found
 
 
 def shared_random_state(seed: Any, ranks: Ranks) -> np.random.RandomState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from dish import codes
 from dish.checks import check_integer, check_number, check_option, check_random_state
 from dish.encoder import Encoder, FeatureMap, HashFunction, Linear
-from dish.errors import InputError
+from dish.errors import InputError, UnsupportedError
 from dish.hasher import EncodeRows, Hasher
 from dish.io.rows import RowSource
 from dish.kernel.fit_data import FitData, prepare
+from dish.kernel.recentring import feature_moments, recentring
 from dish.lazy import has_torch
 from dish.machine import resolve_device
 from dish.parallel import ALONE, Ranks
@@ -37,6 +38,10 @@ class KernelHasher(Stopwatch, Hasher):
         The features k(x): see ``encoder.FeatureMap``.
     hash_function_ : encoder.Linear, encoder.Posterior or encoder.Classifiers
         F on these features.
+    moments_ : ndarray (2, d)
+        Mean and standard deviation of every feature of the training rows, estimated on a sample.
+    recentred_ : ndarray (2, d) or None
+        Those of the rows that ``recentre`` was given.
     """
 
     n_anchors: int
@@ -51,11 +56,14 @@ class KernelHasher(Stopwatch, Hasher):
     random_state: Any
     hash_function_: HashFunction
     geometry_: Linear | None = None
+    moments_: NDArray[np.float64] | None = None
+    recentred_: NDArray[np.float64] | None = None
     _needs_y = True
     _most_bits = 1 << 14  # matrices of r² numbers are built
     _kernels: tuple[str, ...] = ("rbf", "linear", "rbf+linear")
     _features_by: Callable[..., FitData] = staticmethod(prepare)
     _state: tuple[str, ...] = ("kernel_", "gamma_", "anchors_", "centre_", "mean_", "scale_", "hash_function_")
+    _state += ("moments_", "recentred_")
 
     # --- fit ---
 
@@ -103,6 +111,7 @@ class KernelHasher(Stopwatch, Hasher):
         self.anchors_, self.centre_, self.mean_ = features.anchors, features.centre, features.mean
         self.scale_ = features.scale
         self.hash_function_ = function.numpy()
+        self.moments_, self.recentred_ = data.moments, None
 
     def _check_kernel_params(self) -> None:
         self._check_n_bits()
@@ -119,6 +128,29 @@ class KernelHasher(Stopwatch, Hasher):
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
+    # --- a shifted database ---
+
+    def recentre(self, X: Any) -> Self:
+        """Adapt the fitted hasher to a shifted database, without labels; returns self.
+
+        Rows are encoded after every feature has been given the mean and the standard deviation that it had in
+        training. So if all features were shifted or scaled, the bits are balanced on X as they were on the training
+        rows, and rows keep their neighbours. X must be a fair sample of the database: if its classes have other
+        shares than in training, their difference counts as a shift. The codes of labels stay the same.
+
+        Codes from before and after are not comparable, and ``fingerprint_`` changes: encode the database again. To
+        keep the old hasher, recentre a copy (``copy.deepcopy``) or load the model again. ``codes_`` stay those of the
+        training rows as they were. X replaces the rows of an earlier call; ``fit`` forgets them.
+        """
+        self._check_fitted()
+        if self.moments_ is None:
+            raise UnsupportedError(
+                f"recentre: this {type(self).__name__} was saved without the means of its training rows; fit it again"
+            )
+        self.recentred_ = feature_moments(rows for _, rows in self._encoded_blocks(X))
+        self.__dict__.pop("family_", None)  # no other model has codes like the new ones
+        return self
+
     # --- the hash function ---
 
     @property
@@ -126,7 +158,10 @@ class KernelHasher(Stopwatch, Hasher):
         """F(x) as one object, in NumPy."""
         self._check_fitted()
         features = FeatureMap(self.kernel_, self.anchors_, self.gamma_, self.centre_, self.mean_, self.scale_)
-        return Encoder(features, self.hash_function_, self.geometry_)
+        moved = None
+        if self.recentred_ is not None and self.moments_ is not None:
+            moved = recentring(self.recentred_, self.moments_, self.anchors_.dtype)
+        return Encoder(features, self.hash_function_, self.geometry_, moved)
 
     def _hash_function(self) -> dict[str, Any]:
         """What identifies the hash function: the codes of a few rows.
@@ -134,7 +169,8 @@ class KernelHasher(Stopwatch, Hasher):
         The arrays themselves differ in their last digits with the number of threads and processes of the fit.
         """
         F = self.encoder_.mapped(_float64)(self._probe_rows(-(-PROBE_BITS // self.n_bits)))
-        return {"n_bits": self.n_bits, "n_features_in_": self.n_features_in_, "probe": codes.pack(F)}
+        found = {"n_bits": self.n_bits, "n_features_in_": self.n_features_in_, "probe": codes.pack(F)}
+        return found if self.recentred_ is None else {**found, "recentred_": self.recentred_}
 
     def _probe_rows(self, n: int) -> NDArray[np.float64]:
         """Rows like the training rows: anchors and points between them, or random rows of many lengths."""

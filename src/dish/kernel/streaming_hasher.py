@@ -13,15 +13,17 @@ from dish import machine, parallel
 from dish.checks import check_integer
 from dish.errors import InputError, UnsupportedError
 from dish.io.readers import feature_names, read_features, read_labels
-from dish.io.rows import RowSource, is_path, is_streamed
-from dish.kernel.fit_data import shared_random_state
+from dish.io.rows import RowSource, is_path, is_streamed, take_everywhere
+from dish.kernel.fit_data import FitData, shared_random_state
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.labels import encode_classes, merged_classes
 from dish.lazy import Tensor, torch
 from dish.machine import resolve_device
+from dish.metrics.profile import Profile
 from dish.parallel import Ranks
 from dish.similarity import Similarity, check_labels, from_labels
 
+PROFILED = 1 << 11  # training rows of a profile, at most
 LARGE = 1 << 28  # bytes; larger arrays are checked block by block instead of in a pass of their own
 
 
@@ -134,6 +136,13 @@ class StreamingHasher(KernelHasher):
 
     def _keep_codes(self, H: NDArray[np.uint8], objective: NDArray[np.float64]) -> None:
         self.codes_, self.objective_, self.n_iter_ = H, objective, len(objective)
+
+    def _profile_of_training_rows(self, data: FitData) -> Profile:
+        """What is normal, from training rows: the model is surer of them than of new rows."""
+        assert data.rows is not None
+        picked = np.arange(0, data.n, -(-data.n // PROFILED))
+        rows = take_everywhere(data.rows, picked, torch.device("cpu"), data.ranks).numpy()
+        return Profile.of(self._row_describer()(rows), self.n_bits, "training rows")
 
 
 def _with_named(known: NDArray[Any], classes: Any, first: bool) -> NDArray[Any]:

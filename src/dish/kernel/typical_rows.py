@@ -97,6 +97,12 @@ class RowSample:
         """The median of every feature (d,), in float64."""
         return self.few.double().median(0).values
 
+    @property
+    def moments(self) -> NDArray[np.float64]:
+        """The mean and the standard deviation of every feature, (2, d)."""
+        X = self.rows.double()
+        return torch.stack([X.mean(0), X.std(0, correction=0)]).cpu().numpy()
+
     def outliers(self, typical: TypicalRows) -> Tensor:
         """Mask (s,)."""
         return typical.squares(self.rows) > typical.reach**2

@@ -66,14 +66,14 @@ class Geometry:
         W = OUTPUT * W / (self.X @ W).square().mean().sqrt().clamp(min=1e-30)
         return Linear(W.to(self.data.K.dtype), (-self.mean @ W).to(self.data.K.dtype))
 
-    def rows(self, indices: Indices) -> Tensor:
-        """(x − centre) · scale of some rows of all processes."""
-        data = self.data
-        assert data.rows is not None
-        wanted = indices.cpu().numpy() if isinstance(indices, Tensor) else indices
-        ordered, place = np.unique(wanted, return_inverse=True)
-        found = data.features.centred(take_everywhere(data.rows, ordered, data.device, data.ranks))
-        return found[torch.from_numpy(place).to(found.device)]
+
+def centred_rows(data: FitData, indices: Indices) -> Tensor:
+    """(x − centre) · scale of some rows of all processes."""
+    assert data.rows is not None
+    wanted = indices.cpu().numpy() if isinstance(indices, Tensor) else indices
+    ordered, place = np.unique(wanted, return_inverse=True)
+    found = data.features.centred(take_everywhere(data.rows, ordered, data.device, data.ranks))
+    return found[torch.from_numpy(place).to(found.device)]
 
 
 def candidates(r: int) -> list[int]:

@@ -16,7 +16,7 @@ from dish.kernel.features import feature_blocks
 from dish.kernel.fit_data import FitData, prepare
 from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
-from dish.posterior.geometry import COST, Geometry, candidates
+from dish.posterior.geometry import COST, Geometry, candidates, centred_rows
 from dish.posterior.multilabel import best_power, held_out_map, map_of_outputs, n_queries, refined
 from dish.posterior.projection import BATCH, centred, refine, refine_new_rows
 from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
@@ -292,7 +292,7 @@ def most_geometry_bits(
     ``class_bits`` gives F of all rows for a number of bits, Y their labels, ``indices`` their places in the data.
     """
     least = (1 - COST) * map_of_outputs(class_bits(n_bits), Y, n)
-    X = geometry.rows(indices)
+    X = centred_rows(geometry.data, indices)
     for g in candidates(n_bits):
         if g == 0 or map_of_outputs(torch.cat([class_bits(n_bits - g), geometry.bits(g)(X)], 1), Y, n) >= least:
             return g

@@ -21,6 +21,7 @@ from dish.errors import FileReplacedError, InputError, ModelFileError
 from dish.ids_and_labels import as_ids
 from dish.index.hamming import HammingIndex
 from dish.index.snapshot import Snapshot
+from dish.web.drift_metrics import DriftMonitor
 from dish.web.index_writer import IndexWriter
 from dish.web.pictures import MEDIA_TYPES, PREPARATIONS, FolderPictures, Pictures, decode
 
@@ -103,6 +104,7 @@ class Collection:
         self.fingerprint: str | None = getattr(hasher, "fingerprint_", None)
         self.hasher, self.index, self.takes, self.title = hasher, index, takes, title
         self.pictures, self.samples, self.duplicates = pictures, list(samples), duplicates
+        self.queries = DriftMonitor(hasher)
         self.n_bits = int(hasher.n_bits)
         self.n_features = None if self.takes_images else int(hasher.n_features_in_)
         self.writer = writer
@@ -168,7 +170,10 @@ class Collection:
 
     def encode(self, vectors: Sequence[Any] | NDArray[np.float32]) -> Codes:
         """Return the codes of vectors (n, d)."""
-        return self.hasher.transform(np.asarray(vectors, np.float32))
+        rows = np.asarray(vectors, np.float32)
+        codes = self.hasher.transform(rows)
+        self.queries.observe(rows)
+        return codes
 
     def outputs(self, rows: Any) -> NDArray[np.float32]:
         """Return the real outputs (n, n_bits) whose signs are the bits of the rows' codes."""
@@ -184,7 +189,10 @@ class Collection:
 
     def encode_picture(self, data: bytes, max_pixels: int) -> Codes:
         """Return the code (1, bytes) of an uploaded picture, the same as from ``dish encode``."""
-        return self.hasher.transform(self.row_of(data, max_pixels))
+        row = self.row_of(data, max_pixels)
+        code = self.hasher.transform(row)
+        self.queries.observe(row)
+        return code
 
     def row_of(self, data: bytes, max_pixels: int) -> Any:
         """Return an uploaded picture as the model's input."""
@@ -350,7 +358,7 @@ class Collection:
 
     def release(self) -> None:
         """Free the model and the index after the last request. FastAPI's caches may keep the routes, and so this."""
-        del self.hasher, self.index, self.writer, self.pictures, self.duplicates
+        del self.hasher, self.index, self.writer, self.pictures, self.duplicates, self.queries
 
 
 def to_hex(codes: Codes) -> list[str]:

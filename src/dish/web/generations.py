@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dish.alias import utc_now
 from dish.errors import InputError
 from dish.web.collection import Collection
+from dish.web.drift_metrics import DriftGauges
 from dish.web.limits import Limits
 from dish.web.middleware import ROUTE, LimitsMiddleware
 from dish.web.prometheus_metrics import ServerMetrics
@@ -62,6 +63,7 @@ class Service:
         if first.collection.writer is not None:
             self.metrics.add_gauge("dish_journal_bytes", "Bytes not yet in the index file.", self._journal_bytes)
         self.metrics.add_gauge("dish_generation", "Number of the generation.", lambda: float(self.now.number))
+        self.metrics.registry.register(DriftGauges(lambda: self.now.collection.queries))
 
     def _journal_bytes(self) -> float:
         writer = self.now.collection.writer

@@ -32,7 +32,7 @@ class ServerMetrics:
         self.in_flight = Gauge("dish_in_flight", "Requests in progress.", registry=own, multiprocess_mode="livesum")
         if METRICS_FOLDER in os.environ:
             MultiProcessCollector(self.registry)
-            self.registry.register(_WorkerProcesses(Path(os.environ[METRICS_FOLDER])))
+            self.registry.register(_WorkerProcesses())
         else:
             self.registry.register(own)
             ProcessCollector(registry=self.registry)
@@ -49,6 +49,12 @@ class ServerMetrics:
     def text(self) -> bytes:
         """Return all metrics."""
         return generate_latest(self.registry)
+
+
+def living_workers() -> list[int]:
+    """The process ids of the workers of this server: each living one has a file of gauges."""
+    files = Path(os.environ[METRICS_FOLDER]).glob("gauge_livesum_*.db")
+    return sorted(int(file.stem.rpartition("_")[2]) for file in files)
 
 
 def forget_worker(pid: int) -> None:
@@ -69,13 +75,9 @@ class _ComputedGauge:
 class _WorkerProcesses:
     """Memory, processor time and other statistics of every living worker."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder  # has one gauge file per living worker
-
     def collect(self) -> Iterator[Metric]:
         found: dict[str, Metric] = {}
-        for file in sorted(self.folder.glob("gauge_livesum_*.db")):
-            pid = file.stem.rpartition("_")[2]
+        for pid in map(str, living_workers()):
             for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
                 merged = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 for sample in metric.samples:
