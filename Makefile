@@ -16,7 +16,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and no
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
-.PHONY: bench-real bench-load bench-busy bench-gpu bench-scale
+.PHONY: bench-real bench-load bench-reload bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
 $(VENV)/.base: pyproject.toml constraints.txt  ## the library alone: all that the demo needs
@@ -119,6 +119,9 @@ bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real
 
 bench-load: $(VENV)/.ready       ## three minutes of requests at saturation against real servers: make bench-load AGAINST="--against ../old/src"
 	$(BIN)/python benchmarks/load.py $(AGAINST)
+
+bench-reload: $(VENV)/.ready     ## three minutes: a saturated server switches collections; no request may fail
+	$(BIN)/python benchmarks/reload.py
 
 bench-busy: $(VENV)/.ready      ## fits next to busy processes, first use, imports: ratios within one run
 	$(BIN)/python benchmarks/busy.py

@@ -7,7 +7,7 @@ probability 0.1, each with a model of its own. The ids tell which collection an 
 (`dish alias set` and then POST /admin/reload and SIGHUP in turn) and one rollback. Every answer is checked: all of
 its ids belong to the collection of its generation.
 
-    python benchmarks/reload.py                            # 60 s each; benchmarks/results/reload.json
+    python benchmarks/reload.py          # 60 s each; benchmarks/results/reload.json, and the table of docs/serve.md
     python benchmarks/reload.py --seconds 10 --rows 50000 --output /tmp/reload.json
 """
 
@@ -36,6 +36,9 @@ FIRST_ID = 10**9  # the ids of collection i start at i times this
 NAMES = "abc"
 SWITCHES = ("b", "c", "a", "b", "c", "rollback")  # to these collections, one after another
 SERVED = ("a", "b", "c", "a", "b", "c", "b")  # by generation
+NEAR = 4  # seconds after a reload was asked for
+PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+MARKS = "<!-- the table of benchmarks/reload.py -->", "<!-- its end -->"
 RESULTS = Path(__file__).parent / "results" / "reload.json"
 GENERATION = re.compile(rb"(?i)\r\nx-dish-generation: (\d+)")
 
@@ -138,36 +141,89 @@ def measure(folder: Path, workers: int, seconds: float) -> dict[str, Any]:
     Alias(alias).set(CollectionFiles(folder / "a-m.dish", folder / "a-ix.dish"))
     call = [sys.executable, "-m", "dish", "serve", alias, "--port", "0", "--concurrency", CONNECTIONS + 8]
     server = Server([*call, *(["--workers", workers] if workers > 1 else [])], folder / f"log{workers}")
-    uvloop.run(saturate(server.port, json_requests(False), CONNECTIONS, min(3.0, seconds / 4)))  # warm up
-    before = server.memory()
-    seen, done = uvloop.run(load_and_switch(server, alias, seconds))
-    after = server.memory()
-    calm = [s for end, s in seen.ends if not any(0 <= end - one["asked"] < 4 for one in done)]
-    busy = [s for end, s in seen.ends if any(0 <= end - one["asked"] < 4 for one in done)]
-    for generation, one in enumerate(done, 2):
-        asked, first = one.pop("asked"), seen.first.get(generation)
-        if first is not None:
-            one["seconds_until_first_answer"] = round(first - asked, 2)
-            one["old_answers_after_it_ms"] = round(1000 * max(0.0, seen.last[generation - 1] - first), 1)
+    try:
+        uvloop.run(saturate(server.port, json_requests(False), CONNECTIONS, min(3.0, seconds / 4)))  # warm up
+        before = server.memory()
+        seen, done = uvloop.run(load_and_switch(server, alias, seconds))
+        memory = {"start": before, "end": server.memory()}
+    finally:
+        code = server.stop()
     return {
         "seconds": seconds,
         "connections": CONNECTIONS,
         "load_average": os.getloadavg(),
+        **summary(seen, done, seconds),
+        "server_memory_bytes": memory,
+        "exit_code": code,
+    }
+
+
+def summary(seen: GenerationsSeen, done: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Return the counts, the latencies near a reload and otherwise, and how each switch went."""
+    near = [any(0 <= end - one["asked"] < NEAR for one in done) for end, _ in seen.ends]
+    latencies = np.array([s for _, s in seen.ends]) * 1000
+    switches = []
+    for generation, one in enumerate(done, 2):
+        first = seen.first[generation]
+        switches.append(
+            {
+                **{name: value for name, value in one.items() if name != "asked"},
+                "seconds_until_first_answer": round(first - one["asked"], 2),
+                "old_answers_after_it_ms": round(1000 * max(0.0, seen.last[generation - 1] - first), 1),
+            }
+        )
+    return {
         "answers": dict(seen.statuses),
         "failed": sum(n for status, n in seen.statuses.items() if status != "200"),
         "wrong_or_mixed": seen.mixed,
         "answers_by_generation": seen.answers,
         "queries_per_second": round(len(seen.ends) / seconds, 1),
         "latency_ms": {
-            f"{name}_p{q}": round(1000 * float(np.percentile(values, q)), 1)
-            for name, values in (("within_4s_of_a_reload", busy), ("otherwise", calm))
+            f"{name}_p{q}": round(float(np.percentile(latencies[chosen], q)), 1)
+            for name, chosen in ((f"within_{NEAR}s_of_a_reload", np.array(near)), ("otherwise", ~np.array(near)))
             for q in (50, 99, 100)
-            if values
         },
-        "switches": done,
-        "server_memory_bytes": {"start": before, "end": after},
-        "exit_code": server.stop(),
+        "switches": switches,
     }
+
+
+def table(content: dict[str, Any]) -> str:
+    """Return the results as a Markdown table."""
+    lines = [
+        "| processes | answers | failed | from the wrong collection, or mixed | until the new one answers | answers of the "
+        "old one after that | 99th percentile of latency near a reload, otherwise | memory before, after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    runs = {name.partition("_")[2]: run for name, run in content.items() if name.startswith("workers_")}
+    for workers, run in runs.items():
+        until, after = (
+            [one[name] for one in run["switches"]]
+            for name in ("seconds_until_first_answer", "old_answers_after_it_ms")
+        )
+        late = [f"{run['latency_ms'][f'{name}_p99']:.0f}" for name in (f"within_{NEAR}s_of_a_reload", "otherwise")]
+        memory = [f"{run['server_memory_bytes'][name] / 1e6:,.0f} MB" for name in ("start", "end")]
+        lines.append(
+            f"| {workers} | {sum(run['answers'].values()):,} | {run['failed']} | {run['wrong_or_mixed']} | "
+            f"{min(until):.1f} to {max(until):.1f} s | at most {max(after):.0f} ms | {', '.join(late)} ms | "
+            f"{', '.join(memory)} |"
+        )
+    environment, loads = content["environment"], [run["load_average"][0] for run in runs.values()]
+    lines += [
+        "",
+        f"{content['what']}; {CONNECTIONS} connections for {next(iter(runs.values()))['seconds']:g} s, five switches and "
+        f"a rollback. {environment['cpu']}, {environment['cores']} cores, shared by client and server; load average "
+        f"{min(loads):.1f} to {max(loads):.1f}; Python {environment['python']}, commit {environment['commit']}.",
+    ]
+    return "\n".join(lines)
+
+
+def write_table(content: dict[str, Any]) -> None:
+    """Write the table into the page, between the marks."""
+    from dish.io.atomic import write_atomically
+
+    head, _, rest = PAGE.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{after}".encode())
 
 
 def main() -> None:
@@ -184,12 +240,16 @@ def main() -> None:
     what = f"3 collections of {given.rows:,} codes of {BITS} bits (digits, bits flipped with probability 0.1)"
     content: dict[str, Any] = {"what": what, "seed": SEED, "switches": SWITCHES}
     with tempfile.TemporaryDirectory() as folder:
+        print("making three collections …", flush=True)
         prepare(Path(folder), given.rows)
         for workers in given.workers:
+            print(f"{given.seconds:g} s of load, {workers} processes …", flush=True)
             content[f"workers_{workers}"] = measure(Path(folder), workers, given.seconds)
     content["environment"] = machine.environment()
     write_json(given.output, content)
-    print(json.dumps(content, indent=1))
+    if given.output == RESULTS:
+        write_table(content)
+    print(table(content))
 
 
 if __name__ == "__main__":

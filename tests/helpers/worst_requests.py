@@ -56,6 +56,16 @@ def many_fields() -> bytes:
     return b"{" + b",".join(b'"%x":0' % i for i in range(BODY // 10)) + b"}"
 
 
+def largest_filters() -> bytes:
+    """As many ids and labels as fit into a body."""
+    ids = [f"{i:0390d}" for i in range(10_000)]
+    return json.dumps({"code": "0" * 16, "k": 1000, "ids": ids, "labels": list(range(10_000))}).encode()
+
+
+def longest_shortlist() -> bytes:
+    return json.dumps({"vector": X[0].tolist(), "k": 1000, "rescore": "asymmetric", "shortlist": 10_000}).encode()
+
+
 def largest_batch(ids: bool = False) -> bytes:
     """Valid rows with as many bytes as the server accepts: the most numbers that it must really encode."""
     row = b"[" + b",".join([b"1.5"] * 64) + b"]"
@@ -190,6 +200,9 @@ WORST_REQUESTS = [
         for name, body in bodies.items()
     ),
     WorstRequest("everything within the radius", "/search", lambda: LONG_SEARCH, statuses=(200,)),
+    WorstRequest("the largest filters", "/search", largest_filters, statuses=(200,)),
+    WorstRequest("the longest shortlist", "/search", longest_shortlist, statuses=(200,)),
+    WorstRequest("a body", "/admin/reload", lambda: b"x" * BODY),
     WorstRequest("the largest batch", "/encode", largest_batch, statuses=(200,)),
     WorstRequest("the largest batch with long ids", "/items", lambda: largest_batch(ids=True), statuses=(200,)),
     *(

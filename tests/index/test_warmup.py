@@ -4,7 +4,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from dish.index.hamming import HammingIndex
+from dish.index.warmup import build_accelerator
 
 PROGRAM = """
 import json, sys
@@ -30,6 +34,12 @@ def search(index, B):
         index.snapshot().within(B[i : i + 1], 2, limit=10)
         index.get(index.ids[i : i + 1])
     index.search(B[:300], 100)
+    F = np.linspace(-1, 1, 30 * bits).reshape(30, bits)
+    index.search(F, 5, rescore="asymmetric")
+    index.search(F, 5, rescore="asymmetric", labels=["even"])
+    index.search(B[:300], 5, labels=["even"])
+    index.search(B[:300], 5, index.ids[:500])
+    index.snapshot().within(B[:30], 3, labels=["even"], limit=10)
     for radius in (0, 2, bits):
         index.snapshot().within(B[:30], radius, limit=10)
 
@@ -42,7 +52,8 @@ for n, distinct in ((600, 600), (4000, 300)) if small else ((600, 600), (9000, 9
     B = rng.integers(0, 256, (distinct, (bits + 7) // 8), np.uint8)[np.arange(n) % distinct]
     B[:, -1] &= 0xFF << (-bits % 8) & 0xFF
     index = HammingIndex(bits)
-    index.add(B, ids=rng.permutation(n) if integers else [f"item {i}" for i in range(n)])
+    index.add(B, ids=rng.permutation(n) if integers else [f"item {i}" for i in range(n)],
+              labels=["even" if i % 2 == 0 else "odd" for i in range(n)])
     index.save("index")
     for mmap in (False, True):
         index = HammingIndex.load("index", mmap=mmap)
@@ -62,3 +73,11 @@ def test_searches_compile_nothing_new(tmp_path, case):
     call = [sys.executable, "-c", PROGRAM, json.dumps(case)]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("n", [0, 3, 9000])
+def test_large_index_is_grouped_before_its_first_search(n):
+    index = HammingIndex(16)
+    index.add((np.arange(2 * n).reshape(n, 2) % 7).astype(np.uint8))
+    build_accelerator(index)
+    assert (index.nbytes()["search"] > 0) == (n > 5000)

@@ -44,6 +44,12 @@ def _search(index: HammingIndex, B: NDArray[np.uint8]) -> None:
             index.snapshot().within(few, radius, limit=5)
         index.snapshot().within(few[:2], index.n_bits, limit=5)
     index.get(index.ids[:2])
+    some = index.ids[:ENOUGH]  # filters copy the rows that they match
+    F = np.ones((len(queries), index.n_bits), np.float32)
+    index.search(queries, 5, some)
+    index.search(F, 5, rescore="asymmetric", shortlist=len(B))
+    for radius in (0, index.n_bits):
+        index.snapshot().within(queries[:2], radius, some, limit=5)
 
 
 def build_accelerator(index: HammingIndex) -> None:
