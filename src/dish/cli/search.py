@@ -42,7 +42,8 @@ Address = Annotated[
     str,
     typer.Option(
         envvar="DISH_STORE",
-        help="Address of the database: postgresql://user@host/database, duckdb:///file.db or sqlite:///file.db.",
+        help="Address of the database: postgresql://user@host/database, duckdb:///file.db, sqlite:///file.db or "
+        "lance://folder.",
     ),
 ]
 QUERIES = 10_000  # searched at a time
