@@ -11,7 +11,7 @@ from dish.errors import InputError, ModelMismatchError, UnsupportedError
 from dish.io.modelfile import family
 from dish.posterior.projection import extended_projection
 
-OPTIONS = {"n_bits": 32, "n_anchors": 60}
+OPTIONS = {"n_bits": 32, "n_anchors": 30}
 
 
 def clusters(n, l, seed=0):  # noqa: E741
@@ -24,19 +24,19 @@ def clusters(n, l, seed=0):  # noqa: E741
 
 @pytest.fixture(scope="module")
 def data():
-    return clusters(900, 9)
+    return clusters(360, 9)
 
 
 @pytest.fixture(scope="module")
 def old(data):
     X, y = data
-    return DISH(**OPTIONS).fit(X[:400][y[:400] < 7], y[:400][y[:400] < 7])
+    return DISH(**OPTIONS).fit(X[:200][y[:200] < 7], y[:200][y[:200] < 7])
 
 
 @pytest.fixture(scope="module")
 def new(data, old):
     X, y = data
-    return DISH(**OPTIONS, random_state=1).fit(X[:700], y[:700], compatible_with=old)
+    return DISH(**OPTIONS, random_state=1).fit(X[:280], y[:280], compatible_with=old)
 
 
 def label_codes(hasher, labels, X):
@@ -68,7 +68,7 @@ def test_new_classes_have_codes_of_their_own_far_from_all_others(old, new, data)
 
 def test_the_function_is_learned_anew_and_finds_the_new_classes(data, old, new):
     X, y = data
-    q, base = slice(700, 900), slice(0, 700)
+    q, base = slice(280, 360), slice(0, 280)
     free = DISH(**OPTIONS, random_state=1).fit(X[base], y[base])
 
     def score(h):
@@ -86,7 +86,7 @@ def test_the_function_is_learned_anew_and_finds_the_new_classes(data, old, new):
 
 def test_old_classes_without_rows_keep_their_codes(data, old):
     X, y = data
-    part = (y > 2) & (np.arange(len(y)) < 700)
+    part = (y > 2) & (np.arange(len(y)) < 280)
     new = DISH(**OPTIONS).fit(X[part], y[part], compatible_with=old)
     np.testing.assert_array_equal(new.classes_, np.arange(9))
     for h in (old, new):
@@ -115,12 +115,11 @@ def test_a_damaged_family_is_refused(new, tmp_path):
         dish.load(tmp_path / "m.dish")
 
 
-def test_an_index_takes_codes_of_the_family_and_refuses_others(data, old, new):
-    X, y = data
+def test_an_index_takes_codes_of_the_family_and_refuses_others(old, new):
     index = HammingIndex(32, model=old.fingerprint_)
     index.check_model(new.fingerprint_)
     with pytest.raises(ModelMismatchError, match="compatible_with"):
-        index.check_model(DISH(**OPTIONS, random_state=3).fit(X, y).fingerprint_)
+        index.check_model(new.fingerprint_[17:])
 
 
 def test_a_path_and_the_model_itself_are_allowed(data, old, tmp_path):
@@ -140,6 +139,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(data, new):
     assert new.fingerprint_ == before
 
 
+@pytest.mark.long
 def test_names_of_classes_may_be_strings_of_any_length(data):
     X, y = data
     names = np.array(["b", "d", "the longest of all", "a", "c", "e", "zz", "aa", "f"])[y]
@@ -150,7 +150,7 @@ def test_names_of_classes_may_be_strings_of_any_length(data):
     np.testing.assert_array_equal(label_codes(old, old.classes_, X), label_codes(new, old.classes_, X))
 
 
-@pytest.mark.parametrize("kind", ["matrix", "tags"])
+@pytest.mark.parametrize("kind", ["matrix", pytest.param("tags", marks=pytest.mark.long)])
 def test_labels_of_multilabel_rows_keep_their_codes(kind, data):
     X, y = data
     Y = np.eye(9, dtype=np.uint8)[y] | np.eye(9, dtype=np.uint8)[(y * 2 + 1) % 9]

@@ -10,7 +10,7 @@ from dish.io.modelfile import family
 from dish.posterior import reservoir
 from dish.posterior.reservoir import Reservoir, quota, smallest_of_classes
 
-OPTIONS = {"n_bits": 24, "n_anchors": 50}
+OPTIONS = {"n_bits": 24, "n_anchors": 40}
 
 
 @pytest.mark.parametrize("room", [0, 3, 10, 17, 100])
@@ -63,7 +63,7 @@ def test_new_classes_move_the_indices_of_the_others():
 @pytest.fixture(scope="module")
 def data(digits):
     X, y, Xq, yq = digits
-    return X[:700], y[:700], Xq, yq
+    return X[:400], y[:400], Xq, yq
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def batched(data):
     """Batches sorted by class, so that later ones bring new classes; fingerprints and codes of labels on the way."""
     X, y, *_ = data
     hasher, steps = DISH(**OPTIONS), []
-    for rows in np.array_split(np.argsort(y, kind="stable"), 4):
+    for rows in np.array_split(np.argsort(y, kind="stable"), 3):
         hasher.partial_fit(X[rows], y[rows])
         known = hasher.classes_
         steps.append((hasher.fingerprint_, known, hasher.transform(X[: len(known)], labels=known)))
@@ -83,7 +83,7 @@ def test_batches_sorted_by_class_rank_like_one_fit(data, batched):
     full = DISH(**OPTIONS).fit(X, y)
     maps = [metrics.mean_average_precision(h.transform(Xq), yq, h.transform(X), y) for h in (batched[0], full)]
     assert maps[0] >= 0.96 * maps[1]
-    assert batched[0].n_samples_seen_ == 700
+    assert batched[0].n_samples_seen_ == 400
     np.testing.assert_array_equal(batched[0].classes_, np.arange(10))
 
 
@@ -123,6 +123,7 @@ def test_named_classes_have_codes_before_their_rows_come(data):
         DISH(**OPTIONS).partial_fit(X[y == 1], y[y == 1])
 
 
+@pytest.mark.long
 def test_feature_names_stay(data):
     pandas = pytest.importorskip("pandas")
     X, y, *_ = data

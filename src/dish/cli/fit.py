@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 FOR_ROWS = ("resume", "drop_unlabelled", "x_column", "y_column", "id_column")  # of no use for a folder of images
 ABOUT_ALL = ("n_bits", "random_state", "device")  # parameters that say nothing about the network
 
+CompatibleWith = Annotated[
+    Path | None,
+    typer.Option(help="dish: an older model. Its labels keep their codes, so that codes of both can be compared."),
+]
+
 
 class FitCommand(TyperCommand):
     """`dish fit` with the options of the chosen method."""
@@ -127,13 +132,7 @@ def fit(
         bool,
         typer.Option("--resume", help="dish_k: resume from a checkpoint of the same data and options, if any."),
     ] = False,
-    compatible_with: Annotated[
-        Path | None,
-        typer.Option(
-            "--compatible-with",
-            help="dish: an older model. Its labels keep their codes, so that codes of both models can be compared.",
-        ),
-    ] = None,
+    compatible_with: CompatibleWith = None,
     drop_unlabelled: DropUnlabelled = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
@@ -155,14 +154,7 @@ def fit(
     job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
-    if job.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
-        params |= _photo_defaults(quiet)
-    elif job.images and not quiet and not _given(context, "net"):
-        print(
-            "dish: note: without --net, 6conv is trained from random weights, which needs thousands of images and a "
-            "GPU",
-            file=sys.stderr,
-        )
+    params |= _network_defaults(context, job, method, params)
     message = job.run(params)
     if message and not quiet:
         print(message)
@@ -183,6 +175,21 @@ def _given(context: typer.Context, name: str) -> bool:
     """Whether an option was given."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
+
+
+def _network_defaults(
+    context: typer.Context, job: _Job, method: str | None, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Parameters of the network for a folder of images, if no option is about it; a note if it is trained afresh."""
+    if job.images and method is None and not any(_given(context, p) for p in params if p not in ABOUT_ALL):
+        return _photo_defaults(job.quiet)
+    if job.images and not job.quiet and not _given(context, "net"):
+        print(
+            "dish: note: without --net, 6conv is trained from random weights, which needs thousands of images and a "
+            "GPU",
+            file=sys.stderr,
+        )
+    return {}
 
 
 def _photo_defaults(quiet: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dish.kernel.fit_state import KernelState, fingerprint, load_state, save_sta
 from dish.kernel.fstep import LOSSES, ClassifierStep, LinearStep
 from dish.kernel.held_out_check import FEWEST, MOST, left_out_F, warn_of_useless_codes
 from dish.kernel.spectral import first_codes, spectral_start
-from dish.kernel.streaming_hasher import PROFILED, Batch, FitInput, StreamingHasher
+from dish.kernel.streaming_hasher import PROFILED, FitInput, RowBatch, StreamingHasher
 from dish.lazy import torch
 from dish.machine import resolve_device
 from dish.metrics.profile import Profile, shared_codes
@@ -314,7 +314,7 @@ class DISHK(StreamingHasher):
     def _keep_sums(self, sums: ClassSums) -> None:
         self.batches_, self.classes_, self.n_samples_seen_ = sums, sums.classes, sums.n
 
-    def _first_features(self, batch: Batch) -> FeatureMap:
+    def _first_features(self, batch: RowBatch) -> FeatureMap:
         """The features of all batches, with the mean of the first one."""
         S = Classes(batch.group, 2.0, batch.classes).to(resolve_device(self.device))
         data = self._prepare(RowSource(batch.X, checked=True), S, check_random_state(self.random_state))

@@ -38,7 +38,7 @@ class FitInput:
 
 
 @dataclass
-class Batch:
+class RowBatch:
     """Validated input of a ``partial_fit``."""
 
     X: NDArray[Any]  # (n, d)
@@ -90,7 +90,7 @@ class StreamingHasher(KernelHasher):
             check_labels(y, len(rows))  # before any message: a later error would leave the other processes waiting
         return rows, y
 
-    def _open_batch(self, X: Any, y: Any, classes: Any) -> Batch:
+    def _open_batch(self, X: Any, y: Any, classes: Any) -> RowBatch:
         """Validate parameters and a batch."""
         first, name = not hasattr(self, "batches_"), type(self).__name__
         if not first:
@@ -121,7 +121,7 @@ class StreamingHasher(KernelHasher):
                 "classes of later batches with classes=[…]"
             )
         place = {value: j for j, value in enumerate(known.tolist())}
-        return Batch(X, np.array([place[value] for value in present.tolist()])[own], known)
+        return RowBatch(X, np.array([place[value] for value in present.tolist()])[own], known)
 
     def _room_for_K(self, rows: RowSource) -> int:
         """Bytes that the budget leaves for K, after F and the codes."""
