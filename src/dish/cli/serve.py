@@ -69,7 +69,8 @@ def serve(
     """Serve search over HTTP, with a page to search on. Needs the extra: pip install 'dish-hash\\[serve]'.
 
     --ray divides the index into shards, each searched by a process on some machine of a Ray cluster. Results are the
-    same; a search covers all shards or is an error. --workers is then the number of processes that answer HTTP.
+    same; a search covers all shards or is an error. With --ray-address, Ray Serve runs the service in --workers
+    replicas.
     """
     check_token(token)
     if workers > 1 and writable:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from dish import __version__
 from dish.codes import n_bytes
+from dish.errors import ShardError
 from dish.index.snapshot import Snapshot
 from dish.web import batches, schemas
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
@@ -224,6 +225,10 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
         return error_response(error)
+
+    @app.exception_handler(ShardError)
+    async def unavailable(_: Request, error: ShardError) -> Response:
+        return error_response(HTTPException(503, str(error), {"retry-after": "1"}))
 
     @app.exception_handler(RequestValidationError)
     async def invalid_parameters(_: Request, error: RequestValidationError) -> Response:
