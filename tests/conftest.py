@@ -75,3 +75,12 @@ def photo_folder(tmp_path):
 def cli(capsys, monkeypatch):
     """Exit code, output and errors of a command line."""
     return lambda *args: run(capsys, monkeypatch, *args)
+
+
+@pytest.fixture(scope="session")
+def ray():
+    """The package ray, connected to a Ray of this machine that all tests of a session share."""
+    from dish.ray import cluster
+
+    with cluster(cpus=4) as ray:
+        yield ray

@@ -1,19 +1,10 @@
-"""A Ray of this machine for all tests of a session that need one, and codes in files."""
+"""A Spark session for the tests that need one."""
 
 import os
 import shutil
 import sys
 
 import pytest
-
-from dish.ray import cluster
-
-
-@pytest.fixture(scope="session")
-def ray():
-    """The package ray, connected to a Ray that was started for these tests."""
-    with cluster(cpus=4) as ray:
-        yield ray
 
 
 @pytest.fixture(scope="session")

@@ -89,8 +89,8 @@ def serve(
     POST /admin/reload or SIGHUP loads what the alias names then, and switches to it without a failed request.
 
     --ray divides the index, or a folder of `dish encode --ray`, into shards, each searched by a process on some
-    machine of a Ray cluster. Results are the same; a search covers all shards or is an error. --workers is then the
-    number of processes that answer HTTP. Restart the server to switch to other files.
+    machine of a Ray cluster. Results are the same; a search covers all shards or is an error. With
+    --ray-address, Ray Serve runs the service in --workers replicas. Restart the server to switch to other files.
     """
     check_token(token)
     _check_processes(workers, writable, ray, shards is not None or replicas > 1)

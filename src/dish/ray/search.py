@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from dish.index.merge import merge
 from dish.io import modelfile
 from dish.io.atomic import StrPath
 from dish.ray.connection import import_ray
-from dish.ray.shards import Shard, ShardPlan, merge_radius, plan_shards
+from dish.ray.shards import FileRange, Shard, ShardPlan, merge_radius, plan_shards
 
 PAUSE = 0.05  # seconds before a request that failed is sent again
 
@@ -227,6 +228,16 @@ class ShardedIndex:
         return strings.pop()
 
 
+class ShardActor(Shard):
+    """A shard in a process of its own."""
+
+    def __init__(self, ranges: Sequence[FileRange], n_bits: int, threads: int) -> None:
+        # Read when numba is loaded. A runtime_env could set it, too, but an actor with one cannot restart in a
+        # process that Ray keeps ready.
+        os.environ["NUMBA_NUM_THREADS"] = str(threads)
+        super().__init__(ranges, n_bits)
+
+
 class ShardActors:
     """Ray actors that hold the shards, each in one or more replicas."""
 
@@ -237,15 +248,15 @@ class ShardActors:
         n_actors = replicas * len(plan.shards)
         cpus = ray.cluster_resources().get("CPU", 0.0)
         n_threads = max(1, int(cpus) // n_actors) if threads is None else check_integer("threads", threads, low=1)
-        settings = {name: str(n_threads) for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")}
-        start = ray.remote(Shard).options(
+        start = ray.remote(ShardActor).options(
             num_cpus=0,  # a search must not wait for other work on the cluster to end
             scheduling_strategy="SPREAD",
             max_restarts=-1,
-            runtime_env={"env_vars": settings},
         )
         self.timeout = timeout
-        self.replicas = [[start.remote(ranges, plan.n_bits) for _ in range(replicas)] for ranges in plan.shards]
+        self.replicas = [
+            [start.remote(ranges, plan.n_bits, n_threads) for _ in range(replicas)] for ranges in plan.shards
+        ]
         for some in (
             self.replicas[0][:1],
             self._all(),

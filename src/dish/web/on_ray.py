@@ -1,7 +1,8 @@
-"""``dish serve --ray``: the service in replicas of Ray Serve, over shards of the index in Ray actors.
+"""``dish serve --ray``: the service over shards of the index, which are searched in Ray actors.
 
-The process of the command owns the actors and waits. Ray Serve's proxy listens, and sends requests to the replicas,
-each of which encodes queries and asks the shards. Ray restarts replicas and shards that die.
+With a cluster, the service runs in replicas of Ray Serve: its proxies listen, and Ray restarts replicas that die.
+Without one, the service runs in this process. Ray Serve would open a port to the network in each replica, without
+asking for a token, even if the rest of Ray listens on the loopback interface only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dish.errors import InputError
 from dish.ray.connection import cluster
 from dish.ray.search import ShardedIndex, open_shards
 from dish.registry import load
+from dish.web import server
 from dish.web.app import create_app
 from dish.web.collection import Collection
 from dish.web.generations import Service
@@ -26,7 +28,6 @@ from dish.web.logs import start_log
 from dish.web.server import exit_process
 from dish.web.sockets import limits_for_host, listen, url
 
-ANSWER_SECONDS = 20.0  # for all shards to answer a request, restarts included
 READ_ONLY = "its shards are files that nobody may change; use --writable without --ray"
 
 
@@ -38,7 +39,7 @@ class ServedShards:
     index: Path
     shards: int | None = None
     replicas: int = 1  # of each shard
-    servers: int = 1  # replicas of the service
+    servers: int = 1  # replicas of the service, on a cluster
     title: str | None = None
 
 
@@ -52,17 +53,22 @@ def serve(
     allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or Control-C. Prints the address on standard output once clients can connect."""
-    limits = limits_for_host(limits, host, allowed_hosts)
+    if address is None and files.servers > 1:
+        raise InputError("--workers with --ray needs a cluster: give --ray-address, or leave it out")
     with closing(listen(host, port)) as probe:  # reports now that a port is taken, and chooses one for port 0
         where, port = url(host, probe), probe.getsockname()[1]
     signal.signal(signal.SIGTERM, exit_process)
     with (
         cluster(address),
-        open_shards(files.index, files.shards, replicas=files.replicas, timeout=ANSWER_SECONDS) as index,
+        open_shards(files.index, files.shards, replicas=files.replicas) as index,
     ):
-        _check(load(files.model), index)
+        collection = open_collection(str(files.model), index, files.title or files.index.stem)
+        if address is None:
+            server.serve(collection, limits, host=host, port=port, allowed_hosts=allowed_hosts)
+            return
         from ray import serve as ray_serve
 
+        limits = limits_for_host(limits, host, allowed_hosts)
         try:
             ray_serve.start(http_options={"host": host, "port": port})
             ray_serve.run(_application(ray_serve, files, index, limits), name="dish", route_prefix="/")
@@ -70,6 +76,13 @@ def serve(
             threading.Event().wait()
         finally:
             ray_serve.shutdown()
+
+
+def open_collection(model: str, index: ShardedIndex, title: str) -> Collection:
+    """Return the collection to serve. Raises an error if the model does not fit the index."""
+    collection = Collection(load(model).without_names(), index, title=title)  # type: ignore[arg-type]
+    collection.read_only_reason = READ_ONLY
+    return collection
 
 
 def _application(ray_serve: Any, files: ServedShards, index: ShardedIndex, limits: Limits) -> Any:
@@ -90,13 +103,4 @@ def _application(ray_serve: Any, files: ServedShards, index: ShardedIndex, limit
 def build_app(model: str, index: ShardedIndex, limits: Limits, title: str) -> Service:
     """Return the app of a replica: the same routes and answers as `dish serve` without Ray, read-only."""
     start_log()
-    collection = Collection(load(model).without_names(), index, title=title)  # type: ignore[arg-type]
-    collection.read_only_reason = READ_ONLY
-    return create_app(collection, limits)
-
-
-def _check(hasher: Any, index: ShardedIndex) -> None:
-    """Raise an error if the model does not fit the index: here, not in the log of a replica."""
-    if index.n_bits != hasher.n_bits:
-        raise InputError(f"the model's codes have {hasher.n_bits} bits, those of the index {index.n_bits}")
-    index.check_model(getattr(hasher, "fingerprint_", None))
+    return create_app(open_collection(model, index, title), limits)

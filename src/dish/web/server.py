@@ -208,6 +208,7 @@ def warm_up(collection: Collection, encode: bool = True) -> None:
     if not encode:
         return
     if collection.takes != "vector":
-        collection.encode_picture(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
+        row = collection.row_of(to_png(np.full((224, 224, 3), 255, np.uint8)), max_pixels=1 << 20)
     else:
-        collection.encode([[0.0] * (collection.n_features or 0)])
+        row = np.zeros((1, collection.n_features or 0), np.float32)
+    collection.hasher.transform(row)  # not ``collection.encode``, which counts the row as a query
