@@ -190,8 +190,9 @@ def summary(seen: GenerationsSeen, done: list[dict[str, Any]], seconds: float) -
 def table(content: dict[str, Any]) -> str:
     """Return the results as a Markdown table."""
     lines = [
-        "| processes | answers | failed | from the wrong collection, or mixed | until the new one answers | answers of the "
-        "old one after that | 99th percentile of latency near a reload, otherwise | memory before, after |",
+        "| processes | answers | failed | from the wrong collection, or mixed | until the new one answers "
+        "| answers of the old one after that | 99th percentile of latency near a reload, otherwise "
+        "| memory before, after |",
         "|---|---|---|---|---|---|---|---|",
     ]
     runs = {name.partition("_")[2]: run for name, run in content.items() if name.startswith("workers_")}
@@ -208,10 +209,11 @@ def table(content: dict[str, Any]) -> str:
             f"{', '.join(memory)} |"
         )
     environment, loads = content["environment"], [run["load_average"][0] for run in runs.values()]
+    seconds = next(iter(runs.values()))["seconds"]
     lines += [
         "",
-        f"{content['what']}; {CONNECTIONS} connections for {next(iter(runs.values()))['seconds']:g} s, five switches and "
-        f"a rollback. {environment['cpu']}, {environment['cores']} cores, shared by client and server; load average "
+        f"{content['what']}; {CONNECTIONS} connections for {seconds:g} s, five switches and a "
+        f"rollback. {environment['cpu']}, {environment['cores']} cores, shared by client and server; load average "
         f"{min(loads):.1f} to {max(loads):.1f}; Python {environment['python']}, commit {environment['commit']}.",
     ]
     return "\n".join(lines)

@@ -277,6 +277,10 @@ def test_writable_index_is_not_loaded_twice(folder):
     service = service_of(folder, writable=True)
     answer = client_of(service).post("/admin/reload").json()
     assert (answer["switched"], answer["generation"]) == (False, 1)
+    content = (folder / "p.alias").read_text()
+    (folder / "p.alias").write_text(content.replace("a-m.dish", "b-m.dish"))
+    refused = client_of(service).post("/admin/reload")
+    assert (refused.status_code, "open with another model" in refused.json()["error"]) == (409, True)
     service.close()
 
 

@@ -17,7 +17,8 @@ from types import FrameType
 from starlette.exceptions import HTTPException
 
 from dish.alias import CollectionFiles
-from dish.errors import DishError, FileReplacedError
+from dish.errors import DishError, FileReplacedError, InputError
+from dish.registry import load
 from dish.web.collection import Collection
 from dish.web.generations import ServedGeneration, Service
 from dish.web.source import Source
@@ -71,13 +72,19 @@ class Reloader:
 def is_open(collection: Collection, files: CollectionFiles) -> bool:
     """Return whether these files name the index that a writable collection has open.
 
-    Raises FileReplacedError if another program has replaced the file of that index. It is not overwritten, and the
-    journal next to it belongs to the index in memory.
+    Raises FileReplacedError if another program has replaced the file of that index: it is not overwritten, and the
+    journal next to it belongs to the index in memory. Raises InputError if they name another model for it.
     """
     if collection.writer is None:
         return False
     collection.writer.file.check_unchanged()
-    return os.path.realpath(files.index) == str(collection.writer.file.path)
+    if os.path.realpath(files.index) != str(collection.writer.file.path):
+        return False
+    if getattr(load(files.model), "fingerprint_", None) != collection.fingerprint:
+        raise InputError(
+            f"{files.index} is open with another model than {files.model}: build an index for that model"
+        )
+    return True
 
 
 def describe(generation: ServedGeneration, switched: bool) -> dict[str, object]:

@@ -66,8 +66,9 @@ def encode_picture(
     collection: Collection, data: bytes, max_pixels: int, rescore: str | None
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
     """Return the code (1, bytes) of an uploaded picture, and its outputs or its vector if it is to be rescored."""
-    row = collection.row_of(data, max_pixels)
-    code = collection.hasher.transform(row)
     if rescore is None:
-        return code, None
-    return code, (collection.outputs(row) if rescore == "asymmetric" else np.asarray(row, np.float32))[0]
+        return collection.encode_picture(data, max_pixels), None
+    row = collection.row_of(data, max_pixels)
+    return collection.hasher.transform(row), (
+        collection.outputs(row) if rescore == "asymmetric" else np.asarray(row, np.float32)
+    )[0]

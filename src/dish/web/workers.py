@@ -200,6 +200,7 @@ class WorkerPool:
         """Stop all workers at once. They finish their requests; a second Control-C kills them."""
         try:
             for worker in self.workers:
+                worker.send("answer", 503, "the server is stopping")  # to a request that waits for a reload
                 worker.process.terminate()
             for worker in self.workers:
                 worker.stop()
@@ -227,8 +228,9 @@ def run_worker(
     served: ServedFiles, limits: Limits, listener: socket.socket, verify: bool, parent: Connection
 ) -> None:
     """Serve in a worker process. Sends the number of items, or an error message, to the parent."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # Control-C reaches all processes; the parent stops the workers
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):  # they may reach all processes; the parent tells the workers what to do
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     start_log()
     try:
