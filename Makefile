@@ -16,7 +16,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and no
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
-.PHONY: bench-real bench-load bench-reload bench-busy bench-gpu bench-scale
+.PHONY: bench-real bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
 $(VENV)/.base: pyproject.toml constraints.txt  ## the library alone: all that the demo needs
@@ -112,6 +112,9 @@ bench-paper: $(VENV)/.ready     ## the paper's tables and figures; runs what is 
 
 bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/multilabel.py $(FEATURES)
+
+bench-drift: $(VENV)/.ready      ## drift: withheld classes, false alarms, recentring: make bench-drift FEATURES="a.npz b.npz"
+	$(BIN)/python benchmarks/drift.py $(FEATURES)
 
 bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real.md: make bench-real FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/real.py $(FEATURES)

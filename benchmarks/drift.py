@@ -11,7 +11,7 @@ classes and of the withheld ones; a file's own queries are among them. Three par
   do. The same for a profile of training rows, which shows why the profile in a model is of held-out rows.
 - Recentring: MAP and neighbours before a shift of the database and its queries, after it, and after `recentre`.
 
-Writes benchmarks/results/drift.json and docs/figures/drift-roc.svg.
+Writes benchmarks/results/drift.json and docs/figures/drift-roc.png.
 
     python benchmarks/drift.py data/clinc150_use.npz data/tinyimagenet_lite0.npz
 """
@@ -35,7 +35,7 @@ from dish.metrics.profile import KNOWN, Profile, RowTraits
 from real_protocols import Part, read
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
-PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "drift-roc.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "drift-roc.png"
 WITHHELD = 0.25  # of the classes
 SIZES = (100, 300, 1000, 3000, 10_000)
 ALERT = 0.1

@@ -144,8 +144,9 @@ def test_other_hashers(seven, make, source, histograms, tmp_path):
     hasher.save(tmp_path / "m.dish")
     hasher = dish.load(tmp_path / "m.dish")
     assert list(hasher.profile_.edges) == histograms
-    assert drift(hasher, normal[1::2]).score < 0.05
-    assert drift(hasher, 3 * normal[1::2] + 4).score > 0.1
+    found = drift(hasher, normal[1::2]).score
+    assert found < (0.3 if source == "training rows" else 0.05)
+    assert drift(hasher, 3 * normal[1::2] + 4).score > max(0.1, found)
 
 
 def test_label_sets():

@@ -1,1 +1,1 @@
-"""For your own data: ``compare`` a model with other rankings of the same rows, ``tune`` the parameters of DISH."""
+"""For your own data: ``compare`` a model with other rankings, ``tune`` the parameters of DISH, notice ``drift``."""

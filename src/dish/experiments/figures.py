@@ -199,9 +199,8 @@ def drift_figure(found: Drift) -> Figure:
         axis.set(title=NAMES[name], ylabel="share of rows", ylim=(0, None))
         if name in profile.limits:
             axis.axvline(profile.limits[name], color="black", linewidth=1, linestyle=":")
-            axis.annotate(
-                "no known class →", (profile.limits[name], 0.9), xycoords=("data", "axes fraction"), ha="center"
-            )
+            place = (profile.limits[name], 0.9)
+            axis.annotate("no known class →", place, (3, 0), ("data", "axes fraction"), "offset points")
     axes[0].annotate("reference rows", (0.04, 0.9), xycoords="axes fraction", weight="bold", color=reference)
     axes[0].annotate("new rows", (0.04, 0.82), xycoords="axes fraction", weight="bold", color=new)
     return figure

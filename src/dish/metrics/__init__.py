@@ -2,7 +2,8 @@
 
 MAP, precision and recall need two histograms per query over the distances 0 … r: of all database rows, and of the
 relevant ones (``counting``, ``scores``, ``summary``). Graded labels need sums of grades too (``graded``). Rankings by
-real numbers are sorted (``sorting``, ``neighbours``). ``health`` describes the codes themselves.
+real numbers are sorted (``sorting``, ``neighbours``). ``health`` describes the codes themselves,
+``profile`` what is normal for a model.
 
 Labels are (n,) classes (relevant: equal) or (n, l) of 0/1 (relevant: at least one shared label).
 """
