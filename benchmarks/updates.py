@@ -1,7 +1,8 @@
 """New classes, backfill and batches: how good codes stay while data and classes change.
 
-The first argument is Tiny ImageNet (100,000 training rows, 200 classes), the second CLINC150, as .npz with int8 X, a
-scale, and y. Rows are drawn at random for training, queries and database. Writes benchmarks/results/updates.json.
+The arguments are Tiny ImageNet (100,000 training rows, 200 classes) and CLINC150, or one of the two, as .npz with
+int8 X, a scale, and y; the file name begins with the name of the data set. Rows are drawn at random for training,
+queries and database. Writes benchmarks/results/updates.json, where the results of the other data set stay.
 
 - compatible: an older model learned the old classes from half of the training rows; a newer one learns all rows and
   classes with compatible_with, and a third one without it. "same rows": the older model had all rows of its classes.
@@ -10,11 +11,12 @@ scale, and y. Rows are drawn at random for training, queries and database. Write
 - batches: partial_fit in ten batches, in random order and sorted by class, and one fit of all rows. DISHK gets the
   anchors and gamma of the fit.
 
-    python benchmarks/updates.py tinyimagenet.npz clinc150.npz [--quick]
+    python benchmarks/updates.py tinyimagenet_lite0.npz clinc150_use.npz [--quick]
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import dataclass
@@ -151,8 +153,9 @@ def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     quick, paths = "--quick" in arguments, [a for a in arguments if not a.startswith("--")]
     seeds = range(1 if quick else SEEDS)
-    data: dict[str, Any] = {}
-    for name, path in zip(SIZES, paths, strict=True):
+    data: dict[str, Any] = json.loads(RESULTS.read_text())["data"] if RESULTS.exists() else {}
+    for path in paths:
+        name = Path(path).stem.split("_")[0]
         with np.load(path) as file:
             X, y = normalize((file["X"] * file["scale"]).astype(np.float32)), file["y"]
         content: dict[str, Any] = {"sizes": QUICK if quick else SIZES[name], "new_classes": NEW[name]}
@@ -165,13 +168,13 @@ def main(arguments: list[str]) -> None:
             content["backfill"].append(backfilled(split, old, new, seed))
             content["batches"] += batches(split, seed)
             print_line(f"{name}: seed {seed} done")
-        data[name] = content
+        data[name] = content | {"environment": machine.environment()}
         show(name, content)
     result = {"what": __doc__.splitlines()[0], "bits": BITS, "quick": quick, "data": data}
     if quick:
         print_line("--quick: nothing is written")
     else:
-        bench.write_json(RESULTS, result | {"environment": machine.environment()})
+        bench.write_json(RESULTS, result)
 
 
 if __name__ == "__main__":
