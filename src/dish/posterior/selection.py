@@ -208,6 +208,7 @@ def judge(
         halves = held, seen[:n_held]
         first, second = (rows.logits(half, W, b) for half in halves)
         return Judged(first, second, halves, (W, b), rows.one_label)
+    order = order.cpu().numpy() if isinstance(order, Tensor) else order
     parts = []
     for i in range(folds):
         held, seen = order[i::FOLDS], np.concatenate([order[j::FOLDS] for j in range(FOLDS) if j != i])
