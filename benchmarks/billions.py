@@ -1,4 +1,4 @@
-"""The table of docs/billions.md: bytes, machines and seconds for a billion rows and more, computed from measured rates.
+"""The tables of docs/billions.md: bytes, machines and seconds for billions of rows, computed from measured rates.
 
     python benchmarks/billions.py
 
@@ -57,7 +57,7 @@ def table(content: dict) -> str:
     lines = ["| measured, per core | |", "|---|---:|", *(f"| {name} | {in_words(rate)} |" for name, rate in measured)]
     lines += ["", f"(results/ray_cluster.json, commit {rates.commit}.) Computed from these:", ""]
     lines += [
-        "| rows | codes and ids | machines | cores | one query, s | queries per second, in batches | encoding, hours |",
+        "| rows | codes and ids | machines | cores | one query, s | queries per second, batches | encoding, hours |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for n in ROWS:
@@ -65,7 +65,8 @@ def table(content: dict) -> str:
         cores = machines * CORES
         cells = (
             in_words(n), f"{n * (CODE + ID) / 1e9:,.0f} GB", f"{machines:,}", f"{cores:,}",
-            digits(n / rates.single / cores), digits(rates.batched * cores / n), digits(n / rates.encoded / cores / 3600),
+            digits(n / rates.single / cores), digits(rates.batched * cores / n),
+            digits(n / rates.encoded / cores / 3600),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dish.errors import InputError
+from dish.errors import ClusterError, InputError
 from dish.ray.connection import cluster
 from dish.ray.search import ShardedIndex, open_shards
 from dish.registry import load
@@ -57,7 +57,6 @@ def serve(
         raise InputError("--workers with --ray needs a cluster: give --ray-address, or leave it out")
     with closing(listen(host, port)) as probe:  # reports now that a port is taken, and chooses one for port 0
         where, port = url(host, probe), probe.getsockname()[1]
-    signal.signal(signal.SIGTERM, exit_process)
     with (
         cluster(address),
         open_shards(files.index, files.shards, replicas=files.replicas) as index,
@@ -68,6 +67,11 @@ def serve(
             return
         from ray import serve as ray_serve
 
+        signal.signal(signal.SIGTERM, exit_process)  # Ray has set its own
+        if ray_serve.status().proxies:
+            raise ClusterError(
+                "this cluster runs Ray Serve already, on a port of its own: stop it with `serve shutdown`"
+            )
         limits = limits_for_host(limits, host, allowed_hosts)
         try:
             ray_serve.start(http_options={"host": host, "port": port})
