@@ -232,10 +232,11 @@ def test_a_fit_on_the_gpu_leaves_its_generator_and_export_leaves_the_model(data,
     if not torch.cuda.is_available():
         pytest.skip("GPU NOT CHECKED: torch sees none")
     X, y, _, _ = data
+    hasher = tiny(epochs=1, n_iter=1, device="cuda")  # seeds the generators
     torch.cuda.manual_seed(5)
     expected = torch.rand(3, device="cuda")
     torch.cuda.manual_seed(5)
-    hasher = tiny(epochs=1, n_iter=1, device="cuda").fit(X, y)
+    hasher.fit(X, y)
     assert torch.equal(torch.rand(3, device="cuda"), expected)
     hasher.export_onnx(tmp_path / "h.onnx")
     assert {p.device.type for p in hasher.model_.parameters()} == {"cuda"}

@@ -95,8 +95,11 @@ class WhitenedRows:
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether row indices are drawn on the GPU: the host shuffles a million more slowly than the GPU learns."""
-        return self.U.device.type == "cuda" and self.ranks.world == 1
+        """Whether row indices are drawn on the GPU: the host shuffles a million more slowly than the GPU learns.
+
+        All processes draw the same indices, each on its GPU.
+        """
+        return self.U.device.type == "cuda"
 
     def shuffled(self, indices: Indices, count: int, rng: np.random.RandomState) -> Indices:
         """``count`` indices: as many random permutations of ``indices`` as needed, concatenated and cut."""
@@ -110,12 +113,12 @@ class WhitenedRows:
 
     def local(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The given rows that this process has, as local indices, and their positions in ``indices``."""
-        device = self.U.device
+        given = torch.as_tensor(indices, device=self.U.device)
         if self.ranks.world == 1:
-            return torch.as_tensor(indices, device=device), torch.arange(len(indices), device=device)
+            return given, torch.arange(len(given), device=given.device)
         first = self.ranks.offset_and_total(len(self.U))[0]
-        positions = np.flatnonzero((indices >= first) & (indices < first + len(self.U)))
-        return torch.from_numpy(indices[positions] - first).to(device), torch.from_numpy(positions).to(device)
+        positions = ((given >= first) & (given < first + len(self.U))).nonzero().ravel()
+        return given[positions] - first, positions
 
     def batches(self, indices: Indices, size: int, count: int, rng: np.random.RandomState) -> Iterator[Tensor]:
         """Local row indices of ``count`` batches, drawn by permutations of ``indices``."""
@@ -335,7 +338,8 @@ def regress(
     size, updates = min(BATCH, n), round(share * min(UPDATES, max(150, n // 10)))
     decay = prior * weight_decay(n, W.shape[1], one_label)
     rate = RATE if one_label else 2 * RATE  # the curvature of a sigmoid is half that of a softmax
-    if rows.draws_on_device and can_compile(W.device) and W.dtype == torch.float32:
+    alone_on_gpu = rows.draws_on_device and rows.ranks.world == 1
+    if alone_on_gpu and can_compile(W.device) and W.dtype == torch.float32:
         order = rows.local(rows.shuffled(indices, size * updates, rng))[0].view(updates, size)
         return FusedSteps(rows, W, b, order, rate=rate, decay=decay, momentum=MOMENTUM).take()
     steps = MomentumSteps(rows, W, b, size, decay)
