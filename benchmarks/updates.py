@@ -29,6 +29,7 @@ from sklearn.preprocessing import normalize
 
 from dish import DISH, DISHK, machine, metrics
 from dish.experiments import bench
+from dish.io.atomic import write_atomically
 from dish.io.backfill import least_certain
 
 BITS, SEEDS, BATCHES = 64, 3, 10
@@ -38,6 +39,9 @@ QUICK = (1_200, 300, 800)
 NEW = {"tinyimagenet": 20, "clinc150": 30}  # classes that the older model does not know
 N_TRAIN = {"tinyimagenet": 100_000}  # of Tiny ImageNet, the others are the validation set
 RESULTS = Path(__file__).parent / "results" / "updates.json"
+PAGE = Path(__file__).parents[1] / "docs" / "updates.md"
+MARKS = "<!-- the tables of benchmarks/updates.py -->", "<!-- its end -->"
+TITLES = {"tinyimagenet": "Tiny ImageNet", "clinc150": "CLINC150"}
 print_line = Console(width=160).print
 
 
@@ -135,18 +139,76 @@ def batches(split: Split, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def show(name: str, content: dict[str, Any]) -> None:
-    """Print mean scores."""
+def table(content: dict[str, Any]) -> str:
+    """The tables of docs/updates.md: means over seeds."""
+    lines = []
+    for name, found in content["data"].items():
+        made = found["environment"]
+        (n, q, base), seeds = found["sizes"], {run["seed"] for run in found["backfill"]}
+        lines += [
+            f"**{TITLES[name]}**: {content['bits']} bits, {n:,} training rows, {q:,} queries, {base:,} database "
+            f"rows, {found['new_classes']} new classes; MAP, mean of {len(seeds)} seeds ({made.get('gpu', made['cpu'])}, "
+            f"commit {made['commit']})",
+            "",
+            *compatible_table(found["compatible"]),
+            "",
+            *curve_table(found["backfill"]),
+            "",
+            *batch_table(found["batches"]),
+            "",
+        ]
+    return "\n".join(lines[:-1])
+
+
+def compatible_table(runs: list[dict[str, Any]]) -> list[str]:
+    """New classes: MAP of each pair of queries and database."""
+    lines = [
+        "| the older model had | old queries, old database | new queries, old database | new queries, new database "
+        "| a fit without `compatible_with` | label codes changed |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    keys = (
+        "old queries, old database",
+        "new queries, old database",
+        "new queries, new database",
+        "unconstrained fit",
+    )
     for same in (False, True):
-        runs = [run for run in content["compatible"] if run["same_rows"] is same]
-        mean = {key: round(float(np.mean([run[key] for run in runs])), 4) for key in runs[0] if key not in ("seed",)}
-        print_line(f"{name}, {'same rows' if same else 'older model: half of the rows'}: {mean}")
+        some = [run for run in runs if run["same_rows"] is same]
+        cells = [f"{np.mean([run[key] for run in some]):.3f}" for key in keys]
+        cells.append(f"{np.mean([run['share of changed label codes'] for run in some]):.0%}")
+        had = "all rows of its classes" if same else "half of the rows"
+        lines.append(f"| {had} | {' | '.join(cells)} |")
+    return lines
+
+
+def curve_table(runs: list[dict[str, Any]]) -> list[str]:
+    """Backfill: MAP by the share of rows that were encoded again."""
+    head = " | ".join(f"{share:.0%}" for share in SHARES)
+    lines = [f"| rows encoded again | {head} |", "|---|" + "---:|" * len(SHARES)]
     for order in ("least certain first", "random"):
-        curve = np.mean([run[order] for run in content["backfill"]], axis=0).round(4).tolist()
-        print_line(f"{name}, backfill {SHARES}, {order}: {curve}")
-    for key in dict.fromkeys((run["method"], run["order"]) for run in content["batches"]):
-        scores = [run["map"] for run in content["batches"] if (run["method"], run["order"]) == key]
-        print_line(f"{name}, {key}: {np.mean(scores):.4f}")
+        curve = np.mean([run[order] for run in runs], axis=0)
+        lines.append(f"| {order} | {' | '.join(f'{value:.3f}' for value in curve)} |")
+    return lines
+
+
+def batch_table(runs: list[dict[str, Any]]) -> list[str]:
+    """partial_fit in ten batches compared with one fit."""
+    lines = ["| `partial_fit` in ten batches | one fit | random order | sorted by class |", "|---|---:|---:|---:|"]
+    for method in dict.fromkeys(run["method"] for run in runs):
+        scores = [
+            np.mean([run["map"] for run in runs if (run["method"], run["order"]) == (method, order)])
+            for order in ("one fit", "random", "sorted by class")
+        ]
+        lines.append(f"| {method} | {' | '.join(f'{score:.3f}' for score in scores)} |")
+    return lines
+
+
+def write_table(content: dict[str, Any]) -> None:
+    """Replace the tables of the page."""
+    head, _, rest = PAGE.read_text().partition(MARKS[0])
+    text = f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+    write_atomically(PAGE, text.encode())
 
 
 def main(arguments: list[str]) -> None:
@@ -169,12 +231,13 @@ def main(arguments: list[str]) -> None:
             content["batches"] += batches(split, seed)
             print_line(f"{name}: seed {seed} done")
         data[name] = content | {"environment": machine.environment()}
-        show(name, content)
     result = {"what": __doc__.splitlines()[0], "bits": BITS, "quick": quick, "data": data}
+    print_line(table(result), markup=False)
     if quick:
         print_line("--quick: nothing is written")
-    else:
-        bench.write_json(RESULTS, result)
+        return
+    bench.write_json(RESULTS, result)
+    write_table(result)
 
 
 if __name__ == "__main__":
