@@ -39,7 +39,7 @@ class Rates:
         search, encode = content["search"], content["encode"]
         cores = search["environment"]["cores"]
         return cls(
-            search["rows"] * search["queries per second"]["four shards"] / cores,
+            search["rows"] * search["by k"]["100"]["queries per second"]["four shards"] / cores,
             search["rows"] / search["seconds of a single query, four shards"] / cores,
             encode["rows per second"] / WORKERS,
             search["environment"]["commit"],
