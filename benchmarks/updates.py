@@ -144,11 +144,11 @@ def table(content: dict[str, Any]) -> str:
     lines = []
     for name, found in content["data"].items():
         made = found["environment"]
+        where = f"{made.get('gpu', made['cpu'])}, commit {made['commit']}"
         (n, q, base), seeds = found["sizes"], {run["seed"] for run in found["backfill"]}
         lines += [
             f"**{TITLES[name]}**: {content['bits']} bits, {n:,} training rows, {q:,} queries, {base:,} database "
-            f"rows, {found['new_classes']} new classes; MAP, mean of {len(seeds)} seeds ({made.get('gpu', made['cpu'])}, "
-            f"commit {made['commit']})",
+            f"rows, {found['new_classes']} new classes; MAP, mean of {len(seeds)} seeds ({where})",
             "",
             *compatible_table(found["compatible"]),
             "",
