@@ -10,7 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["load", "index", "busy", "billions", "updates"])
+@pytest.mark.parametrize("name", ["load", "index", "busy", "billions", "updates", "stores"])
 def test_table_in_the_docs_equals_the_committed_results(name, monkeypatch):
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
