@@ -12,18 +12,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dish.codes import n_bytes
 from dish.errors import DataFileError, InputError, ModelFileError
-from dish.hasher import Hasher
 from dish.index.hamming import HammingIndex
 from dish.index.index_file import IndexFile
 from dish.io.atomic import StrPath, write_atomically
 from dish.io.readers import read_ids
 from dish.registry import load
+
+if TYPE_CHECKING:
+    from dish.hasher import Hasher
 
 FORMAT, VERSION = "dish-alias", 1
 MOST_BYTES = 1 << 20  # of an alias file; a larger file is something else

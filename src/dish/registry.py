@@ -6,13 +6,16 @@ import importlib
 import os
 import re
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 import dish
 from dish import baselines
 from dish.errors import InputError, ModelFileError
-from dish.hasher import Hasher
 from dish.io import modelfile
 from dish.lazy import has_torch
+
+if TYPE_CHECKING:
+    from dish.hasher import Hasher
 
 OURS = {"dish": "DISH", "dish_k": "DISHK", "deep_dish": "DeepDISH", "dish_d": "DISHD"}  # name → class
 RIVALS = baselines.CLASS_NAMES

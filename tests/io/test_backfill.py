@@ -83,8 +83,16 @@ def test_a_run_that_was_killed_is_repeated(setting, path, monkeypatch):
         patch.setattr(module, "note_model", killed)  # after the codes are replaced, before the note is written
         with pytest.raises(KeyboardInterrupt):
             backfill(new, X, path, 60)
-    found = backfill(new, X, path, 250)
-    assert found.remaining == 0
+    assert backfill(new, X, path, 250).remaining == 50  # it is not known which rows were done: it begins again
+    assert backfill(new, X, path, 250).remaining == 0
+    np.testing.assert_array_equal(np.load(path), new.transform(X))
+
+
+def test_codes_that_were_written_again_are_encoded_again(setting, path):
+    X, _, old, new = setting
+    assert backfill(new, X, path, 200).remaining == 100
+    encode_file(old, X, path, ALONE)
+    assert backfill(new, X, path, 300).encoded == 300
     np.testing.assert_array_equal(np.load(path), new.transform(X))
 
 

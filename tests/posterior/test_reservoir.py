@@ -119,8 +119,29 @@ def test_named_classes_have_codes_before_their_rows_come(data):
     hasher = DISH(**OPTIONS).partial_fit(X[y < 4], y[y < 4], classes=np.arange(10))
     words = hasher.transform(np.repeat(X[:1], 10, axis=0), labels=np.arange(10))
     assert len(np.unique(words, axis=0)) == 10
-    with pytest.raises(InputError, match="1 class"):
-        DISH(**OPTIONS).partial_fit(X[y == 1], y[y == 1])
+    for named in (None, [0, 1]):
+        with pytest.raises(InputError, match="1 class"):
+            DISH(**OPTIONS).partial_fit(X[y == 1], y[y == 1], classes=named)
+
+
+def test_a_later_call_may_name_classes_whose_rows_come_afterwards(data):
+    X, y, *_ = data
+    hasher = DISH(**OPTIONS).partial_fit(X[y < 4], y[y < 4])
+    some = X[:1].repeat(5, axis=0)
+    hasher.partial_fit(X[y < 3], y[y < 3], classes=[99])
+    words = hasher.transform(some, labels=np.array([0, 1, 2, 3, 99]))
+    assert len(np.unique(words, axis=0)) == 5
+    hasher.partial_fit(X[y < 3], y[y < 3])
+    np.testing.assert_array_equal(hasher.transform(some, labels=np.array([0, 1, 2, 3, 99])), words)
+
+
+def test_a_recentred_model_learns_nothing_more(data):
+    X, y, *_ = data
+    hasher = DISH(**OPTIONS).partial_fit(X[:300], y[:300]).recentre(3 * X + 5)
+    with pytest.raises(UnsupportedError, match="recentred"):
+        hasher.partial_fit(X[300:], y[300:])
+    with pytest.raises(UnsupportedError, match="recentred"):
+        DISH(**OPTIONS).fit(X, y, compatible_with=hasher)
 
 
 @pytest.mark.long

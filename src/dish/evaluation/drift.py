@@ -13,12 +13,14 @@ a model is of regressions that learned from fewer rows; against it, normal rows 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dish.errors import InputError
-from dish.hasher import Hasher
 from dish.metrics.profile import Change, Counts, Profile, RowTraits, changes
 from dish.progress import progress
+
+if TYPE_CHECKING:
+    from dish.hasher import Hasher
 
 FEWEST = 10  # rows
 NAMES = {

@@ -2,13 +2,13 @@
 
 Codes of both models can be compared all the while. Which rows are done is kept next to the codes
 (``codes.npy.backfill``) until all are. The codes are replaced before that file: if a run is killed in between, the
-next one encodes the same rows again, which changes nothing.
+next one begins again, which costs time and changes nothing. So it does if something else has written the codes.
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from dish.checks import check_integer
 from dish.errors import InputError, ModelFileError
 from dish.io import modelfile
 from dish.io.atomic import replacing
-from dish.io.code_provenance import note_model, note_of
+from dish.io.code_provenance import file_digest, note_model, note_of
 from dish.progress import progress
 
 KIND = "Backfill"
@@ -43,10 +43,11 @@ class _State:
     newer: str  # fingerprints
     older: str
     done: NDArray[np.bool_]  # (n,)
+    codes: str  # ``_version`` of the file of codes that ``done`` is about
 
     def write(self, path: Path) -> None:
         """Write the state to a file."""
-        values = {"newer": self.newer, "older": self.older, "n": len(self.done)}
+        values = {"newer": self.newer, "older": self.older, "n": len(self.done), "codes": self.codes}
         modelfile.save(path, KIND, values, {"done": np.packbits(self.done)})
 
     @classmethod
@@ -59,7 +60,13 @@ class _State:
             raise ModelFileError(f"{path} is not the state of a backfill: move it away")
         if values["n"] != n:
             return None
-        return cls(values["newer"], values["older"], np.unpackbits(arrays["done"], count=n).astype(bool))
+        done = np.unpackbits(arrays["done"], count=n).astype(bool)
+        return cls(values["newer"], values["older"], done, values["codes"])
+
+
+def _version(path: Path) -> str:
+    """What differs if a file of codes has been written again."""
+    return f"{file_digest(path)} {path.stat().st_mtime_ns}"
 
 
 def backfill(hasher: Any, X: Any, path: Path, budget: int, labels: Any = None) -> Backfilled:
@@ -82,6 +89,7 @@ def backfill(hasher: Any, X: Any, path: Path, budget: int, labels: Any = None) -
     state.write(state_path)  # the family stays known if this run is killed before the note is written
     changed = _encode_again(hasher, X, path, chosen, labels)
     state.done[chosen] = True
+    state = replace(state, codes=_version(path))
     finished = bool(state.done.all())
     note_model(path, state.newer if finished else state.older, hasher.n_bits)
     if finished:
@@ -109,10 +117,10 @@ def _state(newer: str, path: Path, saved: _State | None, n: int) -> _State:
         )
     modelfile.check_same_model(older, newer, str(path), "the newer model")
     if older == newer:
-        return _State(newer, older, np.ones(n, bool))
-    if saved is not None and saved.newer == newer:
+        return _State(newer, older, np.ones(n, bool), _version(path))
+    if saved is not None and (saved.newer, saved.codes) == (newer, _version(path)):
         return saved
-    return _State(newer, older, np.zeros(n, bool))
+    return _State(newer, older, np.zeros(n, bool), _version(path))
 
 
 def least_certain(hasher: Any, packed: NDArray[np.uint8], rows: NDArray[np.intp]) -> NDArray[np.intp]:

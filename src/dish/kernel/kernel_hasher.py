@@ -128,6 +128,13 @@ class KernelHasher(Stopwatch, Hasher):
         if isinstance(self.anchors, str):
             check_option("anchors", self.anchors, ("random", "kmeans"), " or an array (m, d)")
 
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        for name in ("moments_", "recentred_"):
+            found = getattr(self, name)
+            if found is not None and np.shape(found) != (2, self.n_features_in_):
+                raise InputError(f"{name} has the shape {np.shape(found)}, not {(2, self.n_features_in_)}")
+
     # --- a shifted database ---
 
     def recentre(self, X: Any) -> Self:

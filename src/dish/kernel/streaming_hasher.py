@@ -101,6 +101,11 @@ class StreamingHasher(KernelHasher):
                 f"other labels than (n,) classes, and does not have what it learned from. Begin with a new {name}, "
                 "or pass all rows to fit"
             )
+        if self.recentred_ is not None:
+            raise UnsupportedError(
+                f"partial_fit: this {name} was recentred, and learning from more rows would undo that. Use a copy "
+                "from before recentre, or pass all rows to fit"
+            )
         if parallel.current().world > 1:
             raise UnsupportedError(f"{name}.partial_fit runs in one process; fit runs in several")
         self._check_params()
@@ -116,10 +121,7 @@ class StreamingHasher(KernelHasher):
         if classes is not None:
             known = _with_named(known, classes, first)
         if len(known) < 2:
-            raise InputError(
-                f"y has 1 class ({known.tolist()[0]!r}); begin with a batch of at least two classes, or name the "
-                "classes of later batches with classes=[…]"
-            )
+            raise InputError(f"y has 1 class ({known.tolist()[0]!r}); begin with a batch of at least two classes")
         place = {value: j for j, value in enumerate(known.tolist())}
         return RowBatch(X, np.array([place[value] for value in present.tolist()])[own], known)
 

@@ -31,14 +31,14 @@ from dish import codes
 from dish.cbcd.codewords import class_codewords, distinct
 from dish.checks import check_integer, check_option
 from dish.encoder import Linear, Posterior, interleaved, raised, row_blocks
-from dish.errors import InputError
+from dish.errors import InputError, UnsupportedError
 from dish.hasher import F_ROWS, EncodeRows, class_values
 from dish.io import modelfile
 from dish.kernel.fit_data import FitData
 from dish.kernel.held_out_check import warn_of_misplaced_labels, warn_of_useless_codes
 from dish.kernel.streaming_hasher import FitInput, StreamingHasher
 from dish.label_codes import ClassBits, LabelledHasher
-from dish.labels import is_tags
+from dish.labels import is_tags, merged_classes
 from dish.lazy import Tensor, torch
 from dish.metrics.profile import Profile, RowTraits
 from dish.posterior import selection
@@ -324,6 +324,8 @@ class DISH(LabelledHasher, StreamingHasher):
         """
         batch = self._open_batch(X, y, classes)
         first = not hasattr(self, "batches_")
+        if first and len(set(batch.group.tolist())) < 2:
+            raise InputError("y has 1 class; the first batch of DISH needs rows of at least two classes")
         before = Reservoir.none(batch.X, batch.classes) if first else self.batches_
         rows = before.plus(batch.X, batch.group, batch.classes)
         with self._keeping_names():
@@ -342,7 +344,7 @@ class DISH(LabelledHasher, StreamingHasher):
     def _fit(self, X: Any, y: Any, old: DISH | None, classes: NDArray[Any] | None = None) -> Self:
         """``fit`` for rows and more ``classes``, that y need not have."""
         given = self._open(X, y)
-        kept = None if old is None else self._kept(old, given, y)
+        kept = None if old is None else self._kept(old, given, y, classes)
         budget = self._room_for_K(given.rows)
         fixed = {} if old is None else {"scale": old.scale_, "centre": old.centre_}
         classes = classes if kept is None else kept.classes
@@ -389,8 +391,16 @@ class DISH(LabelledHasher, StreamingHasher):
         model._check_fitted()
         return model
 
-    def _kept(self, old: DISH, given: FitInput, y: Any) -> Kept:
-        """What this fit keeps of an older model. Raises InputError if their codes could not be compared."""
+    def _kept(self, old: DISH, given: FitInput, y: Any, classes: NDArray[Any] | None) -> Kept:
+        """What this fit keeps of an older model. Raises InputError if their codes could not be compared.
+
+        ``classes``: more classes than those of the rows.
+        """
+        if old.recentred_ is not None:
+            raise UnsupportedError(
+                "compatible_with: the model was recentred. A new fit would undo that, and its codes could not be "
+                "compared with those of the model. Use the model from before recentre, or fit without compatible_with"
+            )
         function, geometry = old.hash_function_, old.geometry_
         assert isinstance(function, Posterior)
         assert given.S.labels is not None
@@ -411,7 +421,8 @@ class DISH(LabelledHasher, StreamingHasher):
                 f"y has {len(labels)} columns, but the model given as compatible_with knows {len(old.classes_)} "
                 "labels: keep their columns, and add those of new labels after them"
             )
-        return Kept.of(function, geometry, old.classes_, labels, given.rng.randint(2**31 - 1))
+        new = labels if classes is None else merged_classes(labels, classes)
+        return Kept.of(function, geometry, old.classes_, new, given.rng.randint(2**31 - 1))
 
     def _profile(self, data: FitData, unseen: Unseen | None) -> Profile:
         """What is normal, from held-out rows; from training rows if too few could be held out."""

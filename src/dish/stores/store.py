@@ -320,7 +320,8 @@ class Store(ABC):
         last = _distance_of_row(found, k)
         near = self._hits(found, found.distances < last, None)
         ties = self._hits(found, found.distances == last, k - len(near.ids))
-        return FoundRows(*(np.concatenate(pair) for pair in zip(near, ties, strict=True)))
+        pairs: Iterator[Any] = zip(near, ties, strict=True)
+        return FoundRows(*(np.concatenate(pair) for pair in pairs))
 
     def _hits(self, found: FoundCodes, some: NDArray[np.bool_], first: int | None) -> FoundRows:
         """Return the rows of some of the distinct codes: all, or the first by place."""
