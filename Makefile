@@ -12,6 +12,8 @@ ENGINES ?= .venv-engines
 # Python compiles modules when they are first imported, which is quicker than to compile all of them now.
 PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+# The first two need tools of make test; LanceDB would take the third, a folder of ours, for the package datasets.
+WITHOUT_ENGINES := web/test_app.py web/test_page.py datasets
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser and not engines"
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
@@ -50,7 +52,7 @@ test: lint                      ## lint, types, and all tests but the longest
 	$(PYTEST) -m "not long and not engines"
 
 test-engines: $(ENGINES)/.ready ## tests with engines that are too large for make test, in an environment of their own
-	$(ENGINES)/bin/python -m pytest -m engines
+	$(ENGINES)/bin/python -m pytest -m engines $(addprefix --ignore=tests/,$(WITHOUT_ENGINES))
 
 test-all: lint                  ## lint, types, and all tests
 	$(if $(CI),sh tests/web/install_chromium.sh)
