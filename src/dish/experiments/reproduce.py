@@ -67,7 +67,7 @@ def reproduce(
     results = bench.run_all(job.runs(), folder, data=job.opened, report=progress)
     for name in job.tables:
         if _needs_gpu(name):
-            progress(f"{name}: no GPU here, so only finished runs are shown (benchmarks/deep.py does the others)")
+            progress(f"{name}: no GPU here, so only finished runs are shown (benchmarks/paper_runs.py trains)")
             results |= bench.finished(job.runs_of(name), folder, job.opened)
     drawn = []  # figures of methods need finished runs; the table's own command does those
     for name, table in paper.TABLES.items() if job.draws_methods else ():
