@@ -12,8 +12,8 @@ ENGINES ?= .venv-engines
 # Python compiles modules when they are first imported, which is quicker than to compile all of them now.
 PIP    := python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
-# The first two need tools of make test; LanceDB would take the third, a folder of ours, for the package datasets.
-WITHOUT_ENGINES := web/test_app.py web/test_page.py datasets
+# These need tools of make test.
+WITHOUT_ENGINES := web/test_app.py web/test_page.py
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser and not engines"
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean

@@ -84,7 +84,7 @@ def learned(path: Path, train: int, n: int, n_queries: int) -> dict[str, tuple[n
 @contextmanager
 def server() -> Iterator[str]:
     """Yield the connection string of a PostgreSQL server of our own, as the tests start it."""
-    sys.path.insert(0, str(HERE.parent / "tests"))
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
     from helpers.postgres import database
 
     with tempfile.TemporaryDirectory() as folder, database(Path(folder)) as dsn:

@@ -256,7 +256,7 @@ def test_takes_images(fitted, digits, tmp_path):
 
 CHILD = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 import torch
 torch.set_num_threads({threads})
 from dish.io.checkpoint import Checkpoint
@@ -279,7 +279,8 @@ def test_a_killed_fit_resumes_to_the_same_codes(tmp_path):
     X, y = patches(120, 0)
     whole = tiny(epochs=2, n_iter=3, augment=True).fit(X, y)
     path = tmp_path / "c"
-    script = CHILD.format(tests=str(Path(__file__).parents[1]), checkpoint=str(path), threads=torch.get_num_threads())
+    support = str(Path(__file__).parents[1] / "support")
+    script = CHILD.format(support=support, checkpoint=str(path), threads=torch.get_num_threads())
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     os.kill(child.pid, signal.SIGKILL)

@@ -276,7 +276,7 @@ def test_averages_that_came_without_weights_are_trained(trained, tmp_path):
 
 WORKER = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -303,7 +303,7 @@ dist.destroy_process_group()
 def run(body, world, folder):
     """The arrays that ``body`` puts into ``found``, by rank."""
     store = folder / "store"
-    script = WORKER.format(tests=str(Path(__file__).parents[1]), store=store, world=world, body=body)
+    script = WORKER.format(support=str(Path(__file__).parents[1] / "support"), store=store, world=world, body=body)
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     children = [subprocess.Popen([sys.executable, "-c", script, str(rank)], env=env) for rank in range(world)]
     try:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from dish import HammingIndex
 from helpers.service import Server, X, close, connect, is_open, prepare
 from helpers.web import bomb

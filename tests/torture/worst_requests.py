@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from helpers.service import Server, close, connect, is_open
 from helpers.worst_requests import WORST_REQUESTS, WorstRequest, observe, prepare, withstood
 
