@@ -9,8 +9,8 @@ For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 
     g(b) = −2 bᵀQb + qᵀb ,   one step:  b ← +1 on the ⌊(n+1)/2⌋ largest  sim = 4 (Q − diag Q) b − q + λ c ,
 
 with c = (b + 1)/2. The paper's longer formula for sim gives the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Ties in sim go
-to the lower row. A step that would raise g is taken back, so g never rises; with ``take_back=False`` every step stands,
-as in the paper.
+to the lower row. A step that would raise g is taken back, so g never rises. With ``take_back=False`` every step
+stands, as in the paper.
 
 Only sums (Rᵀb, H'ᵀb, g) and the threshold of the top half cross rows; several processes exchange them through
 ``parallel.Ranks``.
@@ -56,7 +56,7 @@ def sweep(
 ) -> Sweep:
     """One pass over all bits, each until it converges. Changes H in place; q is (r, n).
 
-    ``take_back=False`` keeps steps that raise the objective, too; a bit that alternates then ends after ``max_steps``.
+    ``take_back=False``: steps that raise the objective stand, too; a bit that alternates ends after ``max_steps``.
     """
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     S, q = S.to(H.device), q.to(H.device)

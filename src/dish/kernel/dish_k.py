@@ -49,7 +49,8 @@ def alternate(
     """Algorithm 2: alternate the H-step and the F-step. Returns the codes H, the hash function F, and the objective.
 
     The objective has one value per sweep and never rises: a sweep that does not lower it ends the alternation and is
-    discarded. With ``take_back=False`` it may rise: only a sweep in which no bit changes ends it early. ``state`` resumes a former run; ``after_sweep(H, F, objective, sweep)`` is called after each sweep.
+    discarded. With ``take_back=False`` it may rise, and only a sweep in which no bit changes ends the alternation.
+    ``state`` resumes a former run; ``after_sweep(H, F, objective, sweep)`` is called after each sweep.
     """
     step = f_step(data, loss, n_bits)
     if state is None:

@@ -169,7 +169,7 @@ def _start_by_classes_on_device(relaxed: Relaxation, r: int) -> tuple[Tensor, Te
 
 @dataclass(frozen=True)
 class SignsProduct:
-    """w → Kᵀ sgn(K w) up to the factor ``weight``: from rows in memory, or in a pass over K of all processes."""
+    """Kᵀ sgn(K w) up to the factor ``weight``: from rows in memory, or in a pass over K of all processes."""
 
     K: KernelMatrix
     weight: float = 1.0
@@ -186,7 +186,9 @@ class SignsProduct:
         return isinstance(self.K, Tensor) and self.ranks.world == 1
 
     def __call__(self, w: Tensor) -> Tensor:
+        """Kᵀ sgn(K w) (m,), up to the factor."""
         if self.in_memory:
+            assert isinstance(self.K, Tensor)
             return signs_product(self.K, w)
         total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
         for _, block in feature_blocks(self.K):

@@ -75,8 +75,8 @@ def factor_exactly(G: Tensor, eps: float) -> Tensor:
         failed = values[0] <= 10 * max(eps, sys.float_info.epsilon * float(values[-1]))
     if failed:
         raise InputError(
-            "ridge=0, but KᵀK is singular: some kernel features of X depend on others (equal or nearly equal anchors, "
-            "or as many anchors as rows). Use fewer or other anchors, or a ridge above 0 such as 1e-6"
+            "ridge=0, but KᵀK is singular: some kernel features of X depend on others (nearly equal anchors, or as "
+            "many anchors as rows). Use fewer or other anchors, or a ridge above 0 such as 1e-6"
         )
     return L
 
