@@ -83,7 +83,9 @@ def differences(runs: list[Found]) -> list[Found]:
                 row[score] = float(np.mean([by_key[t, bits, variant][score] for t in trials]))
                 if variant != base and paired:
                     gaps = [by_key[t, bits, variant][score] - by_key[t, bits, base][score] for t in paired]
-                    row[f"{score}_difference"] = list(significance.interval(np.array(gaps)))
+                    row[f"{score}_difference"] = (
+                        list(significance.interval(np.array(gaps))) if len(gaps) > 1 else gaps
+                    )
             rows.append(row)
     return rows
 
@@ -109,8 +111,8 @@ def table(rows: list[Found]) -> str:
     for row in rows:
         cells = []
         for score in SCORES[:2]:
-            gap = row.get(f"{score}_difference")
-            cells.append(f"{row[score]:.4f}" + (f" {gap[0]:+.4f} [{gap[1]:+.4f}, {gap[2]:+.4f}]" if gap else ""))
+            gap = [f"{value:+.4f}" for value in row.get(f"{score}_difference", [])]  # one trial has no interval
+            cells.append(" ".join([f"{row[score]:.4f}", *gap[:1], *(["[{1}, {2}]".format(*gap)] if gap[1:] else [])]))
         name = f"{row['bits']:4} {row['variant']:17} {row['trials']:6}"
         lines.append(f"{name}  {cells[0]:34} {cells[1]:34} {row['fit_s']:6.1f}s")
     return "\n".join(lines)
