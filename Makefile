@@ -18,7 +18,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and no
 
 .PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
-.PHONY: bench-real bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
+.PHONY: bench-literal bench-real bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
 $(VENV)/.base: pyproject.toml constraints.txt  ## the library alone: all that the demo needs
@@ -111,6 +111,9 @@ bench-fit-times: $(VENV)/.ready ## fit times on synthetic rows, the README's ten
 
 bench-paper: $(VENV)/.ready     ## the paper's tables and figures; runs what is missing
 	$(BIN)/dish reproduce all --output report
+
+bench-literal: $(VENV)/.base    ## DISH-K as the paper prints it, compared with the defaults: CIFAR-10 GIST, five trials
+	$(BIN)/python benchmarks/literal.py
 
 bench-multilabel: $(VENV)/.ready ## real multi-label features: make bench-multilabel FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/multilabel.py $(FEATURES)

@@ -137,6 +137,51 @@ def test_a_large_lambda_makes_every_step_monotone_without_the_guard():
     assert (np.diff(values) <= 1e-9).all()
 
 
+def literal_sweep(dense_S, start, q, lam, max_steps):
+    """Algorithm 1 as printed: every step stands, until no row moves."""
+    H, r = start.astype(float), start.shape[1]
+    for k in range(r):
+        rest = np.delete(H, k, axis=1)
+        Q0 = r * dense_S - rest @ rest.T
+        np.fill_diagonal(Q0, 0)
+        for _ in range(max_steps):
+            b = H[:, k].copy()
+            sim = 4 * Q0 @ b - q[k] + lam * (b + 1) / 2
+            chosen = np.isin(np.arange(len(b)), np.argsort(-sim, kind="stable")[: (len(b) + 1) // 2])
+            H[:, k] = np.where(chosen, 1, -1)
+            if (H[:, k] == b).all():
+                break
+    return H
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["classes", "counts", "low_rank"])
+def test_without_taking_back_every_step_stands_as_in_the_paper(name, form):
+    (S, dense), r, rises = KINDS[name], 5, 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        start, q = random_codes(12, r, rng), rng.standard_normal((r, 12))
+        expected = literal_sweep(dense, start, q, 1.5, 7)
+        H, guarded = (FORMS[form](codes.pack(start), r) for _ in range(2))
+        done = cbcd.sweep(H, S, torch.from_numpy(q), lam=1.5, max_steps=7, take_back=False)
+        np.testing.assert_array_equal(codes.unpack(H.packed(), r), expected)
+        value = cbcd.objective(done, (dense**2).sum(), r)
+        assert value == pytest.approx(explicit_objective(dense, expected, q, r), rel=1e-12)
+        cbcd.sweep(guarded, S, torch.from_numpy(q), lam=1.5, max_steps=7)
+        rises += (guarded.packed() != H.packed()).any()
+    assert rises > 0  # the guard does change something
+
+
+def test_the_kernel_of_a_gpu_is_used_only_where_steps_may_be_taken_back(monkeypatch):
+    """It knows no other way."""
+    monkeypatch.setattr(algorithm1, "can_sweep", lambda H, S: True)
+    monkeypatch.setattr(algorithm1, "CudaSweep", None)
+    S, q, H = KINDS["classes"][0], torch.zeros(5, 12), FORMS["torch"](codes.pack(random_codes(12, 5)), 5)
+    assert cbcd.sweep(H, S, q, take_back=False).steps > 0
+    with pytest.raises(AttributeError):
+        cbcd.sweep(H, S, q)
+
+
 @pytest.mark.parametrize("where", [0, 7])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("form", FORMS)

@@ -160,6 +160,13 @@ def test_stand_ins_follow_the_sizes(monkeypatch):
     np.testing.assert_array_equal(found, [67, 33, 1, 0])
 
 
+def test_every_h_step_may_stand():
+    H, sizes = np.random.default_rng(0).integers(0, 256, (6, 2), np.uint8), np.array([30, 20, 10, 40, 7, 3])
+    found = {keep: h_steps(H, sizes, 2.0, 16, 5, take_back=not keep)[1] for keep in (True, False)}
+    assert found[True] != found[False]
+    assert len(found[True]) == 5
+
+
 def test_h_steps_never_raise_the_objective_and_return_means():
     rng = np.random.default_rng(0)
     H = np.packbits(rng.random((6, 16)) < 0.5, axis=1)

@@ -102,6 +102,23 @@ def test_the_objective_falls_until_it_converges():
     assert (np.diff(objective) < 0).all()
 
 
+def test_without_taking_back_all_iterations_are_run_and_the_last_one_stands():
+    """The objective rises here; a sweep is not discarded for that."""
+    data, r = fit_data(CLASSES), 4
+    params = {"init": "random", "nu": 0.0, "n_iter": 6}
+    H, _, objective = alternate(data, r, **params, take_back=False)
+    assert len(objective) == 6
+    assert (np.diff(objective) > 0).any()
+    H = codes.unpack(H, r).astype(float)
+    assert objective[-1] == pytest.approx(((r * data.S.dense() - H @ H.T) ** 2).sum(), rel=1e-12)
+
+
+def test_without_taking_back_it_ends_when_no_bit_changes():
+    data = fit_data(CLASSES)
+    _, _, objective = alternate(data, 3, nu=0.0, lam=1e6, n_iter=9, take_back=False)
+    assert len(objective) == 1  # so large a λ moves no row of a balanced bit
+
+
 def test_a_state_resumes_where_it_was_written():
     data, seen = fit_data(CLASSES), []
 
@@ -187,6 +204,28 @@ def test_other_kernels_and_anchors(digits, kernel, anchors):
     hasher = DISHK(n_bits=32, n_anchors=100, kernel=kernel, anchors=given).fit(X, y)
     assert hasher.kernel_ is kernel or hasher.kernel_ == kernel
     assert score(hasher, X, y, Xq, yq) > 0.8
+
+
+def test_the_kernel_may_be_the_papers_with_the_distance_not_squared(digits):
+    X, y, Xq, yq = digits
+
+    def kernel(X, A):
+        return np.exp(-np.linalg.norm(X[:, None] - A[None], axis=2) / (2 * 5.0**2))
+
+    hasher = DISHK(n_bits=24, anchors=X[:60], kernel=kernel).fit(X, y)
+    K = kernel(X.astype(float), X[:60].astype(float))
+    expected = (kernel(Xq, X[:60]) - K.mean(0)) @ hasher.hash_function_.W
+    np.testing.assert_allclose(hasher.decision_function(Xq), expected, atol=1e-6)
+    assert score(hasher, X, y, Xq, yq) > 0.8
+
+
+@pytest.mark.filterwarnings("ignore:the codes of 400 held-out rows")  # of the start alone
+def test_the_literal_settings_learn(digits):
+    X, y, Xq, yq = digits
+    literal = DISHK(n_bits=24, n_anchors=100, init="spectral-literal", take_back=False, ridge=0, similar_weight=2)
+    assert score(literal.fit(X, y), X, y, Xq, yq) > 0.9
+    start = clone(literal).set_params(n_iter=0).fit(X, y)
+    np.testing.assert_array_equal(start.codes_, start.transform(X))  # H = sgn(KW), row by row
 
 
 def test_a_kernel_that_returns_its_input_does_not_change_it(digits):
@@ -309,6 +348,8 @@ def test_another_process_loads_the_model_and_gives_identical_codes(digits, tmp_p
         ({"nu": np.nan}, "nu"),
         ({"lam": -1}, "lam"),
         ({"n_iter": -1}, "n_iter"),
+        ({"take_back": "no"}, "take_back must be True or False, got 'no'"),
+        ({"ridge": 0, "anchors": np.ones((2, 64))}, "ridge=0, but KᵀK is singular"),
         ({"similar_weight": 0.5}, "similar_weight"),
         ({"similar_weight": np.inf}, "similar_weight"),
         ({"similar_weight": 1e300}, "similar_weight must be 'auto' or a number above 1 and at most 1e12"),

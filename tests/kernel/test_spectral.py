@@ -23,15 +23,15 @@ def rbf_features(X, m, gamma):
     return features.compute_features(FeatureMap("rbf", X[:m], gamma, X[:m].mean(0)), RowSource(X), CPU)[1]
 
 
-def reference_start(K, dense_S, group, r, rho):
+def reference_start(K, dense_S, group, r, rho, factor=None):
     """r plain generalised eigenproblems, each with the codes of the bits before it.
 
-    Codes are the signs of F, or of the mean F of a row's group.
+    Codes are the signs of F, or of the mean F of a row's group. ``factor`` of S: r, if not given.
     """
     n, m = K.shape
     H, W = np.zeros((n, 0)), []
     for _ in range(r):
-        M = K.T @ (r * dense_S - H @ H.T) @ K
+        M = K.T @ ((factor or r) * dense_S - H @ H.T) @ K
         values, vectors = scipy.linalg.eigh((M + M.T) / 2, K.T @ K + rho * np.eye(m))
         assert values[-1] > 0  # the leading eigenvector is well defined
         assert values[-1] - values[-2] > 1e-6 * abs(values[-1])
@@ -59,15 +59,56 @@ def test_the_spectral_start_solves_r_generalised_eigenproblems(kind, r):
     K = rbf_features(X, m, 0.05)
     data = FitData.of(S, K)
     W, packed = spectral.spectral_start(data, r)
-    expected, H = reference_start(
-        K.numpy(), S.dense(), S.row_group.numpy() if kind == "classes" else None, r, data.white.rho
-    )
+    group = S.row_group.numpy() if kind == "classes" else None
+    check_start(K, W, packed, *reference_start(K.numpy(), S.dense(), group, r, data.white.rho))
+
+
+def check_start(K, W, packed, expected, H):
+    """W and the codes are those of the reference, up to the sign of a bit."""
+    n, r = H.shape
     F, G = K.numpy() @ W.numpy(), K.numpy() @ expected
     assert (abs((codes.unpack(packed, r) * H).sum(0)) == n).all()  # the same bits, up to the sign of a bit
     for k in range(r):
         sign = np.sign(F[:, k] @ G[:, k])
         np.testing.assert_allclose(sign * F[:, k], G[:, k], atol=1e-5 * np.abs(G).max())
         assert (F[:, k] ** 2).sum() == pytest.approx(n, rel=1e-3)  # the constraint, up to rho
+
+
+def rows_of_classes(n=300, n_classes=4):
+    """Rows (n, 10) and their classes."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, n_classes, n)
+    return rng.standard_normal((n, 10)) + rng.standard_normal((n_classes, 10))[y], y
+
+
+def literal_data(K, y, ridge=1e-6):
+    data = FitData.of(from_labels(y), torch.zeros(len(y), 1), ridge)
+    data.K = K
+    return data
+
+
+@pytest.mark.parametrize("memory", ["all rows", "a block at a time"])
+@pytest.mark.parametrize("ridge", [0.0, 1e-6])
+def test_the_literal_start_is_that_of_the_paper(ridge, memory, monkeypatch):
+    """Eq. 22 and 23: S without r, signs row by row; with more bits than S has positive directions."""
+    X, y = rows_of_classes()
+    made = FeatureMap("rbf", torch.from_numpy(X[:20]), 0.05, torch.from_numpy(X[:20].mean(0)))
+    monkeypatch.setattr(features, "ROWS_IN_CACHE", 8)  # several blocks
+    budget = None if memory == "all rows" else 1
+    whole, K = (features.compute_features(made, RowSource(X), CPU, size)[1] for size in (None, budget))
+    assert isinstance(K, torch.Tensor) == (budget is None)
+    W, packed = spectral.spectral_start(literal_data(K, y, ridge), 8, literal=True)
+    rho = ridge * float((whole**2).sum()) / 20
+    check_start(whole, W, packed, *reference_start(whole.numpy(), from_labels(y).dense(), None, 8, rho, factor=1))
+
+
+def test_the_literal_start_keeps_all_directions_of_the_labels(monkeypatch):
+    monkeypatch.setattr(spectral, "LEADING", 2)
+    X, y = rows_of_classes(n_classes=9)
+    data = FitData.of(from_labels(y), rbf_features(X, 20, 0.05))
+    relaxed = spectral.Relaxation(data, 1, literal=True)
+    assert relaxed.p == 8  # nine classes, and the features are centred
+    assert spectral.Relaxation(data, 1).p == 2
 
 
 def test_the_codes_of_a_similarity_without_classes_are_the_signs_of_F():
@@ -160,15 +201,29 @@ def test_the_start_by_classes_on_a_device_has_the_same_bits(n_classes):
     np.testing.assert_allclose(X, X_device, atol=1e-3 * X.abs().max())
 
 
-def test_the_start_by_rows_on_a_device_has_the_same_weights():
+@pytest.mark.parametrize("literal", [False, True])
+def test_the_start_by_rows_on_a_device_has_the_same_weights(literal):
     rng = np.random.default_rng(0)
     Y = (rng.random((2000, 9)) < 0.2).astype(int)
     K = torch.from_numpy(Y @ rng.standard_normal((9, 30)) + rng.standard_normal((2000, 30)))
     data = FitData.of(from_labels(Y), K - K.mean(0))
-    some, weight = spectral._sample_rows(data)
-    W = spectral._start_by_rows(spectral.Relaxation(data, 8), data, 8)
-    found = spectral._start_by_rows_on_device(spectral.Relaxation(data, 8), some, weight, 8)
+    W = spectral._start_by_rows(spectral.Relaxation(data, 8, literal), data, 8, literal)
+    product = spectral.SignsProduct.of(data, literal)
+    found = spectral._start_by_rows_on_device(spectral.Relaxation(data, 8, literal), product, 8)
     np.testing.assert_allclose(found, W, atol=1e-3 * W.abs().max())
+
+
+def test_a_pass_over_rows_on_disk_is_not_recorded(monkeypatch):
+    """Reading a file cannot be part of a CUDA graph; the result is that of rows in memory."""
+    X, y = rows_of_classes()
+    made, rows = FeatureMap("linear", torch.zeros(0, 10).double(), 1.0, torch.zeros(10).double()), RowSource(X)
+    starts = []
+    for budget in (None, 1):
+        data = literal_data(features.compute_features(made, rows, CPU, budget)[1], y)
+        product = spectral.SignsProduct.of(data, literal=True)
+        starts.append(spectral._start_by_rows_on_device(spectral.Relaxation(data, 5, literal=True), product, 5))
+        monkeypatch.setattr(spectral.CudaGraph, "__call__", None)
+    np.testing.assert_allclose(starts[1], starts[0], atol=1e-9)
 
 
 def test_a_bit_inside_the_basis_does_not_extend_it():

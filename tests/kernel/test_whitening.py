@@ -95,6 +95,19 @@ def test_a_matrix_that_no_ridge_can_repair_is_refused():
         Whitening.of(-torch.eye(3, dtype=torch.float64), 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("what", ["equal anchors", "as many anchors as rows"])
+def test_no_ridge_means_none_and_a_singular_matrix_is_refused(what, dtype):
+    """Rounding alone may leave a Cholesky factor."""
+    K = RNG.standard_normal((60, 40)).astype(dtype)
+    white = factor(torch.from_numpy(K), ridge=0)
+    assert white.rho == 0
+    np.testing.assert_allclose(white.solve(torch.eye(40)), np.linalg.inv(K.T.astype(float) @ K), rtol=1e-3, atol=1e-3)
+    K = np.hstack([K, K[:, :1]]) if what == "equal anchors" else K[:40] - K[:40].mean(0)
+    with pytest.raises(InputError, match=r"ridge=0, but KᵀK is singular: .*Use fewer or other anchors, or a ridge"):
+        factor(torch.from_numpy(K), ridge=0)
+
+
 def test_features_that_do_not_vary_are_refused():
     K = 1e-16 * torch.from_numpy(RNG.standard_normal((50, 3)))
     with pytest.raises(InputError, match="the kernel features of X do not vary"):

@@ -5,9 +5,11 @@ import torch
 
 from dish import nets
 
-SMALL = ["6conv", "nin", "alexnet", "efficientnet_lite0", "efficientnet_lite2"]  # VGG-16 is large: see test_imagenet
+# VGG-16 is large: see test_imagenet
+SMALL = ["6conv", "6conv-paper", "nin", "alexnet", "efficientnet_lite0", "efficientnet_lite2"]
 PARAMETERS = {"alexnet": 61_100_840, "efficientnet_lite0": 4_652_008, "efficientnet_lite2": 6_092_072}
-WIDTH = {"6conv": 192, "nin": 192, "alexnet": 4096, "efficientnet_lite0": 1280, "efficientnet_lite2": 1280}
+WIDTH = {"6conv": 192, "6conv-paper": 4 * 4 * 192, "nin": 192, "alexnet": 4096}
+WIDTH |= {"efficientnet_lite0": 1280, "efficientnet_lite2": 1280}
 
 
 def n_parameters(net):

@@ -14,7 +14,20 @@ def test_the_papers_six_convolutions():
     assert widths == [96, 96, 192, 192, 192, 192]
 
 
-@pytest.mark.parametrize("name", ["6conv", "nin"])
+def test_the_papers_pooling():
+    """Table 3: three poolings of 3×3 with stride 2, the last one an average."""
+    net = nets.build("6conv-paper", 10)
+    layers = [m for m in net.modules() if not list(m.children())]
+    pools = [m for m in layers if isinstance(m, (nn.MaxPool2d, nn.AvgPool2d))]
+    assert [type(m) for m in pools] == [nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d]
+    assert {(m.kernel_size, m.stride) for m in pools} == {(3, 2)}
+    widths = [m.out_channels for m in layers if isinstance(m, nn.Conv2d)]
+    assert widths == [96, 96, 192, 192, 192, 192]
+    x = torch.ones(1, 192, 8, 8)
+    torch.testing.assert_close(net.avgpool(x), torch.ones(1, 192, 4, 4))  # at the border, too
+
+
+@pytest.mark.parametrize("name", ["6conv", "6conv-paper", "nin"])
 def test_batch_norm_can_be_left_out(name):
     plain = type(nets.build(name, 10))(10, batch_norm=False)
     assert not any(isinstance(m, nn.BatchNorm2d) for m in plain.modules())

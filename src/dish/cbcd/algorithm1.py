@@ -9,7 +9,8 @@ For one column b, with H' the others, Q = r P Rᵀ − H' H'ᵀ and q_i = nν/2 
     g(b) = −2 bᵀQb + qᵀb ,   one step:  b ← +1 on the ⌊(n+1)/2⌋ largest  sim = 4 (Q − diag Q) b − q + λ c ,
 
 with c = (b + 1)/2. The paper's longer formula for sim gives the same numbers (8 Q₀c − 4 Q₀1 = 4 Q₀b). Ties in sim go
-to the lower row. A step that would raise g is taken back, so g never rises.
+to the lower row. A step that would raise g is taken back, so g never rises. With ``take_back=False`` every step
+stands, as in the paper.
 
 Only sums (Rᵀb, H'ᵀb, g) and the threshold of the top half cross rows; several processes exchange them through
 ``parallel.Ranks``.
@@ -44,33 +45,40 @@ Products = Callable[[Tensor], tuple[Tensor, Any]]  # Eᵀb (g,) → r·Sb by gro
 
 
 def sweep(
-    H: Columns, S: Similarity, q: Tensor, *, lam: float = 0.0, max_steps: int = MAX_STEPS, ranks: Ranks = ALONE
+    H: Columns,
+    S: Similarity,
+    q: Tensor,
+    *,
+    lam: float = 0.0,
+    max_steps: int = MAX_STEPS,
+    take_back: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Sweep:
-    """One pass over all bits, each until it converges. Changes H in place; q is (r, n)."""
+    """One pass over all bits, each until it converges. Changes H in place; q is (r, n).
+
+    ``take_back=False``: steps that raise the objective stand, too; a bit that alternates ends after ``max_steps``.
+    """
     result = Sweep(np.zeros(H.r), np.zeros(H.r), np.zeros((H.r, H.r)))
     S, q = S.to(H.device), q.to(H.device)
     with one_blas_thread() if H.device.type == "cpu" else nullcontext(), torch_threads(S.product_size() >> 20):
-        if isinstance(H, TorchColumns) and ranks.world == 1 and can_sweep(H, S):
+        # The kernel always takes back a step that raises the objective: without that, a GPU works bit by bit.
+        if take_back and isinstance(H, TorchColumns) and ranks.world == 1 and can_sweep(H, S):
             CudaSweep.on(H, S)(H, q, lam, max_steps, result)
         else:
-            _bit_by_bit(H, S, q, result, lam, max_steps, ranks)
+            _bit_by_bit(H, S, q, result, lam=lam, max_steps=max_steps, take_back=take_back, ranks=ranks)
         result.gram = ranks.total(H.gram()).cpu().numpy()
     flips = ranks.total(torch.tensor(result.flips))  # over all processes: they must agree on whether to continue
     result.flips = int(flips)
     return result
 
 
-def _bit_by_bit(
-    H: Columns, S: Similarity, q: Tensor, result: Sweep, lam: float, max_steps: int, ranks: Ranks
-) -> None:
+def _bit_by_bit(H: Columns, S: Similarity, q: Tensor, result: Sweep, *, ranks: Ranks, **how: Any) -> None:
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
     products = _products(H, S)
     with progress("H-step", H.r, worth=n >= LONG) as step:
         for k in range(H.r):
-            update_column(
-                H, k, S, q[k], result, n=n, diag=diag, products=products, lam=lam, max_steps=max_steps, ranks=ranks
-            )
+            update_column(H, k, S, q[k], result, n=n, diag=diag, products=products, ranks=ranks, **how)
             step(1)
 
 
@@ -98,6 +106,7 @@ def update_column(
     products: Products | None = None,
     lam: float = 0.0,
     max_steps: int = MAX_STEPS,
+    take_back: bool = True,
     ranks: Ranks = ALONE,
 ) -> None:
     """Steps on bit k until it stops changing (the inner loop of Algorithm 1).
@@ -127,7 +136,7 @@ def update_column(
         bSb, linear, b1, uu = map(float, parts)
         g = -2 * (H.r * bSb - uu) + linear  # bᵀQb = r bᵀSb − ‖H'ᵀb‖²
         check_objective(k, g)  # a sum over all processes, so that all of them stop here
-        if g > g_kept:  # worse than the previous column: take the step back
+        if take_back and g > g_kept:  # worse than the previous column
             H.set_column(k, kept)
             break
         result.hSh[k], result.qh[k] = bSb, linear

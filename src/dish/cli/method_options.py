@@ -18,7 +18,7 @@ RENAMED = {"random_state": "seed", "anchors": "anchor-selection"}
 NOT_OFFERED = ("checkpoint", "verbose")  # the command itself has --checkpoint and --quiet
 FLAGS = (  # options without a value
     *("--resume", "--drop-unlabelled", "--header", "-q", "--quiet", "-h", "--help"),
-    *("--freeze", "--augment", "--mirror", "--error-diffusion"),
+    *("--freeze", "--augment", "--mirror", "--error-diffusion", "--take-back"),
 )
 HELP = {
     "n_bits": "Code length.",
@@ -31,16 +31,17 @@ HELP = {
     "n_iter": "Number of iterations, at most. For networks: rounds of learning codes and training.",
     "nu": "Weight ν of the loss of the hash function when codes are learned.",
     "lam": "Weight λ: of the penalty in Fast C-BCD (DISH-K), or of the regularisation (rivals).",
+    "take_back": "Take back steps of Fast C-BCD that raise the objective; in the paper every step stands.",
     "ridge": "Ridge penalty, relative to the mean diagonal of KᵀK.",
     "loss": "Loss of the hash function. DISH-K: ridge, hinge or logistic.",
-    "init": "Initial codes. DISH-K: spectral or random.",
+    "init": "Initial codes. DISH-K: spectral, spectral-literal (as the paper prints it) or random.",
     "similar_weight": "w in S = w YYᵀ - 1: auto, or a number above 1.",
     "multilabel": "Similarity of multi-label rows: count, share_one or jaccard.",
     "memory_budget": "Memory limit on the CPU, per process, such as 2GB (default: half of the free memory). Larger "
     "data go to a scratch file in $TMPDIR.",
     "device": "auto, cpu or cuda.",
     "random_state": "Random seed.",
-    "net": "Network: 6conv, nin, alexnet, vgg16, efficientnet_lite0, efficientnet_lite2, …",
+    "net": "Network: 6conv, 6conv-paper, nin, alexnet, vgg16, efficientnet_lite0, efficientnet_lite2, …",
     "weights": "Initial weights of the network: imagenet, or a .pth or .safetensors file.",
     "freeze": "Do not train the network; fit DISH on its features.",
     "epochs": "Training epochs per round.",

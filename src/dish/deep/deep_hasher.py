@@ -79,7 +79,7 @@ class DeepHasher(FittedNetwork):
     ----------
     n_bits : int, default=48
         Code length r.
-    net : "6conv", "nin", "alexnet", "vgg16", "efficientnet_lite0", "efficientnet_lite2" or an ``nn.Module``
+    net : "6conv", "6conv-paper", "nin", "alexnet", "vgg16", "efficientnet_lite0", … or an ``nn.Module``
         The network. A module must return the last hidden layer (n, D) for images (n, 3, H, W), or for vectors. Rows
         of features (n, d) get a perceptron instead of a named network.
     weights : None, "imagenet", a path (.pth, .safetensors) or "own", default=None

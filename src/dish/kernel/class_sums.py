@@ -74,20 +74,21 @@ class ClassSums:
         sizes = self.sizes + np.bincount(group, minlength=len(self.sizes))
         return replace(self, sizes=sizes, G=G.numpy(), A=A.numpy())
 
-    def solve(self, w: float, ridge: float, n_bits: int, n_iter: int, lam: float) -> Solution:
-        """The hash function and the codewords of the classes."""
+    def solve(self, w: float, ridge: float, n_bits: int, n_iter: int, **how: Any) -> Solution:
+        """The hash function and the codewords of the classes; ``how``: ``lam`` and ``take_back`` of the H-steps."""
         shift = self.A.sum(0) / self.n
         G = torch.from_numpy(self.G - self.n * np.outer(shift, shift))
         A = torch.from_numpy(self.A - np.outer(self.sizes, shift))
         features = replace(self.features, mean=(self.features.mean + shift).astype(self.features.anchors.dtype))
         S, no_rows = Classes(np.arange(len(A)), w, self.classes), torch.from_numpy(A.numpy()[:0])
         data = FitData(S, no_rows, features, np.random.RandomState(0), ridge, n=self.n)
-        check_features_vary(G, self.n, torch.from_numpy(features.anchors[:0]).dtype, data.feature_size)
-        data.white, data.class_totals = Whitening.of(G, ridge), A
+        dtype = torch.from_numpy(features.anchors[:0]).dtype
+        check_features_vary(G, self.n, dtype, data.feature_size)
+        data.white, data.class_totals = Whitening.of(G, ridge, torch.finfo(dtype).eps), A
         W, packed = class_start(Relaxation(data, n_bits), n_bits)
         H, objective = packed.numpy(), list[float]()
         if n_iter > 0:
-            means, objective = h_steps(H, self.sizes, w, n_bits, n_iter, lam)
+            means, objective = h_steps(H, self.sizes, w, n_bits, n_iter, **how)
             W, H = data.white.solve(A.T @ torch.from_numpy(means)), codes.pack(means)
         return Solution(data, Linear.of(W.numpy().astype(features.anchors.dtype)), H, np.array(objective, np.float64))
 
@@ -111,7 +112,13 @@ def stand_ins(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def h_steps(
-    H: NDArray[np.uint8], sizes: NDArray[np.int64], w: float, r: int, n_iter: int, lam: float
+    H: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    w: float,
+    r: int,
+    n_iter: int,
+    lam: float = 0.0,
+    take_back: bool = True,
 ) -> tuple[NDArray[np.float64], list[float]]:
     """The mean bits of every class (c, r) after at most ``n_iter`` H-steps on stand-ins, and the objective.
 
@@ -123,9 +130,9 @@ def h_steps(
     columns, no_q, squared_norm = columns_for(rows, r), torch.zeros(r, len(group)), S.squared_norm()
     found, objective = columns.packed(), list[float]()
     for _ in range(n_iter):
-        sweep = cbcd.sweep(columns, S, no_q, lam=lam)
+        sweep = cbcd.sweep(columns, S, no_q, lam=lam, take_back=take_back)
         value = cbcd.objective(sweep, squared_norm, r, 0.0)
-        if objective and (sweep.flips == 0 or value > objective[-1]):
+        if objective and (sweep.flips == 0 or (take_back and value > objective[-1])):
             break  # converged, or a rise by rounding
         objective.append(value)
         found = columns.packed()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish import cbcd, codes
-from dish.checks import check_number, check_option, check_random_state
+from dish.checks import check_flag, check_number, check_option, check_random_state
 from dish.encoder import FeatureMap, HashFunction, Linear
 from dish.errors import InputError, UnsupportedError
 from dish.io.checkpoint import Checkpoint
@@ -41,6 +41,7 @@ def alternate(
     nu: float = 1e-4,
     n_iter: int = 5,
     lam: float = 0.0,
+    take_back: bool = True,
     init: Any = "spectral",
     state: KernelState | None = None,
     after_sweep: AfterSweep | None = None,
@@ -48,7 +49,8 @@ def alternate(
     """Algorithm 2: alternate the H-step and the F-step. Returns the codes H, the hash function F, and the objective.
 
     The objective has one value per sweep and never rises: a sweep that does not lower it ends the alternation and is
-    discarded. ``state`` resumes a former run; ``after_sweep(H, F, objective, sweep)`` is called after each sweep.
+    discarded. With ``take_back=False`` it may rise, and only a sweep in which no bit changes ends the alternation.
+    ``state`` resumes a former run; ``after_sweep(H, F, objective, sweep)`` is called after each sweep.
     """
     step = f_step(data, loss, n_bits)
     if state is None:
@@ -62,9 +64,9 @@ def alternate(
         with data.stage("linear term"):
             q, constant = step.linear_terms(data.n * nu)
         with data.stage("H-step"):
-            sweep = cbcd.sweep(H, data.S, q, lam=lam, ranks=data.ranks)
+            sweep = cbcd.sweep(H, data.S, q, lam=lam, take_back=take_back, ranks=data.ranks)
         value = cbcd.objective(sweep, squared_norm, n_bits, constant)
-        if objective and (sweep.flips == 0 or value > objective[-1]):
+        if objective and (sweep.flips == 0 or (take_back and value > objective[-1])):
             break  # converged, or a rise by rounding: the last state stands
         objective.append(value)
         packed = H.packed()
@@ -84,9 +86,9 @@ def f_step(data: FitData, loss: Any, n_bits: int) -> LinearStep | ClassifierStep
 
 def _start(data: FitData, step: LinearStep | ClassifierStep, init: Any, n_bits: int, n_iter: int) -> cbcd.Columns:
     """The initial H, with the initial F set in ``step``."""
-    if isinstance(init, str) and init == "spectral":
+    if isinstance(init, str) and init != "random":
         with data.stage("start"):
-            W, packed = spectral_start(data, n_bits)
+            W, packed = spectral_start(data, n_bits, literal=init == "spectral-literal")
         step.start(W)
         H = cbcd.columns_for(packed, n_bits)
         if isinstance(step, ClassifierStep) and n_iter == 0:  # no later F-step would train the classifiers
@@ -128,8 +130,9 @@ class DISHK(StreamingHasher):
         paper's two settings), √c/3 for c classes in between.
     multilabel : "count", "share_one" or "jaccard", default="count"
         Similarity of (n, l) labels: the paper's w·YYᵀ − 1, "share at least one label", or the Jaccard index.
-    init : "spectral", "random", or packed codes (n, ceil(n_bits/8)), default="spectral"
-        Initial codes H.
+    init : "spectral", "spectral-literal", "random", or packed codes (n, ceil(n_bits/8)), default="spectral"
+        Initial codes H. "spectral-literal" is the start as the paper prints it: S without the factor r, and with
+        classes, too, a code for every row. It takes a pass over the features per bit.
     kernel : "rbf", "linear", "rbf+linear" or a function (X, A) → (n, m), default="rbf"
         Feature map. "linear" is x − mean, without anchors; "rbf+linear" has both.
     scale : "auto", None or (d,) factors, default="auto"
@@ -139,10 +142,13 @@ class DISHK(StreamingHasher):
     anchors : "random", "kmeans" or an array (m, d), default="random"
         How the anchors are chosen.
     ridge : float, default=1e-6
-        Regularisation ρ of the F-step, relative to the mean diagonal of KᵀK; 0 in the paper. Raised if KᵀK is
-        numerically singular.
+        Regularisation ρ of the F-step, relative to the mean diagonal of KᵀK. Raised if KᵀK is numerically singular.
+        0, as in the paper, is never raised: a singular KᵀK is then an error.
     lam : float, default=0
         λ of Fast C-BCD. Larger values move fewer rows per step.
+    take_back : bool, default=True
+        Take back a step of Fast C-BCD that raises the objective, and end the bit. False: every step stands, as in
+        the paper, and a bit ends after at most 20 steps; the objective may then rise.
     memory_budget : None, int or str, default=None
         Memory in bytes ("2GB") that a fit on the CPU may use. Features that do not fit are written to a scratch file
         in the folder for temporary files, or recomputed in every pass if that is faster. None: half of the free
@@ -162,7 +168,7 @@ class DISHK(StreamingHasher):
     codes_ : uint8 (n, ceil(n_bits/8))
         The learned H of the training rows. ``transform`` gives new rows the signs of F.
     objective_ : float64 (n_iter_,)
-        The objective Q after every H-step. It never rises.
+        The objective Q after every H-step. It never rises, unless ``take_back=False``.
     n_iter_ : int
         Number of H-steps.
     kernel_, gamma_, anchors_, centre_, mean_, scale_
@@ -206,6 +212,7 @@ class DISHK(StreamingHasher):
         anchors: Any = "random",
         ridge: float = 1e-6,
         lam: float = 0.0,
+        take_back: bool = True,
         memory_budget: Any = None,
         checkpoint: Any = None,
         device: str = "auto",
@@ -226,6 +233,7 @@ class DISHK(StreamingHasher):
         self.anchors = anchors
         self.ridge = ridge
         self.lam = lam
+        self.take_back = take_back
         self.memory_budget = memory_budget
         self.checkpoint = checkpoint
         self.device = device
@@ -254,6 +262,7 @@ class DISHK(StreamingHasher):
             nu=self.nu,
             n_iter=self.n_iter,
             lam=self.lam,
+            take_back=self.take_back,
             init=self.init,
             state=state,
             after_sweep=self._after_sweep(saved, data),
@@ -297,7 +306,8 @@ class DISHK(StreamingHasher):
         with self._stage("sums"):
             sums = self.batches_.over(batch.classes).plus(batch.X, batch.group, resolve_device(self.device))
         with self._stage("solve"):
-            found = sums.solve(self._weight(sums.sizes), self.ridge, self.n_bits, self.n_iter, self.lam)
+            how = {"lam": self.lam, "take_back": self.take_back}
+            found = sums.solve(self._weight(sums.sizes), self.ridge, self.n_bits, self.n_iter, **how)
         self._keep_sums(sums)
         self._keep(found.data, found.function)
         self._keep_codes(found.codewords[batch.group], found.objective)
@@ -353,6 +363,7 @@ class DISHK(StreamingHasher):
             raise InputError("checkpoint needs a random_state that a later fit can repeat: pass a number, not None")
         check_number("nu", self.nu, low=0)
         check_number("lam", self.lam, low=0)
+        check_flag("take_back", self.take_back)
         if isinstance(self.loss, str) or not hasattr(self.loss, "fit"):
             check_option("loss", self.loss, tuple(LOSSES), " or a scikit-learn classifier")
         elif self.checkpoint is not None:
@@ -361,7 +372,7 @@ class DISHK(StreamingHasher):
                 "cannot be stored without pickle; pass checkpoint=None"
             )
         if isinstance(self.init, str):
-            check_option("init", self.init, ("spectral", "random"), " or packed codes")
+            check_option("init", self.init, ("spectral", "spectral-literal", "random"), " or packed codes")
 
     # --- checkpoints ---
 

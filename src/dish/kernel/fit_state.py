@@ -17,6 +17,7 @@ from dish.parallel import Ranks
 from dish.similarity import Similarity
 
 LEFT_OUT = ("checkpoint", "verbose", "device", "memory_budget", "n_iter")  # may differ in the fit that resumes
+ADDED = {"take_back": True}  # newer than the first checkpoints: with this value, fingerprints are the old ones
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def fingerprint(
 ) -> str:
     """A fingerprint of all that decides the codes; ``rng`` is the generator before anything was drawn from it."""
     first, n = ranks.offset_and_total(len(rows))
-    known = {name: _stable(name, value, rows, rng) for name, value in params.items() if name not in LEFT_OUT}
+    counted = {k: v for k, v in params.items() if k not in LEFT_OUT and not (k in ADDED and v == ADDED[k])}
+    known = {name: _stable(name, value, rows, rng) for name, value in counted.items()}
     shapes = {"n": n, "d": rows.shape[1], "dtype": str(rows.dtype)}
     sums = {"X": checksum(rows.blocks(), first, ranks), "labels": checksum([S.row_group], first, ranks)}
     return fit_fingerprint(method, known | shapes | sums | {"S": probe(S)}, ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from dish.cbcd import pack_signs
 from dish.cuda.graph import CudaGraph
 from dish.errors import InputError
 from dish.io.rows import local_rows
-from dish.kernel.features import feature_blocks, pack_F
+from dish.kernel.features import KernelMatrix, feature_blocks, pack_F
 from dish.kernel.fit_data import FitData
 from dish.lazy import Tensor, torch
 from dish.machine import lost_threads, one_blas_thread
 from dish.numba_lazy import njit
+from dish.parallel import ALONE, Ranks
 from dish.progress import LONG, progress
 from dish.similarity import Classes
 
@@ -34,9 +36,11 @@ class Relaxation:
     factors of S (at most l + 1 vectors) and the k columns of V. We keep an orthonormal basis B of this span (of its
     leading part if l is large, since r bits need no more) and solve a problem of its size. This class works on the
     CPU; ``DeviceRelaxation`` is its GPU version.
+
+    ``literal``: S without r, and the basis with all factors of S, as in the paper.
     """
 
-    def __init__(self, data: FitData, r: int) -> None:
+    def __init__(self, data: FitData, r: int, literal: bool = False) -> None:
         K, S, white, ranks = data.K, data.S, data.white, data.ranks
         self.n = data.n
         self.L_inv = white.inverse_factor()
@@ -45,8 +49,8 @@ class Relaxation:
         self.M = None if A is None else A @ self.L_inv.T  # (g, m): EᵀK L⁻ᵀ
         C_P, C_R = self.L_inv @ PtK.T, self.L_inv @ RtK.T  # (m, l)
         most = max(LEADING, 2 * r)
-        B = _range(C_P) if min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
-        T = r * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
+        B = _range(C_P) if literal or min(C_P.shape) <= most else _leading_space(C_P, C_R, most)  # (m, p)
+        T = (1 if literal else r) * (B.T @ C_P) @ (C_R.T @ B)  # (p, p): the problem in the basis B
         m, self.p = B.shape
         room = B.new_zeros(self.p + r, m), B.new_zeros(self.p + r, self.p + r)  # room for r more vectors
         room[0][: self.p], room[1][: self.p, : self.p] = B.T, (T + T.T) / 2
@@ -92,18 +96,21 @@ class Relaxation:
         self.T[: self.p, : self.p] -= np.outer(t, t)
 
 
-def spectral_start(data: FitData, r: int) -> tuple[Tensor, Tensor]:
+def spectral_start(data: FitData, r: int, literal: bool = False) -> tuple[Tensor, Tensor]:
     """W (m, r) of the relaxed problem, and the initial codes, packed.
 
     With classes, all rows of a class get the same code: the sign of their mean F. All sums over rows are then sums
     over classes, which are exact and cheap, and rounding in F hardly matters. With other similarities, codes are the
     signs of F, because equal codes for equal labels lead to worse optima there. KᵀH_k is then estimated from
     ``START_ROWS`` random rows, so that no bit needs a pass over K. All processes get these rows and compute the same.
+
+    ``literal`` is the start as the paper prints it (Eq. 22, 23): S has no factor r, and codes are the signs of F of
+    every row, also with classes. Each bit takes a pass over K.
     """
     K, S = data.K, data.S
-    relaxed = Relaxation(data, r)
-    if relaxed.M is None:
-        W = _start_by_rows(relaxed, data, r)
+    relaxed = Relaxation(data, r, literal)
+    if relaxed.M is None or literal:
+        W = _start_by_rows(relaxed, data, r, literal)
         return W, pack_F(K, W)
     W, H = class_start(relaxed, r)
     return W.to(K.dtype).contiguous(), H[S.row_group.long()]
@@ -160,30 +167,61 @@ def _start_by_classes_on_device(relaxed: Relaxation, r: int) -> tuple[Tensor, Te
     return X, pack_signs(H.T)
 
 
-def _start_by_rows(relaxed: Relaxation, data: FitData, r: int) -> Tensor:
+@dataclass(frozen=True)
+class SignsProduct:
+    """Kᵀ sgn(K w) up to the factor ``weight``: from rows in memory, or in a pass over K of all processes."""
+
+    K: KernelMatrix
+    weight: float = 1.0
+    ranks: Ranks = ALONE
+
+    @classmethod
+    def of(cls, data: FitData, literal: bool) -> SignsProduct:
+        """From a sample of the rows; ``literal``: from all."""
+        return cls(data.K, 1.0, data.ranks) if literal else cls(*_sample_rows(data))
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in the memory of this process, so that a GPU may record the product."""
+        return isinstance(self.K, Tensor) and self.ranks.world == 1
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """Kᵀ sgn(K w) (m,), up to the factor."""
+        if self.in_memory:
+            assert isinstance(self.K, Tensor)
+            return signs_product(self.K, w)
+        total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
+        for _, block in feature_blocks(self.K):
+            total += signs_product(block, w)
+        return self.ranks.total(total)
+
+
+def _start_by_rows(relaxed: Relaxation, data: FitData, r: int, literal: bool = False) -> Tensor:
     """W (m, r), using the codes of rows instead of classes."""
-    some, weight = _sample_rows(data)
-    if some.device.type != "cpu":
-        return _start_by_rows_on_device(relaxed, some, weight, r)
+    product = SignsProduct.of(data, literal)
+    if product.K.device.type != "cpu":
+        return _start_by_rows_on_device(relaxed, product, r)
     W = []
-    with one_blas_thread():
+    with one_blas_thread(), progress("spectral start", r, worth=literal and relaxed.n >= LONG) as step:
         for _ in range(r):
-            w = relaxed.weights(relaxed.best()).to(some.dtype)
+            w = relaxed.weights(relaxed.best()).to(product.K.dtype)
             W.append(w)
-            relaxed.subtract(signs_product(some, w), weight)
+            relaxed.subtract(product(w), product.weight)
+            step(1)
     return torch.stack(W, 1)
 
 
-def _start_by_rows_on_device(relaxed: Relaxation, some: Tensor, weight: float, r: int) -> Tensor:
+def _start_by_rows_on_device(relaxed: Relaxation, product: SignsProduct, r: int) -> Tensor:
     """The same on a GPU."""
-    bits, W = relaxed.on_device(), some.new_empty(r, some.shape[1])
+    bits, dtype = relaxed.on_device(), product.K.dtype
+    W = relaxed.L_inv.new_empty(r, len(relaxed.L_inv), dtype=dtype)
 
     def bit() -> None:
-        w = (bits.best() @ relaxed.L_inv).to(some.dtype)
+        w = (bits.best() @ relaxed.L_inv).to(dtype)
         bits.keep(w, W)
-        bits.deflate(weight * (relaxed.L_inv @ signs_product(some, w).to(relaxed.L_inv)))
+        bits.deflate(product.weight * (relaxed.L_inv @ product(w).to(relaxed.L_inv)))
 
-    bits.solve(r, bit)
+    bits.solve(r, bit, record=product.in_memory)
     return W.T.contiguous()
 
 
@@ -320,10 +358,10 @@ class DeviceRelaxation:
         self.start = torch.where(every < p, self.draws, 0)
         self.graph = CudaGraph(device)
 
-    def solve(self, r: int, bit: Callable[[], None]) -> None:
-        """Run ``bit`` r times; it calls ``keep`` to store its results."""
+    def solve(self, r: int, bit: Callable[[], None], record: bool = True) -> None:
+        """Run ``bit`` r times; it calls ``keep`` to store its results. ``record``: as a CUDA graph."""
         for _ in range(r):
-            self.graph(bit)
+            self.graph(bit) if record else bit()
 
     def keep(self, row: Tensor, table: Tensor) -> None:
         """Write a row of a table at the index of the current bit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -47,7 +48,7 @@ def factor(
         G = gram(K, ranks)
     with stage("factor"):
         check_features_vary(G, n, K.dtype, scale)
-        return Whitening.of(G, ridge)
+        return Whitening.of(G, ridge, torch.finfo(K.dtype).eps)
 
 
 def check_features_vary(G: Tensor, n: int, dtype: torch.dtype, scale: float = 1.0) -> None:
@@ -61,6 +62,25 @@ def check_features_vary(G: Tensor, n: int, dtype: torch.dtype, scale: float = 1.
         )
 
 
+def factor_exactly(G: Tensor, eps: float) -> Tensor:
+    """L of G itself; an error if G is singular up to rounding.
+
+    The factorisation may succeed for a singular matrix, because of rounding. So look at the eigenvalues, for features
+    of equal length: rounding changes one of 0 by about the error of a feature, or of the eigenvalues themselves.
+    """
+    L, failed = torch.linalg.cholesky_ex(G)
+    if not failed:
+        scale = G.diagonal().rsqrt()
+        values = torch.linalg.eigvalsh(scale[:, None] * G * scale)
+        failed = values[0] <= 10 * max(eps, sys.float_info.epsilon * float(values[-1]))
+    if failed:
+        raise InputError(
+            "ridge=0, but KᵀK is singular: some kernel features of X depend on others (nearly equal anchors, or as "
+            "many anchors as rows). Use fewer or other anchors, or a ridge above 0 such as 1e-6"
+        )
+    return L
+
+
 @dataclass
 class Whitening:
     """KᵀK + ρI = L Lᵀ, factored once; ρ is ``ridge`` times the mean of its diagonal."""
@@ -70,8 +90,13 @@ class Whitening:
     A: Tensor  # KᵀK + ρI, kept because L Lᵀ takes longer to compute than the factorisation
 
     @classmethod
-    def of(cls, G: Tensor, ridge: float) -> Whitening:
-        """Factor G + ρI, overwriting G. ρ is raised if rounding makes the matrix indefinite."""
+    def of(cls, G: Tensor, ridge: float, eps: float = sys.float_info.epsilon) -> Whitening:
+        """Factor G + ρI, overwriting G. ρ is raised if rounding makes the matrix indefinite, unless it is 0.
+
+        ``eps``: the rounding error of the features.
+        """
+        if ridge == 0:
+            return cls(factor_exactly(G, eps), 0.0, G)
         scale, rho = float(G.diagonal().mean()), 0.0
         for boost in (1.0, 1e2, 1e4, 1e6):
             G.diagonal().add_(ridge * boost * scale - rho)

@@ -12,7 +12,7 @@ from torch import nn
 
 from dish.errors import InputError
 from dish.nets.imagenet import VGG16, AlexNet, efficientnet_lite0, efficientnet_lite2
-from dish.nets.small import MLP, NIN, SixConv
+from dish.nets.small import MLP, NIN, SixConv, SixConvPaper
 
 Normal = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of RGB in 0 … 1
 
@@ -34,6 +34,7 @@ class Spec:
 
 NETS = {
     "6conv": Spec(SixConv, 32, CIFAR),
+    "6conv-paper": Spec(SixConvPaper, 32, CIFAR),
     "nin": Spec(NIN, 32, CIFAR),
     "alexnet": Spec(AlexNet, 224, IMAGENET, "alexnet-owt-7be5be79.pth"),
     "vgg16": Spec(VGG16, 224, IMAGENET, "vgg16-397923af.pth"),

@@ -21,6 +21,7 @@ FITS = {
     "strings": (DISH, {"n_bits": 6, "n_anchors": 30, "anchors": "kmeans"}, "words"),
     "multilabel": (DISH, {"n_bits": 6, "n_anchors": 30}, "Y"),
     "paper": (DISHK, {"n_bits": 12, "n_anchors": 60}, "y"),
+    "literal": (DISHK, {"n_bits": 12, "n_anchors": 60, "init": "spectral-literal", "take_back": False}, "y"),
     "share_one": (
         DISHK,
         {"n_bits": 8, "n_anchors": 50, "multilabel": "share_one", "loss": "logistic", "n_iter": 2},
