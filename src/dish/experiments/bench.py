@@ -114,10 +114,13 @@ class Plan:
     n_reused: int
     seconds: float  # expected time of the missing runs that are similar to a finished one
     n_unknown: int  # missing runs without a similar finished one
+    n_gpu: int = 0  # missing runs that this machine leaves out, because they need a GPU
 
     def __str__(self) -> str:
         known = len(self.missing) - self.n_unknown
         lines = [f"{len(self.missing)} runs to do, {self.n_reused} finished runs reused"]
+        if self.n_gpu:
+            lines.append(f"{self.n_gpu} of them need a GPU, which this machine does not have: they are left out here")
         if known:
             lines.append(f"about {_duration(self.seconds)} for {known} of them, estimated from similar finished runs")
         if self.n_unknown:
@@ -248,8 +251,8 @@ class OpenDatasets:
     ) -> str:
         """The key of a data set. The user's own features are loaded for it.
 
-        ``labels`` is a file of labels, ``split`` a file that assigns a role to every row; without it, ``queries`` rows
-        per class are queries.
+        ``labels`` is a file of labels, ``split`` a file that assigns a role to every row; without it there are
+        ``queries`` queries per class.
         """
         own = labels is not None or split is not None or (columns is not None and columns.named)
         if name in self._loaded or name in NAMES:
@@ -391,7 +394,11 @@ def _product_map(
     at_a_time = min(1024, max(64, machine.free_memory() // (64 * len(database))))  # queries per pass over the rows
     for some in np.array_split(query, -(-len(query) // at_a_time)):
         Q = embed(prepared(data, some))
-        products = _by_blocks(lambda X, Q=Q: embed(X) @ Q.T, data, database)  # (rows, queries)
+
+        def with_queries(X: Any, Q: NDArray[Any] = Q) -> NDArray[Any]:
+            return embed(X) @ Q.T
+
+        products = _by_blocks(with_queries, data, database)  # (rows, queries)
         one_hot = np.eye(len(some), dtype=products.dtype)
         found = metrics.product_mean_average_precision(one_hot, data.y[some], products, data.y[database], k=cut)
         total += len(some) * found
