@@ -22,6 +22,14 @@ Split = Annotated[
     ),
 ]
 
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run nothing: write the tables of finished runs into this Markdown file, between the lines "
+        "<!-- table1: begin --> and <!-- table1: end -->."
+    ),
+]
+
 
 @example(
     "dish bench --data cifar10_gist --methods all --bits 16,32,64,96 --trials 5",
@@ -141,13 +149,7 @@ def reproduce(
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder of the run files.")] = RESULTS,
     dry_run: DryRun = False,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            help="Run nothing: write the tables of finished runs into this Markdown file, between the lines "
-            "<!-- table1: begin --> and <!-- table1: end -->."
-        ),
-    ] = None,
+    page: Page = None,
 ) -> None:
     """Reproduce the paper's tables and figures, and compare its numbers with ours.
 

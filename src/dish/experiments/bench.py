@@ -265,7 +265,9 @@ class OpenDatasets:
                 if own
                 else load_data(name, queries)
             )
-            key = f"{Path(name).stem}-{_checksum(data)}" + (f"-{queries}queries" if queries != 100 else "")
+            key = f"{Path(name).stem}-{_checksum(data)}" + (
+                f"-{queries}queries" if queries != 100 and data.roles is None else ""
+            )
             self._keys[name], self._loaded[key] = key, data
         return self._keys[name]
 

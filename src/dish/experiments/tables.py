@@ -135,7 +135,7 @@ def comma_separated(table: PaperTable, results: Results, trials: int, data: str 
         for r in line.bits or table.bits:
             runs = [table.run(line, r, t, data) for t in range(trials)]
             found, seconds = values(results, runs, "map"), values(results, runs, "fit_s")
-            theirs = line.map[table.bits.index(r)] if line.map else None
+            theirs = line.theirs("map", table.bits.index(r) if r in table.bits else 0)  # a float ranking has one run
             size = line.n_train or "all"
             lines.append([runs[0].data, line.label, size, r, len(found), *_spread(found), theirs, *_spread(seconds)])
     return csv_grid(names, lines)
