@@ -51,6 +51,7 @@ BESIDE = {  # the paper's table → what is compared, and our sets of the same k
         ("tinyimagenet_lite0",),
     ),
 }
+NAMES = {"l2": "cosine"}  # of the same ranking, in the paper's tables and here
 FLOATS = ("cosine", "ceiling", "rabitq", "rabitq_rescored")
 OURS = ("dish", "dish_0", "dish_k", "dish_k_2")
 FIRST = (*FLOATS, *OURS)
@@ -280,10 +281,10 @@ def beside_paper(contents: list[dict[str, Any]]) -> str:
         sets = [content for content in contents if content["data"] in kind]
         lengths = [r for r in table.bits if any(run["bits"] == r for content in sets for run in content["runs"])]
         lines = [line for line in reversed(table.lines) if line.map]  # a method's first line wins
-        theirs = {line.method: dict(zip(table.bits, line.map, strict=True)) for line in lines}
+        theirs = {NAMES.get(line.method, line.method): dict(zip(table.bits, line.map, strict=True)) for line in lines}
         rows = [
             [label(method).strip("*"), *_cells(method, theirs.get(method, {}), sets, lengths)]
-            for method in ("cosine", "ceiling", *reversed(theirs), "dish")
+            for method in dict.fromkeys(("cosine", "ceiling", *reversed(theirs), "dish"))
         ]
         columns = ["the paper's", *(SETS[content["data"]].split(",")[0] for content in sets)]
         heads = ["method", *(f"{column}, {r} bits" for r in lengths for column in columns)]

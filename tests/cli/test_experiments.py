@@ -1,12 +1,15 @@
 """`dish bench` and `dish reproduce`."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+from dish import metrics
 from dish.experiments import paper
+from helpers.nuswide import write_nuswide
 
 
 def features(folder, separation):
@@ -160,3 +163,76 @@ def test_bad_data_are_refused_once_and_not_by_every_run(cli, tmp_path, damage, s
 def test_bad_options_of_bench_are_refused_in_one_line(cli, tmp_path, options, says):
     code, _, err = cli("bench", "--methods", "lsh", "--results", tmp_path / "runs", *options)
     assert (code, says in err, len(err.strip().splitlines())) == (2, True, 1), err
+
+
+@pytest.mark.slow
+def test_table2_on_the_official_folder_of_nuswide(cli, tmp_path):
+    """2,100 queries as in the paper: 100 for each of the 21 concepts; images without any of these are dropped."""
+    rng = np.random.default_rng(0)
+    Y = (rng.random((2600, 23)) < 0.3).astype(int)
+    Y[:, 21:] = 0
+    Y[np.arange(2600), np.arange(2600) % 21] = 1
+    Y[:50] = 0
+    write_nuswide(tmp_path / "nus", Y, rng.poisson(0.2 + Y @ rng.random((23, 500)) / 10))
+    call = ("reproduce", "table2", "--data", tmp_path / "nus", "--methods", "lsh,dish_k", "--bits", "16")
+    folders = ("--results", tmp_path / "runs", "-o", tmp_path / "out")
+    code, out, err = cli(*call, "--trials", 1, *folders)
+    assert code == 0, err
+    runs = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("*.json")]
+    assert {run["definition"]["method"] for run in runs} == {"lsh", "dish_k"}
+    for run in runs:
+        assert (run["n_queries"], run["n_database"]) == (2100, 2600 - 50 - 2100)
+        assert (run["definition"]["synthetic"], run["definition"]["centred"]) == (False, False)
+        assert f"{run['map']:.3f}" in out
+    assert "stand-in]" not in out
+    assert cli(*call, "--trials", 1, *folders, "--dry-run")[1].startswith("0 runs to do, 2 finished runs reused")
+
+
+@pytest.mark.slow
+def test_table7_follows_the_protocol_of_imagenet(cli, tmp_path, monkeypatch):
+    """Mean of the training rows subtracted, then unit length; all queries, the whole database; drawn or all rows."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 400)
+    X = (9 + rng.normal(size=(400, 24)) + rng.normal(size=(6, 24))[y]).astype(np.float32)
+    roles = np.where(np.arange(400) < 320, "train", "query")
+    for name, array in {"X": X, "y": y, "split": roles}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    table = paper.TABLES["table7"]
+    lines = tuple(dataclasses.replace(line, n_train=line.n_train and 120) for line in table.lines)
+    monkeypatch.setitem(paper.TABLES, "table7", dataclasses.replace(table, lines=lines))
+    files = ("--data", tmp_path / "X.npy", "--labels", tmp_path / "y.npy", "--split", tmp_path / "split.npy")
+    folders = ("--results", tmp_path / "runs", "-o", tmp_path / "out")
+    methods = ("--methods", "l2,lsh,dish_k", "--bits", "128", "--trials", 1)
+    code, out, err = cli("reproduce", "table7", *files, *methods, *folders)
+    assert code == 0, err
+    runs = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("*.json")]
+    found = {(run["definition"]["method"], run["definition"]["n_train"]): run for run in runs}
+    assert {("l2", 120), ("lsh", 120), ("dish_k", 120), ("dish_k", None)} == set(found)
+    assert len(runs) == 5  # DISH-K also with 4,000 anchors
+    assert {(run.get("n_queries", 80), run.get("n_database", 320)) for run in runs} == {(80, 320)}
+    train = roles == "train"
+    unit = X - X[train].mean(axis=0)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    expected = metrics.l2_mean_average_precision(unit[~train], y[~train], unit[train], y[train])
+    assert found["l2", 120]["map"] == pytest.approx(expected, abs=1e-4)
+    assert f"| Cosine of the floats | 120 | 1 | {expected:.3f} (0.306) |" in out
+    assert "| DISH-K-Full | all | 1 |" in out
+
+
+def test_a_single_cell_of_a_table(cli, tmp_path):
+    options = ("--methods", "dish_k", "--bits", "32", "--train", "5000", "--trials", "1", "--results", tmp_path)
+    code, out, _ = cli("reproduce", "table1", *options, "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "2 runs to do, 0 finished runs reused")  # DISH-K, and as printed
+    code, _, err = cli("reproduce", "table1", "--methods", "magic", "--results", tmp_path)
+    assert (code, "methods must be among l2" in err) == (2, True)
+    code, _, err = cli("reproduce", "table1", "--dry-run", "--page", tmp_path / "page.md")
+    assert (code, "--dry-run writes no --page" in err) == (2, True)
+
+
+def test_coverage_is_printed_or_written_into_a_page(cli, tmp_path):
+    code, out, _ = cli("reproduce", "coverage", "--results", tmp_path / "runs")
+    assert (code, "| all | 182 | 0 | 0 | 0 | 182 |" in out) == (0, True)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- coverage: begin -->\n<!-- coverage: end -->\n")
+    assert cli("reproduce", "coverage", "--results", tmp_path / "runs", "--page", page)[0] == 0
+    assert "| all | 182 | 0 | 0 | 0 | 182 |" in page.read_text()

@@ -101,3 +101,31 @@ def test_the_users_split(tmp_path, digits):
     np.save(tmp_path / "split.npy", np.full(400, "train"))
     with pytest.raises(ValueError, match="no rows with the role query"):
         load_features(tmp_path / "d.npz", split=tmp_path / "split.npy").split()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array, "map"])
+def test_centred_rows_have_the_mean_of_the_training_rows_subtracted(tmp_path, monkeypatch, kind):
+    X = np.random.default_rng(0).normal(3, 1, (90, 5)).astype(np.float32)
+    roles = np.array(["train", "train-only", "query"] * 30)
+    np.save(tmp_path / "X.npy", X)
+    stored = np.load(tmp_path / "X.npy", mmap_mode="r") if kind == "map" else kind(X)
+    data = datasets.Dataset("d", stored, np.arange(90) % 2, roles=roles)
+    monkeypatch.setattr("dish.datasets.dataset.BLOCK_VALUES", 35)  # blocks of seven rows
+    some = np.array([4, 80, 2])
+    np.testing.assert_allclose(data.centred().rows(some), X[some] - X[roles != "query"].mean(axis=0), atol=1e-5)
+    np.testing.assert_array_equal(data.rows(some), X[some])
+    drawn = datasets.Dataset("d", X, np.arange(90) % 2, queries=10)
+    for trial in range(2):
+        mean = X[drawn.split(trial).train].mean(axis=0)
+        np.testing.assert_allclose(drawn.centred(trial).mean, mean, atol=1e-5)
+
+
+def test_training_rows_of_the_users_split_are_drawn_equally_from_every_class():
+    y = np.repeat([0, 1, 2], [200, 20, 80])
+    roles = np.where(np.arange(300) % 10 == 0, "query", "train")
+    draws = [datasets.Dataset("d", np.zeros((300, 2)), y, roles=roles).split(t, 60).train for t in range(2)]
+    for train in draws:  # the second class has only 18 rows
+        assert (np.bincount(y[train])[1], len(train)) == (18, 60)
+        assert set(np.bincount(y[train])[[0, 2]]) == {21}
+        assert set(roles[train]) == {"train"}
+    assert not np.array_equal(*draws)

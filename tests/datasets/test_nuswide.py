@@ -6,6 +6,7 @@ import pytest
 from dish.datasets import load_nuswide
 from dish.datasets import nuswide as module
 from dish.errors import DataFileError
+from helpers.nuswide import write_nuswide
 
 
 @pytest.fixture
@@ -18,16 +19,7 @@ def nuswide(tmp_path):
     Y[-10:] = 0
     Y[-10:, 22] = [1] + 9 * [0]
     counts = rng.poisson(0.3, (n, 500))
-    (root / "Groundtruth" / "AllLabels").mkdir(parents=True)
-    (root / "ImageList").mkdir()
-    (root / "Low_Level_Features").mkdir()
-    for j in range(25):
-        (root / "Groundtruth" / "AllLabels" / f"Labels_c{24 - j:02d}.txt").write_text(
-            "".join(f"{v}\n" for v in Y[:, j])
-        )
-    (root / "ImageList" / "Imagelist.txt").write_text("".join(f"actor\\{i:04d}_{i}.jpg\n" for i in range(n)))
-    rows = "".join(" ".join(map(str, row)) + " \n" for row in counts)
-    (root / "Low_Level_Features" / "BoW_int.dat").write_text(rows)
+    write_nuswide(root, Y, counts)
     return root, Y, counts
 
 
@@ -46,6 +38,7 @@ def test_frequent_concepts_and_labelled_images_are_kept(nuswide, monkeypatch, li
     assert (np.diff(data.y.toarray().sum(0)) <= 0).all()
     assert data.ids[0] == "actor\\0000_0.jpg"
     assert len(data.ids) == len(data)
+    assert (module.is_nuswide(root), module.is_nuswide(root / "ImageList")) == (True, False)
 
 
 def line(file, number, text):

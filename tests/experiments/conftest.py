@@ -9,7 +9,7 @@ from dish.experiments import paper
 def small(monkeypatch):
     """The first table shrunk to digits, a few lines and one trial."""
     lines = (
-        paper.Line("DISH-K", "dish_k", None, (0.9, 0.95), 3.0, params=(("n_anchors", 40),)),
+        paper.Line("DISH-K", "dish_k", None, (0.9, 0.95), 3.0, params=(("n_anchors", 40),), learned=(None, 0.8)),
         paper.Line("Other", "not_there", None, (0.5, 0.6), 1.0),
         paper.Line("LSH", "lsh", 500, bits=(12,)),
     )

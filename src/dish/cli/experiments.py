@@ -13,6 +13,23 @@ from dish.errors import InputError
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of runs and the expected time.")]
 
+Labels = Annotated[Path | None, typer.Option(help="File of labels, if --data is a path without labels of its own.")]
+Split = Annotated[
+    Path | None,
+    typer.Option(
+        help="File that assigns a role to each row of your own data: train (also in the database), train-only, "
+        "database or query. Default: 100 random queries per class (table7: 50)."
+    ),
+]
+
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run nothing: write the tables of finished runs into this Markdown file, between the lines "
+        "<!-- table1: begin --> and <!-- table1: end -->."
+    ),
+]
+
 
 @example(
     "dish bench --data cifar10_gist --methods all --bits 16,32,64,96 --trials 5",
@@ -24,16 +41,8 @@ def bench(
     data: Annotated[
         str, typer.Option(help="Name of a data set, or path of your own: .npy, .npz, .parquet, .csv, or shards.")
     ] = "digits",
-    labels: Annotated[
-        Path | None, typer.Option(help="File of labels, if --data is a path without labels of its own.")
-    ] = None,
-    split: Annotated[
-        Path | None,
-        typer.Option(
-            help="File that assigns a role to each row of your own data: train (also in the database), train-only, "
-            "database or query. Default: 100 random queries per class."
-        ),
-    ] = None,
+    labels: Labels = None,
+    split: Split = None,
     methods: Annotated[
         str, typer.Option(help="Comma-separated names, or all. For your own class: module:Class.")
     ] = "all",
@@ -101,41 +110,81 @@ def _show_results(
     names, tested = significance.grid(runs, found)
     if tested:
         show_table(significance.LEGEND, names, tested)
-    failed = {run.path(results): result["failed"] for run, result in both.items() if "failed" in result}
-    for path, why in failed.items():
-        print(f"failed: {path}: {why}")
     if table is not None:
         tables.write_bench(table, title, runs if table.suffix == ".csv" else list(both), both)
         print(f"written: {table}")
-    if failed:
-        raise typer.Exit(1)
+    _report_failures({run.path(results): result["failed"] for run, result in both.items() if "failed" in result})
 
 
-@example("dish reproduce table1 --trials 5 --output report")
+@example(
+    "dish reproduce table1 --trials 5 --output report",
+    "dish reproduce table1 --methods dish_k --bits 32 --train 5000 --trials 1",
+    "dish reproduce table2 --data NUS-WIDE",
+    "dish reproduce table7 --data features.npy --labels y.npy --split split.npy --trials 1",
+    "dish reproduce all --page docs/reproduce.md",
+)
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="table1, table2, table4, table6, table7, table8, figures, sensitivity or all.")
+        str,
+        typer.Argument(help="table1, table2, table4 … table8, figures, sensitivity, coverage or all."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for tables, figures and the page.")] = Path(
         "report"
     ),
     trials: Annotated[int, typer.Option(min=1, help="Number of random splits.")] = 5,
-    data: Annotated[str | None, typer.Option(help="Real data instead of a stand-in: a name or a path.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Real data instead of a stand-in: a name, your own features, or the official folder of NUS-WIDE."
+        ),
+    ] = None,
+    labels: Labels = None,
+    split: Split = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Comma-separated names: only the table's lines of these methods.")
+    ] = None,
+    bits: Annotated[str | None, typer.Option(help="Comma-separated code lengths: only these columns.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Comma-separated training sizes of the table, or all: only these lines.")
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder of the run files.")] = RESULTS,
     dry_run: DryRun = False,
+    page: Page = None,
 ) -> None:
     """Reproduce the paper's tables and figures, and compare its numbers with ours.
 
-    Missing runs are done first. If a run fails, the others continue, and the exit status is 1.
+    Missing runs are done first. If a run fails, the others continue, and the exit status is 1. "coverage" runs
+    nothing: it lists which of the paper's numbers are measured.
     """
     from dish.experiments import reproduce as paper
 
-    if dry_run:
-        print(paper.plan(what, results, trials=trials, data=data))
-        return
-    page = paper.reproduce(what, results, output, trials=trials, data=data, progress=_status, show=print)
-    print(f"written: {page}")
-    failed = paper.failures(what, results, trials=trials, data=data)
+    if dry_run and page is not None:
+        raise InputError("--dry-run writes no --page: leave out one of the two")
+    job = paper.Reproduction(
+        what,
+        trials,
+        data,
+        labels,
+        split,
+        methods=methods.split(",") if methods else None,
+        bits=[_whole("--bits", text) for text in bits.split(",")] if bits else None,
+        sizes=_sizes(train) if train else None,
+    )
+    if page is not None:
+        paper.fill_page(job, results, page)
+        print(f"written: {page}")
+    elif what == "coverage":
+        print(paper.as_markdown(job, what, results))
+    elif dry_run:
+        print("\n".join([*job.unavailable(), str(paper.plan(job, results))]))
+    else:
+        written = paper.reproduce(job, results, output, progress=_status, show=print)
+        print(f"written: {written}")
+        _report_failures(paper.failures(job, results))
+
+
+def _report_failures(failed: dict[Path, str]) -> None:
+    """Print the failed runs, and exit with status 1 if there are any."""
     for path, why in failed.items():
         print(f"failed: {path}: {why}")
     if failed:
@@ -157,8 +206,12 @@ def _methods(data: str, methods: str, train: str) -> tuple[list[str], dict[str, 
             registry.find(method)
     if train == "paper":
         return wanted, {method: paper.training_sizes(data, method) for method in wanted}
-    sizes = [None if size == "all" else _whole("--train", size) for size in train.split(",")]
-    return wanted, dict.fromkeys(wanted, sizes)
+    return wanted, dict.fromkeys(wanted, _sizes(train))
+
+
+def _sizes(train: str) -> list[int | None]:
+    """The training sizes that --train lists."""
+    return [None if size == "all" else _whole("--train", size) for size in train.split(",")]
 
 
 def _status(line: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dish.datasets.cifar import cifar10_gist, load_cifar10
 from dish.datasets.dataset import Dataset, Split, load_features, make_split
-from dish.datasets.nuswide import load_nuswide
+from dish.datasets.nuswide import is_nuswide, load_nuswide
 from dish.datasets.synthetic import SyntheticImageNet, synthetic_imagenet, synthetic_nuswide
 from dish.datasets.tinyimagenet import load_tinyimagenet
 from dish.io.data_cache import cache_folder
@@ -26,6 +26,7 @@ __all__ = [
     "cache_folder",
     "cifar10_gist",
     "digits",
+    "is_nuswide",
     "load_cifar10",
     "load_features",
     "load_nuswide",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from dish.checks import check_integer
 from dish.errors import InputError
 from dish.io.readers import ColumnNames, StrPath, read_features, read_labels
-from dish.io.rows import blocks_of, check_finite
+from dish.io.rows import blocks_of, check_finite, is_map, release
 from dish.labels import encode_classes, label_matrix, plain_labels
 
 Indices = NDArray[np.int64]
+BLOCK_VALUES = 1 << 24  # of a block of rows, when a mean is computed
 ROLES = ("train", "train-only", "database", "query")  # "train" rows are also in the database
 
 
@@ -45,14 +46,31 @@ class Dataset:
     label_names: tuple[str, ...] = ()
     ids: NDArray[np.str_] | None = field(default=None, repr=False)
     roles: NDArray[np.str_] | None = field(default=None, repr=False)  # the user's split: one of ROLES per row
+    mean: NDArray[np.float32] | None = field(default=None, repr=False)  # (d,), which ``rows`` subtracts
+    _means: dict[int, NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
     def rows(self, which: Any = slice(None)) -> NDArray[Any]:
-        """Return some or all rows of X, dense and in memory."""
+        """Return some or all rows of X minus ``mean``, dense and in memory."""
         rows = self.X[which]
-        return rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
+        rows = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
+        if self.mean is not None:
+            rows = np.subtract(rows, self.mean, dtype=np.float32)
+        if is_map(self.X):
+            release(self.X)
+        return rows
+
+    def centred(self, trial: int = 0) -> Dataset:
+        """Return the same rows minus the mean of all training rows of a trial, which is computed block by block."""
+        if trial not in self._means:
+            train, total = self.split(trial).train, np.zeros(self.X.shape[1])
+            size = max(1, BLOCK_VALUES // len(total))
+            for start in range(0, len(train), size):
+                total += self.rows(train[start : start + size]).sum(axis=0, dtype=np.float64)
+            self._means[trial] = (total / len(train)).astype(np.float32)
+        return replace(self, mean=self._means[trial])
 
     def split(self, trial: int = 0, n_train: int | None = None) -> Split:
         """Return queries, database and training rows of one trial; a trial gives the same split on every machine.
@@ -61,7 +79,7 @@ class Dataset:
         class (multilabel rows: from all). With ``roles``, only the drawn training rows depend on the trial.
         """
         if self.roles is not None:
-            return split_by_roles(self.roles, n_train, trial)
+            return split_by_roles(self.roles, n_train, trial, self.y)
         if self.y is None:
             raise InputError(
                 f"{self.name} has no labels to split by: give a file of labels (labels=, --labels), or store them "
@@ -105,8 +123,11 @@ def _read_roles(path: Path, n: int, columns: ColumnNames | None) -> NDArray[np.s
     return roles
 
 
-def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: int = 0) -> Split:
-    """Return the split that ``roles`` describes; ``n_train`` draws some of its training rows, per trial."""
+def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: int = 0, y: Any = None) -> Split:
+    """Return the split that ``roles`` describes.
+
+    ``n_train`` draws some of its training rows, per trial; with classes ``y`` (n,), equally from every class.
+    """
     train, query = np.flatnonzero(np.isin(roles, ("train", "train-only"))), np.flatnonzero(roles == "query")
     database = np.flatnonzero(np.isin(roles, ("train", "database")))
     for name, rows in (("train", train), ("query", query), ("train or database", database)):
@@ -115,7 +136,12 @@ def split_by_roles(roles: NDArray[np.str_], n_train: int | None = None, trial: i
     if n_train is not None:
         if n_train > len(train):
             raise InputError(f"n_train must be at most the {len(train)} training rows of the split, got {n_train}")
-        train = np.sort(np.random.default_rng(trial).choice(train, n_train, replace=False))
+        rng = np.random.default_rng(trial)
+        place = rng.permutation(len(train)).astype(float)
+        if y is not None and not _is_multilabel(y):
+            code, _ = encode_classes(y[train])
+            place = _places(code, rng) + rng.random(len(train))
+        train = np.sort(train[np.argsort(place)[:n_train]])
     return Split(train, query, database)
 
 
@@ -126,17 +152,26 @@ def make_split(y: Any, queries: int = 100, n_train: int | None = None, trial: in
     if n_train is not None:
         n_train = check_integer("n_train", n_train, low=1)
     rng = np.random.default_rng(trial)
-    multilabel = sp.issparse(y) or np.ndim(y) == 2
-    return (_split_labels if multilabel else _split_classes)(y, queries, n_train, rng)
+    return (_split_labels if _is_multilabel(y) else _split_classes)(y, queries, n_train, rng)
+
+
+def _is_multilabel(y: Any) -> bool:
+    return bool(sp.issparse(y) or np.ndim(y) == 2)
+
+
+def _places(code: NDArray[Any], rng: np.random.Generator) -> Indices:
+    """Return the place of each row within its class, in random order."""
+    sizes = np.bincount(code)
+    order = rng.permutation(len(code))
+    order = order[np.argsort(code[order], kind="stable")]  # sorted by class, shuffled within each
+    place = np.empty(len(code), np.int64)
+    place[order] = np.arange(len(code)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return place
 
 
 def _split_classes(y: Any, queries: int, n_train: int | None, rng: np.random.Generator) -> Split:
     code, classes = encode_classes(y)
-    sizes = np.bincount(code)
-    order = rng.permutation(len(code))
-    order = order[np.argsort(code[order], kind="stable")]  # sorted by class, shuffled within each
-    place = np.empty(len(code), np.int64)  # place of each row within its class
-    place[order] = np.arange(len(code)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sizes, place = np.bincount(code), _places(code, rng)
     share = np.zeros(len(classes), np.int64)
     if n_train is not None:
         share[:] = n_train // len(classes)

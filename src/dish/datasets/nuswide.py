@@ -16,6 +16,7 @@ from dish.progress import progress
 
 NUSWIDE_CONCEPTS = 21
 NUSWIDE_WORDS = 500
+IMAGES = Path("ImageList") / "Imagelist.txt"
 READ_LINES = 10_000  # lines of a text file that are parsed at a time
 
 
@@ -30,8 +31,7 @@ def load_nuswide(path: StrPath, n_concepts: int = NUSWIDE_CONCEPTS) -> Dataset:
     path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"no NUS-WIDE folder at {path}")
-    names = path / "ImageList" / "Imagelist.txt"
-    ids = np.array([line.strip() for line in _read_text(names).splitlines() if line.strip()])
+    ids = np.array([line.strip() for line in _read_text(path / IMAGES).splitlines() if line.strip()])
     Y, concepts = _nuswide_labels(path / "Groundtruth" / "AllLabels", len(ids), n_concepts)
     words = sorted(path.rglob("BoW*.dat"))
     if len(words) != 1:
@@ -40,6 +40,11 @@ def load_nuswide(path: StrPath, n_concepts: int = NUSWIDE_CONCEPTS) -> Dataset:
     X = _read_counts(words[0], len(ids))
     kept = np.flatnonzero(np.diff(Y.indptr))
     return Dataset("nuswide", X[kept], sp.csr_array(Y[kept]), label_names=concepts, ids=ids[kept])
+
+
+def is_nuswide(path: Path) -> bool:
+    """Return whether a folder has the official layout."""
+    return (path / IMAGES).is_file()
 
 
 def _nuswide_labels(folder: Path, n: int, n_concepts: int) -> tuple[sp.csr_array, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
@@ -27,7 +28,7 @@ from dish.deep.deep_hasher import DeepHasher
 from dish.errors import InputError
 from dish.io.atomic import write_atomically
 from dish.io.readers import ColumnNames
-from dish.io.rows import RowSource, blocks_of, is_map, release
+from dish.io.rows import RowSource, blocks_of
 from dish.posterior.dish import DISH
 
 Results = dict["Run", dict[str, Any]]
@@ -39,6 +40,7 @@ FLOATS = {  # rankings by real numbers; they have no code length
 }
 OURS = ("dish", "dish_k", "ceiling")  # methods that read rows from a file, block by block
 MAX_FLOATS = 200_000  # larger data sets are ranked by real numbers only on request: every query sorts all rows
+BLOCK_VALUES, BLOCK_ROWS = 1 << 26, 50_000  # limits of a block of database rows
 MAX_KEPT_QUERIES = 5000  # up to this many queries, a run keeps the average precision of each, for paired tests
 AVERAGE_PRECISIONS = "average_precisions"  # their key in a run file
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -57,7 +59,7 @@ class Run:
 
     ``data`` is the name of a data set, the path of a features file, or a key of ``OpenDatasets``. ``params`` are
     parameters of the method that differ from its defaults. ``cut`` computes MAP@cut. ``n_queries`` and
-    ``n_database`` use only some of the rows.
+    ``n_database`` use only some of the rows. ``centred`` subtracts the mean of all training rows from every row.
     """
 
     data: str
@@ -69,6 +71,7 @@ class Run:
     cut: int | None = None
     n_queries: int | None = None
     n_database: int | None = None
+    centred: bool = False
 
     def path(self, folder: Path) -> Path:
         """The file of its result."""
@@ -78,6 +81,7 @@ class Run:
         parts += [f"cut{self.cut}"] if self.cut else []
         parts += [f"queries{self.n_queries}"] if self.n_queries else []
         parts += [f"database{self.n_database}"] if self.n_database else []
+        parts += ["centred"] if self.centred else []
         return folder / FOLDERS.get(self.data, self.data) / ("_".join(parts) + ".json")
 
     def definition(self) -> dict[str, Any]:
@@ -110,10 +114,13 @@ class Plan:
     n_reused: int
     seconds: float  # expected time of the missing runs that are similar to a finished one
     n_unknown: int  # missing runs without a similar finished one
+    n_gpu: int = 0  # missing runs that this machine leaves out, because they need a GPU
 
     def __str__(self) -> str:
         known = len(self.missing) - self.n_unknown
         lines = [f"{len(self.missing)} runs to do, {self.n_reused} finished runs reused"]
+        if self.n_gpu:
+            lines.append(f"{self.n_gpu} of them need a GPU, which this machine does not have: they are left out here")
         if known:
             lines.append(f"about {_duration(self.seconds)} for {known} of them, estimated from similar finished runs")
         if self.n_unknown:
@@ -240,10 +247,12 @@ class OpenDatasets:
         labels: Path | None = None,
         split: Path | None = None,
         columns: ColumnNames | None = None,
+        queries: int = 100,
     ) -> str:
         """The key of a data set. The user's own features are loaded for it.
 
-        ``labels`` is a file of labels, ``split`` a file that assigns a role to every row.
+        ``labels`` is a file of labels, ``split`` a file that assigns a role to every row; without it there are
+        ``queries`` queries per class.
         """
         own = labels is not None or split is not None or (columns is not None and columns.named)
         if name in self._loaded or name in NAMES:
@@ -251,8 +260,14 @@ class OpenDatasets:
                 raise InputError(f"labels, a split and columns belong to a path of your own features, not to {name}")
             return name
         if own or name not in self._keys:
-            data = datasets.load_features(name, labels, split=split, columns=columns) if own else load_data(name)
-            key = f"{Path(name).stem}-{_checksum(data)}"
+            data = (
+                datasets.load_features(name, labels, queries, split=split, columns=columns)
+                if own
+                else load_data(name, queries)
+            )
+            key = f"{Path(name).stem}-{_checksum(data)}" + (
+                f"-{queries}queries" if queries != 100 and data.roles is None else ""
+            )
             self._keys[name], self._loaded[key] = key, data
         return self._keys[name]
 
@@ -275,9 +290,10 @@ class OpenDatasets:
 def _checksum(data: Any) -> str:
     """Checksum of the types, shapes and values of X, y and the roles."""
     digest = hashlib.blake2b(f"{data.X.dtype} {data.X.shape}".encode(), digest_size=6)
-    for block in blocks_of(data.X):
+    sparse = [part for M in (data.X, data.y) if sp.issparse(M) for part in (M.data, M.indices, M.indptr)]
+    for block in sparse if sp.issparse(data.X) else blocks_of(data.X):
         digest.update(np.ascontiguousarray(block).data)
-    if data.y is not None:
+    if data.y is not None and not sp.issparse(data.y):
         y = np.asarray(data.y)
         y = y.astype(str) if y.dtype.kind == "O" else y
         digest.update(f"{y.dtype} {y.shape}".encode() + y.tobytes())
@@ -286,14 +302,16 @@ def _checksum(data: Any) -> str:
     return digest.hexdigest()
 
 
-def load_data(name: str) -> Any:
-    """A data set by its name in ``datasets.DATASETS``, or the user's own features by path."""
+def load_data(name: str, queries: int = 100) -> Any:
+    """A data set by its name in ``datasets.DATASETS``, the official folder of NUS-WIDE, or own features by path."""
     if name == "synthetic_imagenet":  # 21 GB: written once, then memory-mapped
         return datasets.synthetic_imagenet(path=datasets.cache_folder() / "synthetic_imagenet.npy")
     if name in NAMES:
         return datasets.DATASETS[name]()
+    if datasets.is_nuswide(Path(name)):
+        return datasets.load_nuswide(name)
     if Path(name).exists():
-        return datasets.load_features(name)
+        return datasets.load_features(name, queries=queries)
     raise InputError(f"data must be a path or one of {', '.join(NAMES)}; got {name!r}")
 
 
@@ -312,66 +330,87 @@ def _attempt(run: Run, data: Any) -> dict[str, Any]:
 
 def execute(run: Run, data: Any) -> dict[str, Any]:
     """Train, encode and score one run."""
+    data = data.centred(run.trial) if run.centred else data
     split = data.split(run.trial, run.n_train)
     query = split.query if run.n_queries is None else split.query[:: max(1, len(split.query) // run.n_queries)]
     database = split.database
     if run.n_database is not None:
         database = np.sort(np.random.default_rng(run.trial).choice(database, run.n_database, replace=False))
-    Xq, yq, yb = prepared(data, query), data.y[query], data.y[database]
+    cut = run.cut and min(run.cut, len(database))
     if run.method == "l2":
-        start = time.perf_counter()
-        value = metrics.l2_mean_average_precision(Xq, yq, prepared(data, database), yb, k=run.cut)
-        return {"map": value, "score_s": time.perf_counter() - start}
+        return _product_map(lambda X: X, data, query, database, cut)
 
     hasher = make_method(run)
     X, y = training_rows(run, data, split.train), data.y[split.train]
     if run.method == "ceiling":
-        return _ceiling(hasher.fit(X, y), Xq, yq, data, database, run.cut)
+        hasher.fit(X, y)
+        fit_s = sum(hasher.timings_.values())
+        return {**_product_map(hasher.predict_proba, data, query, database, cut), "fit_s": fit_s}
     peak = machine.PeakMemory()
     start = time.perf_counter()
     hasher.fit(X, y)
     fit_s = time.perf_counter() - start
     memory = peak.bytes()
 
+    yq, yb = data.y[query], data.y[database]
     start = time.perf_counter()
-    F = hasher.decision_function(Xq)
+    F = _by_blocks(hasher.decision_function, data, query)
     q, base = np.packbits(F >= 0, axis=1), _by_blocks(hasher.transform, data, database)
     encode_s = time.perf_counter() - start
     start = time.perf_counter()
-    scores = _scores(q, yq, base, yb, run)
+    scores = _scores(q, yq, base, yb, run.bits, cut)
     result = {**scores, "fit_s": fit_s, "encode_s": encode_s, "score_s": time.perf_counter() - start}
     if run.method in OURS and run.trial == 0 and len(q) * len(base) < 1e8:  # it sorts, which takes longest of all
-        result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=run.cut)
+        result["map_asymmetric"] = metrics.asymmetric_mean_average_precision(F, yq, base, yb, k=cut)
     if hasattr(hasher, "codes_") and run.n_train is None:  # the paper's footnote: learned codes as the database
-        result["map_learned_codes"] = metrics.mean_average_precision(q, yq, hasher.codes_, y, k=run.cut)
+        result["map_learned_codes"] = metrics.mean_average_precision(q, yq, hasher.codes_, y, k=cut)
     return {**result, "fit_peak_bytes": memory, "stages_s": getattr(hasher, "timings_", {})}
 
 
-def _scores(q: NDArray[np.uint8], yq: Any, base: NDArray[np.uint8], yb: Any, run: Run) -> dict[str, Any]:
+def _scores(
+    q: NDArray[np.uint8], yq: Any, base: NDArray[np.uint8], yb: Any, bits: int, cut: int | None
+) -> dict[str, Any]:
     """All scores of the codes as JSON values; for few queries, also the average precision of each."""
-    counts = metrics.histograms(q, yq, base, yb, run.bits)
-    scores = metrics.report(counts, run.cut, PRECISION_AT).to_dict()
+    counts = metrics.histograms(q, yq, base, yb, bits)
+    scores = metrics.report(counts, cut, PRECISION_AT).to_dict()
     for name in ("precision_at", "recall_at"):
         scores[name] = {str(k): value for k, value in scores[name].items()}
     if len(q) <= MAX_KEPT_QUERIES:
-        scores[AVERAGE_PRECISIONS] = metrics.expected_average_precision(counts, run.cut).round(5).tolist()
+        scores[AVERAGE_PRECISIONS] = metrics.expected_average_precision(counts, cut).round(5).tolist()
     return scores
 
 
-def _ceiling(hasher: DISH, Xq: Any, yq: Any, data: Any, database: NDArray[Any], cut: int | None) -> dict[str, Any]:
-    """MAP of p(x)·p(x′), DISH's estimate that two rows share a class: an upper bound for its codes."""
-    start = time.perf_counter()
-    P = _by_blocks(hasher.predict_proba, data, database)
-    value = metrics.product_mean_average_precision(hasher.predict_proba(Xq), yq, P, data.y[database], k=cut)
-    return {"map": value, "score_s": time.perf_counter() - start, "fit_s": sum(hasher.timings_.values())}
+def _product_map(
+    embed: Callable[[Any], NDArray[Any]],
+    data: Any,
+    query: NDArray[Any],
+    database: NDArray[Any],
+    cut: int | None,
+) -> dict[str, Any]:
+    """MAP of ranking by inner products of embedded rows, which are computed from blocks of the database.
+
+    With the rows of unit length themselves it is the MAP of the cosine and of the l2 distance. With DISH's class
+    probabilities p it is that of p(x)·p(x′), the estimate that two rows share a class: an upper bound for its codes.
+    """
+    start, total = time.perf_counter(), 0.0
+    at_a_time = min(1024, max(64, machine.free_memory() // (64 * len(database))))  # queries per pass over the rows
+    for some in np.array_split(query, -(-len(query) // at_a_time)):
+        Q = embed(prepared(data, some))
+
+        def with_queries(X: Any, Q: NDArray[Any] = Q) -> NDArray[Any]:
+            return embed(X) @ Q.T
+
+        products = _by_blocks(with_queries, data, database)  # (rows, queries)
+        one_hot = np.eye(len(some), dtype=products.dtype)
+        found = metrics.product_mean_average_precision(one_hot, data.y[some], products, data.y[database], k=cut)
+        total += len(some) * found
+    return {"map": total / len(query), "score_s": time.perf_counter() - start}
 
 
-def _by_blocks(
-    function: Callable[[Any], NDArray[Any]], data: Any, rows: NDArray[Any], block: int = 50_000
-) -> NDArray[Any]:
+def _by_blocks(function: Callable[[Any], NDArray[Any]], data: Any, rows: NDArray[Any]) -> NDArray[Any]:
     """``function`` of some rows of a data set, computed block by block."""
-    parts = (rows[i : i + block] for i in range(0, len(rows), block))
-    return np.concatenate([function(prepared(data, part)) for part in parts])
+    size = max(1, min(BLOCK_ROWS, BLOCK_VALUES // int(np.prod(data.X.shape[1:]))))
+    return np.concatenate([function(prepared(data, rows[i : i + size])) for i in range(0, len(rows), size)])
 
 
 def make_method(run: Run) -> Any:
@@ -382,8 +421,16 @@ def make_method(run: Run) -> Any:
 
 def training_rows(run: Run, data: Any, rows: NDArray[Any]) -> Any:
     """The training rows. If they would fill half of the memory and the method can stream, they are streamed."""
-    if run.method in OURS and data.X.ndim == 2 and 4 * len(rows) * data.X.shape[1] > machine.free_memory() // 2:
+    if data.X.ndim == 4:
+        return prepared(data, rows)
+    size, free = 4 * len(rows) * data.X.shape[1], machine.free_memory()
+    if run.method in OURS and size > free // 2:
         return RowSource(_Selected(data, rows))
+    if size > free:
+        raise InputError(
+            f"{run.method} needs all {len(rows):,} training rows in memory, {size / 1e9:.1f} GB; {free / 1e9:.1f} GB "
+            f"are free. Train on fewer rows, or use a method that reads them in blocks: {', '.join(OURS[:2])}"
+        )
     return prepared(data, rows)
 
 
@@ -397,16 +444,13 @@ class _Selected:
         self.shape = (len(rows), data.X.shape[1])
 
     def __getitem__(self, which: Any) -> NDArray[Any]:
-        block = prepared(self.data, self.rows[which])
-        if is_map(self.data.X):
-            release(self.data.X)
-        return block
+        return prepared(self.data, self.rows[which])
 
 
 def prepared(data: Any, rows: NDArray[Any]) -> NDArray[Any]:
-    """Some rows as methods get them: images unchanged, features scaled to unit length as in the paper."""
+    """Rows by index as methods get them: images unchanged, features scaled to unit length as in the paper."""
     X = data.rows(rows)
-    return X if X.ndim == 4 else normalize(np.asarray(X, np.float32))
+    return X if X.ndim == 4 else normalize(np.asarray(X, np.float32), copy=False)  # X is a copy already
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ def html_table(table: PaperTable, results: Results, trials: int, data: str | Non
         row(cells, "td").replace("<tr>", '<tr class="ours">' if cells[0].startswith("DISH") else "<tr>")
         for cells in tables.table_rows(table, results, trials, data)
     )
-    notes = "".join(f"<li>{html.escape(text)}</li>" for text in tables.further_scores(table, results, trials, data))
+    notes = "".join(f"<li>{html.escape(text)}</li>" for text in tables.notes(table, results, trials, data))
     heading = tables.title(table, results)
     mark = " <mark>synthetic data</mark>" if heading != table.title else ""
     return (
@@ -32,7 +32,7 @@ def html_table(table: PaperTable, results: Results, trials: int, data: str | Non
         f"<p>{html.escape(tables.finding(table, results, trials, data))}</p>{figure}"
         f"<div class='scroll'><table><thead>{row(tables.header(table), 'th')}</thead>"
         f"<tbody>{body}</tbody></table></div>"
-        f"<p class='note'>{html.escape(tables.legend(table, trials))}</p><ul class='note'>{notes}</ul></section>"
+        f"<ul class='note'>{notes}</ul></section>"
     )
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dish.errors import InputError
 from dish.experiments import significance
 from dish.experiments.bench import FLOATS, Results, Run
-from dish.experiments.paper import PaperTable
+from dish.experiments.paper import FIGURES, Line, PaperTable
 from dish.io.atomic import write_atomically
 
 FORMS = (".md", ".tex", ".csv")
+FURTHER = {  # scores that have a table of their own where the paper has numbers
+    "map_learned_codes": "MAP with the learned codes of the training rows as the database",
+    "precision_within_2": "Precision within Hamming radius 2",
+}
 
 
 def values(results: Results, runs: list[Run], key: str) -> list[float]:
@@ -31,22 +37,37 @@ def cell(found: list[float], digits: int = 3) -> str:
     return f"{mean} ± {np.std(found):.{digits}f}" if len(found) > 1 else mean
 
 
-def table_rows(table: PaperTable, results: Results, trials: int, data: str | None) -> list[list[str]]:
-    """Cells of a table: method, training rows, our MAP (the paper's in brackets) at every length, and fit times."""
+def table_rows(
+    table: PaperTable, results: Results, trials: int, data: str | None, key: str = "map"
+) -> list[list[str]]:
+    """Cells of a table: method, training rows, trials, our scores (the paper's in brackets) by length, and fit times.
+
+    For a further ``key``, only lines that have it, without fit times.
+    """
     rows = []
     for line in table.lines:
-        wanted = line.bits or table.bits
-        cells = [line.label, f"{line.n_train:,}" if line.n_train else "all"]
-        for i, r in enumerate(table.bits):
-            runs = [table.run(line, r, t, data) for t in range(trials)]
-            ours = cell(values(results, runs, "map")) if r in wanted or line.method in FLOATS else ""
-            theirs = line.map[i] if line.map else None
-            cells.append(f"{ours} ({theirs:.3f})" if theirs is not None else ours)
-        runs = [table.run(line, table.time_bits, t, data) for t in range(trials)]
-        seconds = cell(values(results, runs, "fit_s"), 1)
-        cells.append(f"{seconds} ({line.seconds:g})" if line.seconds is not None else seconds)
+        runs = [[table.run(line, r, t, data) for t in range(trials)] for r in table.bits]
+        wanted = [r in (line.bits or table.bits) or line.method in FLOATS for r in table.bits]
+        ours = [values(results, of, key) if asked else [] for of, asked in zip(runs, wanted, strict=True)]
+        theirs = [line.theirs(key, i) for i in range(len(runs))]
+        if key != "map" and not any(ours) and not any(theirs):
+            continue
+        counts = sorted({len(found) for found in ours if found})
+        cells = [line.label, size(line), "–".join(map(str, {*counts[:1], *counts[-1:]})) or "–"]
+        for found, number, asked in zip(ours, theirs, wanted, strict=True):
+            cells.append((cell(found) if asked else "") + (f" ({number:.3f})" if number is not None else ""))
+        if key == "map":
+            seconds = cell(
+                values(results, [table.run(line, table.time_bits, t, data) for t in range(trials)], "fit_s"), 1
+            )
+            cells.append(f"{seconds} ({line.seconds:,.10g})" if line.seconds is not None else seconds)
         rows.append(cells)
     return rows
+
+
+def size(line: Line) -> str:
+    """The number of training rows in words."""
+    return f"{line.n_train:,}" if line.n_train else "all"
 
 
 def title(table: PaperTable, results: Results) -> str:
@@ -84,36 +105,39 @@ def finding(table: PaperTable, results: Results, trials: int, data: str | None =
 
 def header(table: PaperTable) -> list[str]:
     """Column names."""
-    return ["method", "training rows", *(f"{r} bits" for r in table.bits), f"fit, s ({table.time_bits} bits)"]
+    lengths = (f"{r} bits" for r in table.bits)
+    return ["method", "training rows", "trials", *lengths, f"fit, s ({table.time_bits} bits)"]
 
 
 def markdown(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
     """A table as Markdown, with the paper's numbers in brackets."""
-    grid = markdown_grid(header(table), table_rows(table, results, trials, data))
-    lines = [f"**{title(table, results)}**", "", grid, legend(table, trials)]
-    lines += [f"- {text}" for text in further_scores(table, results, trials, data)]
-    return "\n".join(lines) + "\n"
+    parts = [f"**{title(table, results)}**", markdown_grid(header(table), table_rows(table, results, trials, data))]
+    for key, heading in FURTHER.items():
+        if any(getattr(line, FIGURES[key]) for line in table.lines):
+            rows = table_rows(table, results, trials, data, key)
+            parts += [f"{heading}:", markdown_grid(header(table)[:-1], rows)]
+    parts.append("".join(f"- {text}\n" for text in notes(table, results, trials, data)))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def latex(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
     """A table as LaTeX; needs the package booktabs."""
     grid = latex_grid(header(table), table_rows(table, results, trials, data))
-    caption = _latex(f"{title(table, results)}. {legend(table, trials)}")
+    caption = _latex(" ".join([f"{title(table, results)}.", *notes(table, results, trials, data)]))
     return f"\\begin{{table}}\n\\caption{{{caption}}}\n{grid}\\end{{table}}\n"
 
 
 def comma_separated(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
     """A table as CSV: one line per method, training size and code length."""
-    names = ["method", "training_rows", "bits", "trials", "map", "map_std", "paper_map", "fit_s", "fit_s_std"]
+    names = ["data", "method", "training_rows", "bits", "trials", "map", "map_std", "paper_map", "fit_s", "fit_s_std"]
     lines: list[list[object]] = []
     for line in table.lines:
         for r in line.bits or table.bits:
             runs = [table.run(line, r, t, data) for t in range(trials)]
             found, seconds = values(results, runs, "map"), values(results, runs, "fit_s")
-            theirs = line.map[table.bits.index(r)] if line.map else None
-            lines.append(
-                [line.label, line.n_train or "all", r, len(found), *_spread(found), theirs, *_spread(seconds)]
-            )
+            theirs = line.theirs("map", table.bits.index(r) if r in table.bits else 0)  # a float ranking has one run
+            size = line.n_train or "all"
+            lines.append([runs[0].data, line.label, size, r, len(found), *_spread(found), theirs, *_spread(seconds)])
     return csv_grid(names, lines)
 
 
@@ -208,27 +232,56 @@ def _latex(text: str) -> str:
     return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], text)
 
 
-def further_scores(table: PaperTable, results: Results, trials: int, data: str | None) -> list[str]:
-    """Further scores of DISH-K: with learned codes as the database, and with real-valued queries."""
-    parts = []
+def notes(table: PaperTable, results: Results, trials: int, data: str | None = None) -> list[str]:
+    """What a reader of the table must know: sentences on its cells, its machines, and the code that made them."""
+    spread = f"mean ± standard deviation of up to {trials} trials" if trials > 1 else "one trial"
+    found = [
+        f"MAP and fit times: {spread}. In brackets: the paper's. –: not run. Lines without brackets are our "
+        "additions.",
+        *([table.note] if table.note else []),
+    ]
     for line in table.lines:
-        if line.method != "dish_k":
-            continue
-        for key, text in (
-            ("map_learned_codes", "learned codes as the database"),
-            ("map_asymmetric", "queries ranked by their real-valued outputs"),
-        ):
-            found = {
-                r: values(results, [table.run(line, r, t, data) for t in range(trials)], key)
-                for r in (line.bits or table.bits)
-            }
-            if any(found.values()):
-                numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in found.items() if v)
-                parts.append(f"{line.label}, {line.n_train or 'all'} rows, {text}: {numbers}")
-    return parts
+        runs = {r: [table.run(line, r, t, data) for t in range(trials)] for r in line.bits or table.bits}
+        ranked = {r: values(results, of, "map_asymmetric") for r, of in runs.items()}
+        if line.method == "dish_k" and any(ranked.values()):
+            numbers = ", ".join(f"{cell(v)} ({r} bits)" for r, v in ranked.items() if v)
+            found.append(f"{line.label}, {size(line)} rows, queries ranked by their real-valued outputs: {numbers}.")
+    of = [(line, run, results[run]) for line, run in _runs_of(table, trials, data) if run in results]
+    timed = [(line, result) for line, run, result in of if run.bits == table.time_bits and "fit_s" in result]
+    return found + _machines(timed) + _commits([result["environment"]["commit"] for _, _, result in of])
 
 
-def legend(table: PaperTable, trials: int) -> str:
-    """The caption of a table."""
-    spread = f"Mean ± standard deviation of up to {trials} trials" if trials > 1 else "One trial"
-    return f"{spread}; the paper's number in brackets; – not run. {table.note}"
+def _runs_of(table: PaperTable, trials: int, data: str | None) -> list[tuple[Line, Run]]:
+    """All runs of a table, each once, with its line."""
+    lines = {
+        table.run(line, r, t, data): line
+        for line in table.lines
+        for r in line.bits or table.bits
+        for t in range(trials)
+    }
+    return [(line, run) for run, line in lines.items()]
+
+
+def _machines(timed: list[tuple[Line, dict[str, Any]]]) -> list[str]:
+    """On which machines the fit times were measured."""
+    lines: dict[str, list[str]] = {}
+    shared = max((result.get("runs_at_a_time", 1) for _, result in timed), default=1)
+    for line, result in timed:
+        e = result["environment"]
+        name = ", ".join([e.get("gpu", e["cpu"]), f"{e['cores']} cores"])
+        lines.setdefault(name, []).append(f"{line.label} ({size(line)})")
+    most, *others = sorted(lines, key=lambda name: -len(lines[name])) or [""]
+    text = f"Fit times: {most}" + (", unless listed here" if others else "")
+    text += "".join(f"; {name}: {', '.join(dict.fromkeys(lines[name]))}" for name in others) + "."
+    text += " Compare times of one machine only." if others else ""
+    text += f" Up to {shared} runs shared the machine, so times are upper bounds." if shared > 1 else ""
+    return [text] if lines else []
+
+
+def _commits(commits: list[str]) -> list[str]:
+    """Which commits made the results; a warning if there are several, or if code was changed ("+")."""
+    counts = Counter(commits)
+    names = ", ".join(f"{name or 'unknown'} ({n})" for name, n in counts.most_common())
+    if len(counts) < 2 and "+" not in names:
+        return [f"All runs are of commit {names}."] if counts else []
+    return [f"**Mixed code.** The runs are of several commits, or of changed code (+), with number of runs: {names}."]
