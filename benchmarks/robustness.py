@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 
 from dish import DISH, DISHK, machine, metrics
 from dish.baselines import REGISTRY
+from dish.experiments.bench import write_json
 from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "robustness.json"
@@ -238,7 +239,7 @@ def main() -> None:
         if options.only:
             return
         content = {"bits": BITS, "runs": runs, "environment": machine.environment()}
-        write_atomically(RESULTS, (json.dumps(content, indent=1) + "\n").encode())
+        write_json(RESULTS, content)
     write_atomically(PAGE, page(json.loads(RESULTS.read_text())).encode())
 
 

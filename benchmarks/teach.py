@@ -24,6 +24,7 @@ from sklearn.datasets import load_digits
 
 from dish import DISH, DISHK, codes, metrics
 from dish.baselines import REGISTRY
+from dish.experiments.bench import write_json
 from dish.machine import environment
 
 HERE = Path(__file__).parent
@@ -266,4 +267,4 @@ if __name__ == "__main__":
     done = parameters(given.file) if given.what == "parameters" else gallery()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[given.what] = {**done, "environment": environment()}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write_json(RESULTS, results)
