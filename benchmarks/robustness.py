@@ -224,6 +224,11 @@ def page(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def written() -> list[tuple[Path, str, list[Path]]]:
+    """The page, its text, and the results that it is made from."""
+    return [(PAGE, page(json.loads(RESULTS.read_text())), [RESULTS])]
+
+
 def main() -> None:
     """Run, write the results, write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
