@@ -68,26 +68,16 @@ SKIPPED = (
     "average_precisions",
     "curve_precision",
     "curve_recall",
-)  # in results
+)
 NOT_TEXT = re.compile(
-    r"arXiv \d+\.\d+|Python [\d.–]+|`[^`]*`|\]\([^)\s]*\)|<!--.*?-->|<[^>]*>|https?://\S+|\d{4}-\d\d-\d\d"
+    r"\b\d{4}\.\d{4,5}\b|Python [\d.–]+|`[^`]*`|\]\([^)\s]*\)|<!--.*?-->|<[^>]*>|https?://\S+|\d{4}-\d\d-\d\d"
 )
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 HEADING = re.compile(r"^(#+) ")
 EXEMPT, OUTDATED = re.compile(r"<!-- no results file: .+ -->"), re.compile(r"<!-- outdated -->")
-IDENTITY = ("commit", "date", "gpu", "cpu", "device")  # texts that may differ within one mean
-SIZES = (
-    "bits",
-    "n_bits",
-    "classes",
-    "n",
-    "n_train",
-    "n_anchors",
-    "rows",
-    "labels",
-    "k",
-    "cut",
-)  # numbers that may not
+VARYING = ("commit", "date", "gpu", "cpu", "device", "what")  # texts that may differ between trials of one thing
+IN_ITS_TEXT = (0.724, 0.637, 0.618, 0.676)  # figures of the paper that its tables of MAP do not contain
+SIZES = ("bits", "n_bits", "classes", "n_train", "n_anchors", "rows", "labels", "cut")  # numbers that may not
 
 
 @dataclass
@@ -163,52 +153,73 @@ def _changed(code: dict[str, str]) -> str:
     return ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
 
 
+Key = tuple[tuple[str, str], ...]  # what a number is: (field, value) of every field and name on the way to it
+
+
 @cache
-def numbers_of(path: Path) -> dict[Path, Any]:
-    """File → its numbers, and their means, deviations and extremes over trials, for a file or a folder of runs."""
-    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    found, groups = {file: set[float]() for file in files}, defaultdict[Any, list[tuple[Path, float]]](list)
-    for file in files:
+def numbers_of(path: Path) -> tuple[list[tuple[dict[str, str], Any, list[Path]]], dict[str, set[str]]]:
+    """(What, numbers of all trials with their mean, deviations and median, files); and field → all its values."""
+    groups, files = defaultdict[Key, list[float]](list), defaultdict[Key, dict[Path, None]](dict)
+    for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
         for key, value in _leaves(load(file), ()):
-            found[file].add(value)
-            groups[key].append((file, value))
-    for group in groups.values():
-        if len(group) > 1:
-            of = [value for _, value in group]
-            for file in {file for file, _ in group}:
-                found[file] |= {
-                    float(np.mean(of)),
-                    float(np.std(of)),
-                    float(np.std(of, ddof=1)),
-                    float(np.median(of)),
-                }
-    return {file: np.array(sorted(values)) for file, values in found.items()}
+            groups[key].append(value)
+            files[key][file] = None
+    found, fields = [], defaultdict[str, set[str]](set)
+    for key, of in groups.items():
+        more = [np.mean(of), np.std(of), np.std(of, ddof=1), np.median(of)] if len(of) > 1 else []
+        found.append((dict(key), np.array([*of, *more]), list(files[key])))
+        for name, value in key:
+            fields[name].add(value)
+    return found, fields
 
 
-def _leaves(content: Any, key: tuple[Any, ...]) -> Iterator[tuple[Any, float]]:
+def _leaves(content: Any, key: Key) -> Iterator[tuple[Key, float]]:
     """All numbers, each with a key that is the same for trials of the same thing."""
-    if isinstance(content, bool) or content is None:
-        return
-    if isinstance(content, int | float):
+    if isinstance(content, int | float) and not isinstance(content, bool):
         yield key, float(content)
     elif isinstance(content, list):
         for each in content:
-            yield from _leaves(each, (*key, "[]"))
+            yield from _leaves(each, key)
     elif isinstance(content, dict):
         about = content.get("definition", content)
-        same = {k: str(v) for k, v in about.items() if k in SIZES or (isinstance(v, str) and k not in IDENTITY)}
-        params = json.dumps(about.get("params"), sort_keys=True)
+        key += tuple(
+            (k, "|".join(map(words, v.split(",", 1))))
+            for k, v in about.items()
+            if isinstance(v, str) and k not in VARYING and len(v) < 60
+        )
+        key += tuple((k, f"{v} {k.removeprefix('n_')}") for k, v in about.items() if k in SIZES and v is not None)
+        key += (("params", json.dumps(about["params"], sort_keys=True)),) if "params" in about else ()
         for name, value in content.items():
             if name not in SKIPPED:
-                rest = tuple((k, v) for k, v in same.items() if k != name)
-                yield from _leaves(value, (*key, rest, params, re.sub(r"trial \d+|\btrial\d+", "", name)))
+                yield from _leaves(value, (*key, (f"name {len(key)}", words(re.sub(r"trial \d+|/\d+$", "", name)))))
+
+
+def words(text: str) -> str:
+    """A text in lower case, its words between single spaces; "DISH-K", `DISHK` and dish_k are one word."""
+    lists = re.sub(
+        r"\d+(?:(?:, | and | or | to | / )\d+)+ bits", lambda m: re.sub(r"(\d+)\b", r"\1 bits", m[0]), text
+    )
+    lists = re.sub(r"\(\w+=(\w+)\)", r"_\1", lists)  # DISH(geometry=0) is dish_0
+    return " ".join(re.findall(r"[\w.]+", re.sub(r"(?<=\w)[-_](?=\w)", "", lists.replace("**", "").lower())))
+
+
+def mentioned(fields: dict[str, set[str]], context: str) -> dict[str, set[str]]:
+    """Those values of texts and sizes that a context mentions. Rankings by floats have no length."""
+    around = f" {words(context)} "
+    sizes = () if re.search("cosine|float|l2", around) else SIZES
+    every = {
+        name: {value for value in values if f" {value.partition('|')[0]} " in around}
+        for name, values in fields.items()
+        if name in sizes or (name not in SIZES and not name.startswith("name "))
+    }
+    return {name: values for name, values in every.items() if values}
 
 
 @cache
 def papers() -> Any:
     """The numbers of the paper."""
     lines = [line for table in paper.TABLES.values() for line in table.lines]
-    return np.array([x for line in lines for x in (*line.map, line.seconds) if x is not None])
+    return np.array([*IN_ITS_TEXT, *(x for line in lines for x in (*line.map, line.seconds) if x is not None)])
 
 
 def contains(values: Any, figure: str, unit: str) -> bool:
@@ -222,9 +233,9 @@ def contains(values: Any, figure: str, unit: str) -> bool:
 # --- Pages ---
 
 
-def figures_of(line: str, table: bool = False) -> list[tuple[str, str]]:
-    """Number and unit of every figure in a line of Markdown."""
-    text = NOT_TEXT.sub(lambda found: " " * len(found[0]) if not found[0].startswith("`") else " ` ", line)
+def figures_of(line: str, table: bool = False) -> list[tuple[str, str, int]]:
+    """Number, unit and place of every figure in a line of Markdown."""
+    text = NOT_TEXT.sub(lambda found: ("`" if found[0].startswith("`") else "").center(len(found[0])), line)
     if table:  # the first cell says what the row is
         first = text.find("|", 1)
         text = " " * first + text[first:]
@@ -232,7 +243,7 @@ def figures_of(line: str, table: bool = False) -> list[tuple[str, str]]:
     for match in NUMBER.finditer(text):
         unit, before = (match["unit"] or "").strip(), text[: match.start()].rstrip("*")
         if ("." in match["number"] or unit) and not SETTINGS.search(before):
-            found.append((match["number"], unit))
+            found.append((match["number"], unit, match.start()))
     return found
 
 
@@ -292,29 +303,39 @@ def sources_of(section: Section) -> list[Path]:
     return list(dict.fromkeys(direct or [path for page in section.pages for path in linked(page)]))
 
 
-def check(figure: Figure, number: str, unit: str, section: Section) -> Figure:
-    """Find what supports a figure."""
+def check(
+    figure: Figure, number: str, unit: str, section: Section, context: str, table: bool, bracket: bool
+) -> Figure:
+    """Find what supports a figure. ``context`` is its paragraph, or the row and the head of its cell."""
     sources = sources_of(section)
     missing = [path for path in sources if not path.exists()]
     if missing:
         figure.kind, figure.reason = "wrong", f"{missing[0].relative_to(ROOT)} does not exist"
         return figure
-    holds = [file for path in sources for file, values in numbers_of(path).items() if contains(values, number, unit)]
+    holds = [file for path in sources for file in holding(path, number, unit, context)]
     if holds:
         return judged(figure, min(holds, key=lambda file: bool(state_of(file)[2])))
-    if contains(papers(), number, unit) and "paper" in section.text:
+    if "paper" in (context if not bracket else section.text) and contains(papers(), number, unit):
         figure.source = Path(paper.__file__)
         return figure
-    if sources and derived(number, section):
+    if sources and not table and derived(number, section):
         return judged(figure, sources[0])
     figure.kind, figure.reason = "wrong", "no linked file contains it" if sources else "its section links no results"
     return figure
 
 
+def holding(path: Path, number: str, unit: str, context: str) -> list[Path]:
+    """The files that contain a figure, for the methods, lengths and data that its context mentions, if it does."""
+    found, fields = numbers_of(path)
+    only = mentioned(fields, context)
+    groups = [of for key, *of in found if all(key.get(name) in (None, *values) for name, values in only.items())]
+    return [file for values, files in groups if contains(values, number, unit) for file in files]
+
+
 def derived(number: str, section: Section) -> bool:
     """Whether a number is the difference or the ratio of two figures that its section shows."""
     lines = section.text.splitlines()
-    shown = {text for line in lines for text, _ in figures_of(line, line.startswith("|")) if text != number}
+    shown = {text for line in lines for text, *_ in figures_of(line, line.startswith("|")) if text != number}
     values = np.array(sorted({float(text.replace(",", "")) for text in shown}))
     if not values.size:
         return False
@@ -333,12 +354,16 @@ def judged(figure: Figure, source: Path, kind: str = "stale") -> Figure:
 
 def read(page: Path, written: dict[int, list[Path]]) -> list[Figure]:
     """All figures of a page. ``written``: line → results, of tables that equal what their script writes."""
-    lines, found = page.read_text().splitlines(), []
+    lines, found, head = page.read_text().splitlines(), [], [""]
     for start, block, section, mark in sections_of(page, lines):
         for i, line in enumerate(block):
-            if line.startswith("|") and (i == 0 or not block[i - 1].startswith("|")):
-                continue  # the head of a table
-            for number, unit in figures_of(line, line.startswith("|")):
+            table = line.startswith("|")
+            if table and (i == 0 or not block[i - 1].startswith("|")):
+                head = line.split("|")
+                continue
+            for number, unit, at in figures_of(line, table):
+                row, column = line.split("|"), line[:at].count("|")
+                context = f"{row[1]} {head[column] if column < len(head) else ''}" if table else "\n".join(block)
                 figure = Figure(page, start + i + 1, f"{number}{' ' if unit.isalpha() else ''}{unit}")
                 kind = mark or section.kind()
                 if kind:
@@ -349,7 +374,7 @@ def read(page: Path, written: dict[int, list[Path]]) -> list[Figure]:
                 elif start + i in written:
                     figure = max((judged(figure, path) for path in written[start + i]), key=lambda f: bool(f.reason))
                 else:
-                    check(figure, number, unit, section)
+                    check(figure, number, unit, section, context, table, line[at - 1] == "(")
                 found.append(figure)
     return found
 
@@ -399,7 +424,7 @@ def images() -> Iterator[Figure]:
     sources = "\n".join(script.read_text() for script in scripts)
     for page in pages():
         for start, block in blocks(page.read_text().splitlines()):
-            for link in re.findall(r"[(\"]([^(\"\s:]+\.(?:png|webp|svg))", "\n".join(block)):
+            for link in re.findall(r"[(\"]([^(\"\s:]+\.(?:png|webp|svg))", re.sub("`[^`]*`", "", "\n".join(block))):
                 name = Path(link).stem  # as a whole, or with a variable before or after - or _
                 names = [f"{name[: m.end()]}{{" for m in re.finditer("[-_]", name)]
                 names += [f"}}{name[m.start() :]}" for m in re.finditer("[-_]", name)]

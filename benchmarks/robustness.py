@@ -198,6 +198,8 @@ def page(content: dict[str, Any]) -> str:
     lines = [
         "# Bad data",
         "",
+        "<!-- outdated -->",
+        "",
         *findings(runs),
         "",
         "What happens to the codes if the training rows are damaged. Each cell is the mean MAP of three trials at "
