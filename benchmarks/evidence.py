@@ -14,7 +14,9 @@ first cells of tables, versions, and settings (`= 0.5`, "rate 0.05"; the words a
   figures as outdated; the section must also tell its reader so.
 
 Results are stale if the code that made them has changed, or was not committed, or was not noted (older files).
-The tool finds figures that nothing supports. It cannot prove that a number stands beside the right words.
+For the figure of a text or table, only those numbers of a file count whose method, data and code length the context
+names, where it names any. The tool finds figures that nothing supports. It cannot prove that a number stands beside the
+right words: a wrong figure of a section that links a large file may find its like there.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ UNITS = {
     "hours": 1 / 3600,
 }
 NUMBER = re.compile(
-    r"(?<![\w.,^⁻/])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w.,]*\d)"
+    r"(?<![\w.,^⁻/])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w.,]*\d)(?! ?(?:M|million)\b)"
     r"(?P<unit>\s?(?:%|µs\b|ms\b|s\b|GB\b|MB\b|kB\b|TB\b|min\b|hours\b|times\b|×(?!\s?\d)))?"
 )
 SETTINGS = re.compile(
@@ -72,6 +74,10 @@ SKIPPED = (
 NOT_TEXT = re.compile(
     r"\b\d{4}\.\d{4,5}\b|Python [\d.–]+|`[^`]*`|\]\([^)\s]*\)|<!--.*?-->|<[^>]*>|https?://\S+|\d{4}-\d\d-\d\d"
 )
+COMPARES = re.compile(
+    r"\b(ahead|behind|than|gains?|loses?|lost|more|less|lower|higher|better|worse|lead|differ|times)\b|×"
+)
+UNIT = re.compile(r"(?<=[ (])(%|µs|ms|[GMTk]B|min)(?![\w])")  # in the head of a table
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 HEADING = re.compile(r"^(#+) ")
 EXEMPT, OUTDATED = re.compile(r"<!-- no results file: .+ -->"), re.compile(r"<!-- outdated -->")
@@ -226,7 +232,7 @@ def contains(values: Any, figure: str, unit: str) -> bool:
     """Whether one of the values is printed like this, at this precision and in this unit."""
     shown = figure.replace(",", "")
     half = 0.5 * 10.0 ** -len(shown.partition(".")[2]) * (1 + 1e-6)
-    scales = {1.0, UNITS.get(unit, 1.0)} | ({1e-9, 1e-6, 1e-3} if unit in ("", "s") else set())
+    scales = {1.0, UNITS.get(unit, 1.0)}
     return any(bool((np.abs(np.abs(values) * scale - float(shown)) <= half).any()) for scale in scales)
 
 
@@ -318,7 +324,7 @@ def check(
     if "paper" in (context if not bracket else section.text) and contains(papers(), number, unit):
         figure.source = Path(paper.__file__)
         return figure
-    if sources and not table and derived(number, section):
+    if sources and not table and COMPARES.search(context) and derived(number, section):
         return judged(figure, sources[0])
     figure.kind, figure.reason = "wrong", "no linked file contains it" if sources else "its section links no results"
     return figure
@@ -364,6 +370,8 @@ def read(page: Path, written: dict[int, list[Path]]) -> list[Figure]:
             for number, unit, at in figures_of(line, table):
                 row, column = line.split("|"), line[:at].count("|")
                 context = f"{row[1]} {head[column] if column < len(head) else ''}" if table else "\n".join(block)
+                measure = UNIT.search(context) if table and not unit else None
+                unit = measure[0] if measure else unit
                 figure = Figure(page, start + i + 1, f"{number}{' ' if unit.isalpha() else ''}{unit}")
                 kind = mark or section.kind()
                 if kind:
