@@ -14,9 +14,9 @@ first cells of tables, versions, and settings (`= 0.5`, "rate 0.05"; the words a
   figures as outdated; the section must also tell its reader so.
 
 Results are stale if the code that made them has changed, or was not committed, or was not noted (older files).
-For the figure of a text or table, only those numbers of a file count whose method, data and code length the context
-names, where it names any. The tool finds figures that nothing supports. It cannot prove that a number stands beside the
-right words: a wrong figure of a section that links a large file may find its like there.
+For a figure, only those numbers of a file count whose method, data and code length its context names, if it does.
+The tool finds figures that nothing supports. It cannot prove that a number stands beside the right words: a wrong
+figure of a section that links a large file may find its like there.
 """
 
 from __future__ import annotations
