@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 WITHOUT_ENGINES := web/test_app.py web/test_page.py
 FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and not browser and not engines"
 
-.PHONY: demo site test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
+.PHONY: demo site evidence test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
 .PHONY: bench-literal bench-real bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
@@ -80,6 +80,9 @@ site: $(VENV)/.ready            ## the documentation as pages in site/; any warn
 
 torture: $(VENV)/.ready         ## fuzzed files, index changes, replay, replaced files, worst requests: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
+
+evidence: $(VENV)/.ready        ## every figure of the README and docs: its results file, commit and age; fails if one is stale
+	$(BIN)/python benchmarks/evidence.py --all
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

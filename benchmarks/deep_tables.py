@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -193,23 +194,28 @@ def net_recipe_table(runs: Runs) -> str:
     return markdown_grid(["held-out training images", "48 bits", "float scores", "accuracy"], rows)
 
 
+def written() -> Iterator[tuple[Path, str, list[Path]]]:
+    """The page, every table between its marks, and the results that it is made from."""
+    runs, recipes = read("deep_codewords.json"), read("deep_recipe.json")
+    tables = {
+        "methods": (methods_table(runs), "deep_codewords.json"),
+        "ablation": (ablation_table(runs), "deep_codewords.json"),
+        "nets": (nets_table(runs), "deep_codewords.json"),
+        "carried": (carried_table(), "carried.json"),
+        "recipe": (recipe_table(recipes), "deep_recipe.json"),
+        "net recipe": (net_recipe_table(recipes), "deep_recipe.json"),
+    }
+    for name, (table, results) in tables.items():
+        yield PAGE, f"<!-- {name} -->\n{table}<!-- end of {name} -->\n", [RESULTS / results]
+
+
 def main() -> None:
     """Put the tables into the page."""
-    runs = read("deep_codewords.json")
     text = PAGE.read_text()
-    tables = {
-        "methods": methods_table(runs),
-        "ablation": ablation_table(runs),
-        "nets": nets_table(runs),
-        "carried": carried_table(),
-        "recipe": recipe_table(read("deep_recipe.json")),
-        "net recipe": net_recipe_table(read("deep_recipe.json")),
-    }
-    for name, table in tables.items():
+    for _, table, _ in written():
+        name = table.removeprefix("<!-- ").partition(" -->")[0]
         block = re.compile(rf"<!-- {name} -->\n.*?<!-- end of {name} -->\n", re.DOTALL)
-        text, count = block.subn(
-            lambda _, name=name, table=table: f"<!-- {name} -->\n{table}<!-- end of {name} -->\n", text
-        )
+        text, count = block.subn(lambda _, table=table: table, text)
         if count != 1:
             raise ValueError(f"{PAGE} must have one block <!-- {name} --> … <!-- end of {name} -->, it has {count}")
     write_atomically(PAGE, text.encode())

@@ -31,6 +31,7 @@ from scale import M, N, R, gpu_ceilings, rows_on_gpu
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+MARKS = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 METHODS: dict[str, Any] = {"default": DISH, "paper": DISHK}
 BARS = {"device_s": 1.0, "host_s": 2.0, "10,000 rows_s": 0.25, "multi-label 60,000 rows_s": 1.0}
 REPEATS = 3
@@ -131,7 +132,7 @@ ONE_LABEL = [f"{data}, {what}" for data in ("imagenet", "overlapping") for what 
 NAMES = ("multi-label 60,000 rows", *ONE_LABEL)
 
 
-def tables(content: dict[str, Any]) -> str:
+def table(content: dict[str, Any]) -> str:
     """Seconds of all fits with their limits, and the stages of DISH."""
     fits = content["fits"]
     lines = ["| fit, s | `DISH` | `DISHK` | limit |", "|---|---:|---:|---:|"]
@@ -146,16 +147,16 @@ def tables(content: dict[str, Any]) -> str:
     for stage in stages:
         found = [fits[name]["default"]["stages_s"].get(stage) for name in shown]
         lines.append(f"| {stage} | {' | '.join('–' if s is None else f'{s:.3f}' for s in found)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def write_page() -> None:
     """Write the tables of the committed results into the page, between its markers."""
-    before, _, rest = PAGE.read_text().partition("<!-- gpu: begin -->\n")
-    _, end, after = rest.partition("<!-- gpu: end -->")
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
     assert end, f"{PAGE} has no markers"
-    made = tables(json.loads(RESULTS.read_text()))
-    write_atomically(PAGE, f"{before}<!-- gpu: begin -->\n{made}{end}{after}".encode())
+    made = table(json.loads(RESULTS.read_text()))
+    write_atomically(PAGE, f"{before}{MARKS[0]}\n{made}\n{end}{after}".encode())
 
 
 def main() -> None:

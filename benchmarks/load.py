@@ -385,7 +385,7 @@ def run(against: Path | None, seconds: float, output: Path) -> None:
         content |= measure_all(Path(temporary), against, seconds)
     if against is not None:
         content["before"] = commit_of(against)
-    content["environment"] = machine.environment()
+    content["environment"] = machine.environment("web", "index")
     write_json(output, content)
     if output == RESULTS:
         write_table(content)

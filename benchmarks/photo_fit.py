@@ -78,7 +78,7 @@ def measure(folder: Path) -> dict[str, Any]:
         },
         "load": [load, os.getloadavg()[0]],
         "map": float(metrics.mean_average_precision(found[0], labels[0], found[1], labels[1])),
-        "environment": environment(),
+        "environment": environment("deep", "nets"),
     }
 
 

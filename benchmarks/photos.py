@@ -33,6 +33,7 @@ import numpy as np
 from PIL import Image
 
 from dish.deep.image_features import extractor
+from dish.experiments.bench import write_json
 from dish.io.images import decode
 from dish.machine import environment
 
@@ -221,9 +222,9 @@ def _write(folder: Path, name: str, result: dict) -> None:
         "bytes": sum(p.stat().st_size for p in folder.iterdir()),
     }
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known |= {"data": about, name: {**result, "environment": environment()}}
+    known |= {"data": about, name: {**result, "environment": environment("photos", "web", "index")}}
     known.pop("environment", None)
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    write_json(RESULTS, known)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 
 from dish import DISH, HammingIndex, machine
-from dish.io.atomic import write_atomically
+from dish.experiments.bench import write_json
 from dish.ray import cluster, encode_files, open_shards
 
 RESULTS = Path(__file__).parent / "results" / "ray_cluster.json"
@@ -242,11 +242,11 @@ def main() -> None:
         load = os.getloadavg()[0]
         content[part] = works[part]() | {"load before": load, "load after": os.getloadavg()[0], "seed": SEED}
         versions = {"ray": importlib.metadata.version("ray"), "numba": numba.__version__}
-        content[part] |= {"versions": versions, "environment": machine.environment()}
+        content[part] |= {"versions": versions, "environment": machine.environment("ray", "index")}
         print(
             json.dumps({part: {k: v for k, v in content[part].items() if k != "environment"}}, indent=1), flush=True
         )
-        write_atomically(given.output, (json.dumps(content, indent=1) + "\n").encode())
+        write_json(given.output, content)
 
 
 if __name__ == "__main__":

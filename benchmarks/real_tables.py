@@ -409,6 +409,12 @@ def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
     return [content for content in contents if content.get("environments")]
 
 
+def written() -> list[tuple[Path, str, list[Path]]]:
+    """The page, its text, and the results that it is made from."""
+    files = sorted(RESULTS.glob("*.json"))
+    return [(PAGE, page(files), files)]
+
+
 def main() -> None:
     """Write the page and its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

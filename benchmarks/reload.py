@@ -247,7 +247,7 @@ def main() -> None:
         for workers in given.workers:
             print(f"{given.seconds:g} s of load, {workers} processes …", flush=True)
             content[f"workers_{workers}"] = measure(Path(folder), workers, given.seconds)
-    content["environment"] = machine.environment()
+    content["environment"] = machine.environment("web", "index")
     write_json(given.output, content)
     if given.output == RESULTS:
         write_table(content)

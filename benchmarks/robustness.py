@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 
 from dish import DISH, DISHK, machine, metrics
 from dish.baselines import REGISTRY
+from dish.experiments.bench import write_json
 from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "robustness.json"
@@ -197,6 +198,8 @@ def page(content: dict[str, Any]) -> str:
     lines = [
         "# Bad data",
         "",
+        "<!-- outdated -->",
+        "",
         *findings(runs),
         "",
         "What happens to the codes if the training rows are damaged. Each cell is the mean MAP of three trials at "
@@ -223,6 +226,11 @@ def page(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def written() -> list[tuple[Path, str, list[Path]]]:
+    """The page, its text, and the results that it is made from."""
+    return [(PAGE, page(json.loads(RESULTS.read_text())), [RESULTS])]
+
+
 def main() -> None:
     """Run, write the results, write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -238,7 +246,7 @@ def main() -> None:
         if options.only:
             return
         content = {"bits": BITS, "runs": runs, "environment": machine.environment()}
-        write_atomically(RESULTS, (json.dumps(content, indent=1) + "\n").encode())
+        write_json(RESULTS, content)
     write_atomically(PAGE, page(json.loads(RESULTS.read_text())).encode())
 
 

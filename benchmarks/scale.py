@@ -205,7 +205,9 @@ def on_cpu() -> None:
         "setting": SETTING | {"m": M},
         "sizes": rows,
     }
-    bench.write_json(RESULTS / "scale_cpu.json", content | {"environment": machine.environment()})
+    bench.write_json(
+        RESULTS / "scale_cpu.json", content | {"environment": machine.environment("kernel", "cbcd", "parallel")}
+    )
 
 
 def one_cpu_fit(n: int) -> None:
@@ -266,7 +268,9 @@ def ranks() -> None:
         "stages": {"one": results[-3]["stages"], "two": results[-1]["stages"]},
     }
     print(json.dumps(content, indent=1))
-    bench.write_json(RESULTS / "scale_ranks.json", content | {"environment": machine.environment()})
+    bench.write_json(
+        RESULTS / "scale_ranks.json", content | {"environment": machine.environment("kernel", "cbcd", "parallel")}
+    )
 
 
 def start_ranks(n: int, world: int) -> tuple[list[dict[str, Any]], Any]:
@@ -376,7 +380,9 @@ def kills(wanted: int = 20) -> None:
         "killed_after_s": moments,
     }
     content |= {"fits_ended": fits, "same_codes_and_W": same, "synthetic": True}
-    bench.write_json(RESULTS / "scale_kills.json", content | {"environment": machine.environment()})
+    bench.write_json(
+        RESULTS / "scale_kills.json", content | {"environment": machine.environment("kernel", "cbcd", "parallel")}
+    )
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from sklearn.datasets import load_digits
 
 from dish import DISH, DISHK, codes, metrics
 from dish.baselines import REGISTRY
+from dish.experiments.bench import write_json
 from dish.machine import environment
 
 HERE = Path(__file__).parent
@@ -216,24 +217,28 @@ COLUMNS = {"cosine": "cosine, float32", "sign": "sign bits", "pca_itq": "PCA-ITQ
 COLUMNS |= {"dish_k": "DISH-K, the paper's", "dish": "**DISH**"}
 
 
-def readme() -> None:
-    """Write the mean scores of the committed runs at 64 bits into the README, between its marks."""
+MARKS = "<!-- real: begin -->", "<!-- real: end -->"
+
+
+def written() -> list[tuple[Path, str, list[Path]]]:
+    """The README, its table between the marks (means of the committed runs at 64 bits), and their files."""
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
-    for file, name in SETS.items():
-        runs = json.loads((HERE / "results" / "real" / f"{file}.json").read_text())["runs"]
+    files = {HERE / "results" / "real" / f"{file}.json": name for file, name in SETS.items()}
+    for file, name in files.items():
+        runs = json.loads(file.read_text())["runs"]
         for protocol, called in (("labelled", name), ("disjoint", "– disjoint")):
             found = {m: _of(runs, protocol, m) for m in COLUMNS}
             if found["dish"] is not None:
                 lines.append(f"| {called} | " + " | ".join(_cells(found)) + " |")
-    page = HERE.parent / "README.md"
-    before, _, rest = page.read_text().partition("<!-- real: begin -->\n")
-    page.write_text(
-        before
-        + "<!-- real: begin -->\n"
-        + "\n".join(lines)
-        + "\n<!-- real: end -->"
-        + rest.partition("<!-- real: end -->")[2]
-    )
+    text = "\n".join((MARKS[0], *lines, MARKS[1]))
+    return [(HERE.parent / "README.md", text, list(files))]
+
+
+def readme() -> None:
+    """Write the table into the README."""
+    ((page, text, _),) = written()
+    before, _, rest = page.read_text().partition(MARKS[0])
+    page.write_text(before + text + rest.partition(MARKS[1])[2])
 
 
 def _of(runs: Any, protocol: str, method: str) -> tuple[float, float | None] | None:
@@ -266,4 +271,4 @@ if __name__ == "__main__":
     done = parameters(given.file) if given.what == "parameters" else gallery()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[given.what] = {**done, "environment": environment()}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write_json(RESULTS, results)

@@ -14,7 +14,7 @@ import dish
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = [  # a module may import from its own row and from the rows before it
-    "numba_lazy codes labels lazy checks errors ids_and_labels machine threads progress parallel metrics",
+    "numba_lazy codes labels lazy checks errors ids_and_labels provenance machine threads progress parallel metrics",
     "io similarity encoder cuda",
     "cbcd",
     "hasher label_codes",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import subprocess
 import sys
 import threading
 import warnings
@@ -20,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 
 from dish.errors import InputError
 from dish.lazy import torch
+from dish.provenance import code, commit
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -276,18 +276,22 @@ def resident(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date, for results files."""
-    packages = ("numpy", "scipy", "scikit-learn", "torch", "numba")
+def environment(*packages: str) -> dict[str, Any]:
+    """Machine, versions, date, commit and hashes of the code, for results files.
+
+    ``packages`` names packages of dish that other processes used for the result (see ``provenance.code``).
+    """
+    libraries = ("numpy", "scipy", "scikit-learn", "torch", "numba")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cores": usable_cores(),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": {name: importlib.metadata.version(name) for name in libraries},
         **_gpu(),
         "commit": commit(),
+        "code": code(*packages),
     }
 
 
@@ -295,20 +299,6 @@ def _gpu() -> dict[str, str]:
     """The name of the GPU, if torch is loaded and sees one."""
     torch = sys.modules.get("torch")
     return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
-
-
-def commit() -> str:
-    """The commit of this checkout, with "+" if the code was changed; $DISH_COMMIT outside a checkout."""
-
-    def git(*args: str) -> str:
-        folder = Path(__file__).parent
-        done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("DISH_COMMIT", "")
 
 
 def _cpu() -> str:

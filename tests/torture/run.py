@@ -82,7 +82,12 @@ def main() -> None:
     results = torture(Path(__file__).parent, SHARES, 60 * given.minutes, seed=given.seed)
     totals = summary(results)
     print(json.dumps(totals))
-    about = {"summary": totals, "minutes": given.minutes, "seed": given.seed, "environment": environment()}
+    about = {
+        "summary": totals,
+        "minutes": given.minutes,
+        "seed": given.seed,
+        "environment": environment("web", "index", "io"),
+    }
     write_json(given.output, {**about, **results})
     complete = given.minutes < COMPLETE or not totals["not_run"]
     sys.exit(0 if complete and all(result["ok"] for result in results.values()) else 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tempfile
 import time
 import traceback
 import warnings
@@ -30,6 +31,7 @@ from dish.io.atomic import write_atomically
 from dish.io.readers import ColumnNames
 from dish.io.rows import RowSource, blocks_of
 from dish.posterior.dish import DISH
+from dish.provenance import require_clean
 
 Results = dict["Run", dict[str, Any]]
 Progress = Callable[[str], None]  # gets progress, one line at a time
@@ -152,6 +154,8 @@ def run_all(
     missing = [run for run in keyed.values() if force or not _is_finished(run.path(folder))]
     if len(missing) < len(keyed):
         report(f"{len(keyed) - len(missing)} finished runs reused (--force to run again)")
+    if missing:
+        require_clean(folder)
     warm: set[str] = set()
     for i, run in enumerate(missing):
         opened = data.load(run.data, report)
@@ -454,6 +458,12 @@ def prepared(data: Any, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a results file atomically."""
+    """Write a results file atomically; a published one only if all code is committed, else to a temporary folder."""
+    try:
+        require_clean(path)
+    except InputError as error:
+        kept = Path(tempfile.gettempdir()) / path.name
+        write_atomically(kept, (json.dumps(content, indent=1) + "\n").encode())
+        raise InputError(f"{error}. The results are in {kept}") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
