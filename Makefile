@@ -18,7 +18,7 @@ FAST   := -n 2 --dist loadfile -m "not slow and not long and not postgres and no
 
 .PHONY: demo site evidence test test-all test-engines test-fast test-pythons test-floors coverage torture lint dist clean
 .PHONY: bench bench-digits bench-speed bench-scaling bench-many bench-scoring bench-index bench-rivals bench-fit-times bench-paper bench-multilabel
-.PHONY: bench-literal bench-real bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
+.PHONY: bench-literal bench-real bench-ablation bench-rates bench-load bench-reload bench-drift bench-busy bench-gpu bench-scale
 .DELETE_ON_ERROR:
 
 $(VENV)/.base: pyproject.toml constraints.txt  ## the library alone: all that the demo needs
@@ -127,6 +127,13 @@ bench-drift: $(VENV)/.ready      ## drift: withheld classes, false alarms, recen
 bench-real: $(VENV)/.ready       ## all methods on real features, then docs/real.md: make bench-real FEATURES="a.npz b.npz"
 	$(BIN)/python benchmarks/real.py $(FEATURES)
 	$(BIN)/python benchmarks/real_tables.py
+
+bench-ablation: $(VENV)/.ready   ## what each part of DISH contributes, then docs/real.md: make bench-ablation FEATURES="a.npz b.npz"
+	$(BIN)/python benchmarks/ablation.py $(FEATURES)
+	$(BIN)/python benchmarks/real_tables.py
+
+bench-rates: $(VENV)/.ready      ## on a machine with a GPU: the learning rates of the deep rivals, on held-out training images
+	$(BIN)/python benchmarks/deep_rates.py
 
 bench-load: $(VENV)/.ready       ## three minutes of requests at saturation against real servers: make bench-load AGAINST="--against ../old/src"
 	$(BIN)/python benchmarks/load.py $(AGAINST)

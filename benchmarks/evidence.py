@@ -42,7 +42,7 @@ from dish.experiments import paper
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TABLES = ("billions", "busy", "gpu", "index", "load", "reload", "stores", "updates")  # scripts: MARKS, PAGE, table()
-WRITERS = ("deep_tables", "real_tables", "robustness", "teach")  # scripts with written() → page, text, results
+WRITERS = ("deep_tables", "real_tables", "robustness")  # scripts with written() → page, text, results
 
 UNITS = {
     "%": 100,

@@ -5,6 +5,9 @@ Each argument is a .npz file with X (n, d) and y (n,) or Y (n, l), optionally wi
 labels. Rows are l2-normalised unless they are 0/1. Queries are the rows that the file marks, the first 2,000 of Tiny
 ImageNet's val, or 1,000 random rows. Writes benchmarks/results/real/NAME.json after every fit.
 
+Every rival has the setting of its grid (benchmarks/grids.py) that is best on held-out training rows of the first
+trial, for each training set; --untuned leaves all at the defaults of the library.
+
 Runs that the file already contains are skipped (--again NAME repeats them), so an interrupted call, or one stopped by
 --minutes, is resumed by the same call. A file with runs of another commit is refused, unless --keep says to add to
 it. A method whose fit and encoding take longer than --limit seconds is stopped and not tried with longer codes; the
@@ -13,18 +16,21 @@ file records this.
     python benchmarks/real.py data/clinc150_use.npz data/mediamill.npz --trials 3
     python benchmarks/real.py data/tinyimagenet_lite0.npz --device cuda --limit 60 --minutes 9 --output out
     python benchmarks/real.py data/*.npz --methods dish,dish_k,sdh --bits 64 --protocols disjoint --again dish
+    python benchmarks/real.py data/mediamill.npz --methods ksh,dgh --protocols "trained on,labelled,disjoint"
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import signal
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +43,8 @@ from dish.errors import UnsupportedError
 from dish.experiments import bench
 from dish.metrics.relevance import match_labels
 from dish.metrics.scores import top_k_counts
-from real_protocols import CUT, PROTOCOLS, SAME_ROWS, Part, Split, is_sets, read, split, trainings
+from grids import GRIDS, Setting, tune
+from real_protocols import CUT, PROTOCOLS, SAME_ROWS, Part, Split, is_sets, read, split, trainings, tuning_rows
 
 RESULTS = Path(__file__).parent / "results" / "real"
 NEIGHBOURS, AMONG = 10, 100  # "neighbours": the share of the 10 nearest floats among the first 100 by code
@@ -48,10 +55,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cosdish_1000": ("cosdish", {"n_columns": 1000}),  # several columns per class
 }
 FLOATS = ("cosine", "ceiling", "rabitq")  # rankings by real numbers: rows, class probabilities, estimated distances
-DEFAULT = (*FLOATS, "dish", "dish_0", "dish_k", "sdh", "fssh", "lfh", "cosdish", "fasth", "logistic_lsh")
+DEFAULT = (*FLOATS, "dish", "dish_k", "sdh", "fssh", "lfh", "cosdish", "fasth", "logistic_lsh")
 DEFAULT = (*DEFAULT, "cca_itq", "whitened_itq", "pca_itq", "sign")
 CEILING = ("dish", 64)  # the fit whose class probabilities are the ceiling
+COMPARED = 64  # bits at which the average precision of every query is kept
 KEY = ("protocol", "trial", "method", "bits")
+NOT_SHOWN = ("average_precisions", "seed", "environment")  # while it runs
 Found = dict[str, Any]  # the scores of one protocol
 
 
@@ -68,9 +77,10 @@ class Options:
     again: set[str]
     deadline: float  # in time.monotonic seconds
     keep: bool = False  # runs of other commits
+    tuned: bool = True  # rivals have the best setting of their grid
 
 
-class OverLimit(Exception):
+class OverLimit(TimeoutError):
     """A method took longer than the limit."""
 
 
@@ -88,18 +98,18 @@ class Fitted:
     encode_s: float
 
 
-def make(name: str, bits: int, trial: int, device: str) -> Any:
-    """An unfitted method with its default parameters; the trial is its seed."""
+def make(name: str, bits: int, trial: int, device: str, setting: Setting | None = None) -> Any:
+    """An unfitted method with default parameters, but for those of ``setting``; the trial is its seed."""
     known, params = VARIANTS.get(name, (name, {}))
-    kind = registry.find(known)
+    kind, params = registry.find(known), params | (setting or {})
     if "device" in kind().get_params():
         params = params | {"device": device}
     return kind(n_bits=bits, random_state=trial, **params)
 
 
-def fit(name: str, bits: int, trial: int, parts: Split, options: Options) -> Fitted:
+def fit(name: str, bits: int, trial: int, parts: Split, options: Options, setting: Setting | None = None) -> Fitted:
     """Fit one method and encode queries and database."""
-    hasher = make(name, bits, trial, options.device)
+    hasher = make(name, bits, trial, options.device, setting)
     with at_most(options.limit):
         start = time.perf_counter()
         hasher.fit(parts.train.X, parts.train.y)
@@ -140,7 +150,13 @@ def _scores(
         return {"found": neighbours_found(q, b, nearest, h.all_)}
     report = metrics.report(h, cut_of(yb))
     by_query = metrics.expected_average_precision(h, cut_of(yb))
-    return {**means(by_query, parts, protocol), "precision_within_2": report.precision_within_2}
+    kept = {"average_precisions": packed(by_query)} if bits == COMPARED else {}
+    return {**means(by_query, parts, protocol), "precision_within_2": report.precision_within_2, **kept}
+
+
+def packed(values: NDArray[Any]) -> str:
+    """Numbers from 0 to 1 as text: 16 bits each, in base64."""
+    return base64.b64encode(np.round(65535 * values).astype("<u2").tobytes()).decode()
 
 
 def means(by_query: NDArray[Any], parts: Split, protocol: str) -> Found:
@@ -315,7 +331,7 @@ class Results:
         self.content: dict[str, Any] = {
             **{"what": __doc__.splitlines()[0], "data": data, "rows": n, "features": d, "labels": labels},
             **{"several_labels": rows.y.ndim == 2, "cut": CUT if rows.y.ndim == 2 else None},
-            **{"environments": [], "runs": []},
+            **{"environments": [], "tuning": {}, "runs": []},
         }
         for old in (path, resumed):
             if old is not None and old.exists() and not self.content["runs"]:
@@ -334,7 +350,8 @@ class Results:
                 f"{path} has runs of commit {', '.join(others)}, this is {machine.commit()}: "
                 "delete the file, or add to it with --keep"
             )
-        self.content["environments"], self.content["runs"] = content["environments"], content["runs"]
+        for name in ("environments", "tuning", "runs"):
+            self.content[name] = content.get(name, self.content[name])
 
     def get(self, **key: Any) -> dict[str, Any] | None:
         """The run of a protocol, trial, method and code length."""
@@ -351,8 +368,25 @@ class Results:
         found = {**key, **found, "seed": key["trial"], "environment": len(self.content["environments"]) - 1}
         self.content["runs"] = [*runs, found]
         bench.write_json(self.path, self.content)
-        shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in list(found.values())[:-2])
+        values = [value for name, value in found.items() if name not in NOT_SHOWN]
+        shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in values)
         print(self.content["data"], *shown, flush=True)
+
+
+def setting_of(
+    name: str, training: str, results: Results, data: tuple[Part, Part | None], options: Options
+) -> Setting:
+    """The setting of a method for a training set: chosen once, and kept in the file. Empty for the defaults."""
+    if not options.tuned or name not in GRIDS:
+        return {}
+    known = results.content["tuning"].setdefault(training, {})
+    if name not in known:
+        rows = tuning_rows(*data, training, max(3, options.trials))
+        done = tune(name, rows, partial(make, name, COMPARED, 0, options.device), lambda: at_most(options.limit))
+        known[name] = {**done.record(), "environment": len(results.content["environments"]) - 1}
+        bench.write_json(results.path, results.content)
+        print(results.content["data"], "tuned:", training, name, done.chosen, f"{done.seconds:.1f} s", flush=True)
+    return dict(known[name]["chosen"])
 
 
 def slower_than(results: Results, limit: float, protocol: str, method: str, bits: int) -> str | None:
@@ -376,6 +410,7 @@ class Job:
     name: str
     bits: int | None
     protocols: list[str]
+    setting: Setting = field(default_factory=dict)
 
 
 def jobs(results: Results, methods: list[str], options: Options) -> list[Job]:
@@ -420,6 +455,7 @@ def measure(path: Path, options: Options, output: Path, resumed: Path) -> None:
         if job.name not in warm:
             warm_up(job.name, runner.parts, options.device)
             warm.add(job.name)
+        job.setting = setting_of(job.name, job.training, results, (rows, queries), options)
         for protocol, by_method in runner.attempt(results, job).items():
             for method, found in by_method.items():
                 results.put(found, protocol=protocol, trial=job.trial, method=method, bits=job.bits)
@@ -439,11 +475,11 @@ class Runner:
             self._nearest = nearest_floats(self.parts, self.options.device)
         return self._nearest if protocol == "neighbours" else None
 
-    def fitted(self, name: str, bits: int) -> Fitted:
+    def fitted(self, name: str, bits: int, setting: Setting | None = None) -> Fitted:
         """A fitted method. The one whose probabilities are the ceiling is kept."""
         if (name, bits) == CEILING and self._ceiling is not None:
             return self._ceiling
-        found = fit(name, bits, self.trial, self.parts, self.options)
+        found = fit(name, bits, self.trial, self.parts, self.options, setting)
         if (name, bits) == CEILING:
             self._ceiling = found
         return found
@@ -451,8 +487,12 @@ class Runner:
     def score(self, job: Job) -> dict[str, dict[str, Found]]:
         """The scores by protocol and method, from one fit."""
         if job.bits is not None:
-            fitted = self.fitted(job.name, job.bits)
-            return {p: {job.name: score_codes(fitted, self.parts, p, self.nearest(p))} for p in job.protocols}
+            fitted = self.fitted(job.name, job.bits, job.setting)
+            params = {"params": job.setting} if job.setting else {}
+            return {
+                p: {job.name: {**score_codes(fitted, self.parts, p, self.nearest(p)), **params}}
+                for p in job.protocols
+            }
         return {p: self.score_floats(job.name, p) for p in job.protocols}
 
     def score_floats(self, name: str, protocol: str) -> dict[str, Found]:
@@ -497,6 +537,7 @@ def parse() -> tuple[argparse.Namespace, Options]:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a method may fit and encode")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no run is begun after so long")
     parser.add_argument("--again", default="", help="methods to run again, or all")
+    parser.add_argument("--untuned", action="store_true", help="all methods with the defaults of the library")
     parser.add_argument("--keep", action="store_true", help="add to runs of other commits")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--resume", type=Path, default=RESULTS, help="folder of earlier results, if others are there")
@@ -509,7 +550,7 @@ def parse() -> tuple[argparse.Namespace, Options]:
     again = set(methods if given.again == "all" else given.again.split(","))
     lengths, deadline = [int(r) for r in given.bits.split(",")], time.monotonic() + 60 * given.minutes
     protocols = given.protocols.split(",")
-    fixed = (given.device, given.limit, again, deadline, given.keep)
+    fixed = (given.device, given.limit, again, deadline, given.keep, not given.untuned)
     return given, Options(methods, lengths, protocols, given.trials, *fixed)
 
 

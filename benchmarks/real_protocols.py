@@ -28,6 +28,7 @@ MULTILABEL: dict[str, tuple[str, ...]] = {  # the other protocols need one class
 PROTOCOLS = tuple(protocol for shared in TRAININGS.values() for protocol in shared)
 SAME_ROWS = {"labelled": "trained on", **dict.fromkeys(FEW, "disjoint")}  # the same database and queries
 CUT = 5000  # MAP@5000 for multi-label rows
+QUERIES = 1000  # of a file without queries of its own
 TRAIN, QUERY, LEFT_OUT = 0, 1, 2
 
 
@@ -130,7 +131,7 @@ def split(rows: Part, queries: Part | None, training: str, trial: int) -> Split:
     rng = np.random.default_rng(trial)
     order = rng.permutation(len(rows.X))
     if queries is None:
-        queries, order = rows.rows(order[:1000]), order[1000:]
+        queries, order = rows.rows(order[:QUERIES]), order[QUERIES:]
     if training == "all rows":
         every = rows.rows(order)
         return Split(every, every, queries)
@@ -145,6 +146,16 @@ def split(rows: Part, queries: Part | None, training: str, trial: int) -> Split:
     base = rows.rows(np.concatenate([second, first[new]]))
     masks = np.isin(base.y, unseen), np.isin(queries.y, unseen)
     return Split(rows.rows(first[~new]), base, queries, {"unseen classes": masks})
+
+
+def tuning_rows(rows: Part, queries: Part | None, training: str, trials: int) -> Part:
+    """The training rows of the first trial that are no query in any of the trials."""
+    n = len(rows.X)
+    some = split(Part(np.arange(n), rows.y), queries, training, 0).train.X
+    if queries is None:
+        asked = [np.random.default_rng(trial).permutation(n)[:QUERIES] for trial in range(trials)]
+        some = np.setdiff1d(some, np.concatenate(asked))
+    return rows.rows(some)
 
 
 def _place_in_class(y: NDArray[Any]) -> NDArray[np.int64]:

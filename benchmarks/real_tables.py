@@ -1,4 +1,4 @@
-"""Markdown tables (mean ± standard deviation over trials) from results/real/*.json: docs/real.md.
+"""Markdown tables (mean ± standard deviation over trials) from results/real/*.json: docs/real.md, and the README's.
 
 python benchmarks/real_tables.py
 python benchmarks/real_tables.py results/clinc150_use.json --output tables.md
@@ -7,14 +7,18 @@ python benchmarks/real_tables.py results/clinc150_use.json --output tables.md
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+import ablation
 from dish.experiments import figures, paper
+from dish.experiments.significance import interval
 from dish.experiments.tables import cell, markdown_grid
 from dish.io.atomic import write_atomically
 from real_protocols import PROTOCOLS
@@ -41,6 +45,14 @@ SETS = {
     "r52_tfidf": "Reuters R52, TF-IDF",
     "tinyimagenet_lite0": "Tiny ImageNet, EfficientNet-Lite0 features",
 }
+CHOSEN = {  # marks of the data sets on which constants of DISH were chosen (docs/method.md)
+    **dict.fromkeys(("clinc150_use", "mirflickr20k_vgg16", "tinyimagenet_lite0"), "†"),
+    **dict.fromkeys(("corel16k001", "mediamill", "newsgroups_tfidf", "r52_tfidf"), "‡"),
+}
+CHOSEN_LEGEND = (
+    "† Constants of `DISH` were chosen on this data set. ‡ Only older constants were "
+    "([which](method.md#dish-fit_to_labels))."
+)
 BESIDE = {  # the paper's table → what is compared, and our sets of the same kind
     "table2": (
         "Several labels per row, MAP@5000: the paper's results on NUS-WIDE, ours on three other real data sets",
@@ -91,14 +103,37 @@ lines rank by real numbers:
   numbers per row, without labels. Rescored: its first 1,000 rows are sorted again by the cosine of the floats, which
   must be stored too.
 
-Methods are described in [baselines.md](baselines.md). All have their default parameters. [How the constants of `DISH`
-were chosen](method.md#dish-fit_to_labels) names every data set that had a part in it. Constants of this version
-were chosen on Tiny ImageNet, CLINC150 and MIRFlickr; Corel16k, MediaMill, 20 Newsgroups and R52 were not looked at
-until its code was frozen. Some older constants had been chosen on them too.
+Methods are described in [baselines.md](baselines.md). {tuned}
+
+[How the constants of `DISH` were chosen](method.md#dish-fit_to_labels) names every data set that had a part in it.
+Constants of this version were chosen on Tiny ImageNet, CLINC150 and MIRFlickr, which all tables mark with †.
+Corel16k, MediaMill, 20 Newsgroups and R52 (‡) were not looked at until its code was frozen, but some older constants
+had been chosen on them too.
 
 `benchmarks/real_tables.py` writes this page from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
 {commits}
 """
+
+
+TUNED = (
+    "Each rival has the setting of a small [grid](baselines.md#settings-and-grids) with the highest MAP on held-out "
+    "rows of its training set; `DISH` makes such choices in `fit`. The setting is chosen once per data set and "
+    "training set, with 64 bits: a fifth of the training rows of the first trial, at most 1,000, are queries; the "
+    "others, at most 20,000, are learned from and are the database. No row that is a query in a table takes part. "
+    "Later trials have other splits, so rows of their databases may have taken part, to the advantage of the rivals. "
+    "Times of `fit` do not contain the choice."
+)
+UNTUNED = (
+    "**Outdated:** on {sets}, methods have their default parameters, because these runs are older than the "
+    "[grids](baselines.md#settings-and-grids) of the rivals."
+)
+
+
+def name_of(data: str, short: bool = False) -> str:
+    """The name of a data set in a table, with the mark of those on which constants were chosen."""
+    name = SETS.get(data, data)
+    mark = CHOSEN.get(data, "")
+    return f"{name.split(',')[0] if short else name}{' ' if mark else ''}{mark}"
 
 
 def values(runs: list[dict[str, Any]], key: str) -> list[float]:
@@ -202,7 +237,7 @@ def section(content: dict[str, Any]) -> str:
     trials = 1 + max(run["trial"] for run in runs)
     cut = f", MAP@{content['cut']}" if content["cut"] else ""
     repeated = f"up to {trials} trials" if trials > 1 else "one trial"
-    name = SETS.get(content["data"], content["data"])
+    name = name_of(content["data"])
     lines = [f"## {name}", f"`{content['data']}`: {about}{cut}, {repeated}. {machines(content)}"]
     lines.append(f"![{name}](figures/real_{content['data']}.png)")
     for protocol in protocols_of(runs):
@@ -210,7 +245,129 @@ def section(content: dict[str, Any]) -> str:
         lines += [f"### {name}: {protocol}", protocol_table(of).rstrip()]
         if any("map_seen" in run for run in of):
             lines.append(seen_table(of).rstrip())
+    lines += [part.rstrip() for part in (paired_table(content), settings_table(content)) if part]
     return "\n\n".join(lines) + "\n"
+
+
+# --- paired differences ---
+
+
+def queries_of(run: dict[str, Any]) -> NDArray[np.float64] | None:
+    """The average precision of every query of a run, if it was kept."""
+    text = run.get("average_precisions")
+    return None if text is None else np.frombuffer(base64.b64decode(text), "<u2") / 65535
+
+
+def differences(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> NDArray[np.float64] | None:
+    """Differences between two methods for every query of their common trials; None if they were not kept."""
+    theirs = {run["trial"]: queries_of(run) for run in others}
+    pairs = [(queries_of(run), theirs.get(run["trial"])) for run in runs]
+    known = [a - b for a, b in pairs if a is not None and b is not None]
+    return np.concatenate(known) if known else None
+
+
+def paired_table(content: dict[str, Any]) -> str:
+    """DISH minus the best rival, by protocol, at ``BITS`` bits."""
+    rows = []
+    at = [run for run in content["runs"] if run["bits"] == BITS and "map" in run]
+    for protocol in protocols_of(at):
+        of = [run for run in at if run["protocol"] == protocol]
+        by_method = {name: [run for run in of if run["method"] == name] for name in {run["method"] for run in of}}
+        means = {name: float(np.mean(main_scores(each))) for name, each in by_method.items()}
+        rivals = [name for name in ranked(means) if name != "dish"]
+        if "dish" not in means or not rivals:
+            continue
+        best = rivals[0]
+        found = differences(by_method["dish"], by_method[best])
+        text = f"{means['dish'] - means[best]:+.3f} (outdated: no interval)"
+        if found is not None:
+            mean, low, high = interval(found)
+            text = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        rows.append([protocol, label(best), f"{means['dish']:.3f}", f"{means[best]:.3f}", text])
+    if not rows:
+        return ""
+    about = (
+        f"`DISH` minus the best rival in MAP, {BITS} bits, with 95 % confidence intervals of paired differences over "
+        "all queries of all trials. A query of several trials counts in each. The intervals ignore that the same "
+        "queries chose the best rival."
+    )
+    heads = ["protocol", "best rival", "DISH", "rival", "DISH − rival"]
+    return f"### {name_of(content['data'])}: differences\n\n{about}\n\n" + markdown_grid(heads, rows)
+
+
+def settings_table(content: dict[str, Any]) -> str:
+    """The settings that were chosen for the rivals, by training set."""
+    rows = []
+    for training, by_method in content.get("tuning", {}).items():
+        for name, of in by_method.items():
+            maps = [score["map"] for score in of["settings"] if "map" in score]
+            chosen = ", ".join(f"{key}={value}" for key, value in of["chosen"].items()) or "defaults"
+            spread = f"{min(maps):.3f} – {max(maps):.3f}" if maps else "–"
+            rows.append([training, label(name), chosen, spread, f"{of['seconds']:.0f}"])
+    if not rows:
+        return ""
+    heads = ["training rows", "method", "chosen", "held-out MAP of all settings", "seconds"]
+    return f"### {name_of(content['data'])}: settings\n\n" + markdown_grid(heads, rows)
+
+
+def tuned(contents: list[dict[str, Any]]) -> str:
+    """How parameters were chosen, and which runs are older."""
+    old = [name_of(content["data"], short=True) for content in contents if not content.get("tuning")]
+    parts = [TUNED] if len(old) < len(contents) else []
+    return " ".join([*parts, *([UNTUNED.format(sets=", ".join(old))] if old else [])])
+
+
+# --- the README's table ---
+
+README, README_MARKS = HERE.parent / "README.md", ("<!-- real: begin -->", "<!-- real: end -->")
+README_SETS = {
+    "tinyimagenet_lite0": "Tiny ImageNet, 200 classes",
+    "clinc150_use": "CLINC150 text, 150 intents",
+    "mirflickr20k_vgg16": "MIRFlickr, 38 labels, MAP@5000",
+    "corel16k001": "Corel16k, 153 labels, MAP@5000",
+    "mediamill": "MediaMill, 101 labels, MAP@5000",
+}
+COLUMNS = {"cosine": "cosine, float32", "sign": "sign bits", "pca_itq": "PCA-ITQ", "sdh": "SDH", "fssh": "FSSH"}
+COLUMNS |= {"logistic_lsh": "logistic LSH", "dish_k": "DISH-K, the paper's", "dish": "**DISH**"}
+
+
+def readme_table(contents: list[dict[str, Any]]) -> str:
+    """Mean scores at ``BITS`` bits: MAP, and in brackets the precision within radius 2."""
+    by_name = {content["data"]: content["runs"] for content in contents}
+    rows = []
+    for data, name in README_SETS.items():
+        called = {"labelled": f"{name} {CHOSEN[data]}", "disjoint": "– disjoint"}
+        for protocol, first in called.items():
+            of = [run for run in by_name.get(data, []) if run["protocol"] == protocol]
+            found = {m: [r for r in of if r["method"] == m and r["bits"] in (None, BITS)] for m in COLUMNS}
+            if main_scores(found["dish"]):
+                rows.append([first, *readme_cells(found)])
+    lines = markdown_grid(["", *COLUMNS.values()], rows).rstrip().splitlines()
+    lines[1] = "|---" + "|---:" * len(COLUMNS) + "|"
+    return "\n".join(lines)
+
+
+def readme_cells(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """One cell per method; the best codes are bold."""
+    maps = {name: float(np.mean(main_scores(runs))) for name, runs in found.items() if main_scores(runs)}
+    best = max(value for name, value in maps.items() if name not in FLOATS)
+    cells = []
+    for name, runs in found.items():
+        near = values(runs, "precision_within_2")
+        text = "–" if name not in maps else f"{maps[name]:.3f}" + (f" ({np.mean(near):.2f})" if near else "")
+        cells.append(f"**{text}**" if maps.get(name) == best and name not in FLOATS else text)
+    return cells
+
+
+def marked(contents: list[dict[str, Any]]) -> str:
+    """The table with the marks that surround it in the README."""
+    return f"{README_MARKS[0]}\n{readme_table(contents)}\n{README_MARKS[1]}"
+
+
+def write_readme(contents: list[dict[str, Any]]) -> None:
+    """Write the table into the README, between its marks."""
+    before, _, rest = README.read_text().partition(README_MARKS[0])
+    write_atomically(README, (before + marked(contents) + rest.partition(README_MARKS[1])[2]).encode())
 
 
 def picture(content: dict[str, Any]) -> Any:
@@ -286,7 +443,7 @@ def beside_paper(contents: list[dict[str, Any]]) -> str:
             [label(method).strip("*"), *_cells(method, theirs.get(method, {}), sets, lengths)]
             for method in dict.fromkeys(("cosine", "ceiling", *reversed(theirs), "dish"))
         ]
-        columns = ["the paper's", *(SETS[content["data"]].split(",")[0] for content in sets)]
+        columns = ["the paper's", *(name_of(content["data"], short=True) for content in sets)]
         heads = ["method", *(f"{column}, {r} bits" for r in lengths for column in columns)]
         parts.append(f"**{about}**\n\n{markdown_grid(heads, rows)}")
     return "## Comparison with the paper's Tables 2 and 7\n\n" + "\n".join(parts)
@@ -349,8 +506,8 @@ def summary(cases: Cases) -> str:
     rows = [[label(n), *(text(n, p) for p in of)] for n in names if any(n in means for means in of.values())]
     heads = [f"{protocol} (data sets: {len(sets)})" for protocol, sets in cases.items()]
     return (
-        f"## Summary\n\nMean over data sets, codes with {BITS} bits, and in brackets the rank among all codes with "
-        "default parameters. A method without a result on one of the data sets has no mean.\n\n"
+        f"## Summary\n\nMean over data sets, codes with {BITS} bits, and in brackets the rank among all codes"
+        ". A method without a result on one of the data sets has no mean.\n\n"
         + markdown_grid(["method", *heads], rows)
     )
 
@@ -363,7 +520,7 @@ def exceptions(cases: Cases) -> str:
             best = ranked(found)[0]
             if best != "dish":
                 ours, theirs = found["dish"], found[best]
-                name = SETS.get(data, data).split(",")[0]
+                name = name_of(data, short=True)
                 zero = f"{found['dish_0']:.3f}" if "dish_0" in found else "–"
                 line = [f"{theirs:.3f}", f"{ours:.3f}", zero, f"{ours - theirs:.3f}"]
                 rows.append([protocol, name, label(best), *line])
@@ -397,9 +554,9 @@ def page(paths: list[Path]) -> str:
     contents = contents_of(paths)
     cases = cases_of(contents)
     known = [content for content in contents if content["data"] in SETS]
-    intro = INTRO.format(finding=finding(cases), commits=commits(contents))
+    intro = INTRO.format(finding=finding(cases), commits=commits(contents), tuned=tuned(contents))
     parts = [intro, summary(cases), exceptions(cases)] if cases else [intro]
-    parts += [beside_paper(known)] if known else []
+    parts += [beside_paper(known), ablation.section(name_of), CHOSEN_LEGEND + "\n"] if known else []
     return "\n".join([part for part in parts if part] + [section(content) for content in contents])
 
 
@@ -410,9 +567,9 @@ def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 def written() -> list[tuple[Path, str, list[Path]]]:
-    """The page, its text, and the results that it is made from."""
+    """The page and the README, what is written there, and the results that it is made from."""
     files = sorted(RESULTS.glob("*.json"))
-    return [(PAGE, page(files), files)]
+    return [(PAGE, page(files), files), (README, marked(contents_of(files)), files)]
 
 
 def main() -> None:
@@ -426,6 +583,8 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         figures.write(picture(content), folder / f"real_{content['data']}.png")
     write_atomically(given.output, page(given.files).encode())
+    if given.output == PAGE:
+        write_readme(contents_of(given.files))
     print(f"written: {given.output}")
 
 

@@ -2,7 +2,6 @@
 
     python benchmarks/teach.py parameters tinyimagenet_lite0.npz   # real photos: 100 classes of Tiny ImageNet
     python benchmarks/teach.py gallery                             # real digits of scikit-learn, and results/real/
-    python benchmarks/teach.py readme                              # the table of the README, from results/real/
 
 Parameters: of each class, 60 rows are for training, 40 for the database, and 10 are queries.
 """
@@ -26,6 +25,7 @@ from dish import DISH, DISHK, codes, metrics
 from dish.baselines import REGISTRY
 from dish.experiments.bench import write_json
 from dish.machine import environment
+from real_tables import README_SETS
 
 HERE = Path(__file__).parent
 FIGURES, RESULTS = HERE.parent / "docs" / "figures", HERE / "results" / "teach.json"
@@ -191,7 +191,7 @@ def _front(name: str) -> dict[str, Any]:
     points["cosine"] = [[4 * results["features"], _mean(runs, "cosine", None)]]
     ax.plot(*points["cosine"][0], "s", color="black", label="float32 cosine")
     ax.set(xscale="log", xlabel="bytes per row", ylabel="MAP", ylim=(0, None))
-    ax.set_title(f"{SETS[name]}: database rows not trained on", fontsize=10)
+    ax.set_title(f"{README_SETS[name]}: database rows not trained on", fontsize=10)
     ticks = [4, 8, 16, 64, 256, 4 * results["features"]]
     ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
@@ -204,70 +204,11 @@ def _mean(runs: Any, method: str, bits: int | None) -> float:
     return float(np.mean([run["map"] for run in runs if (run["method"], run["bits"]) == (method, bits)]))
 
 
-# --- the README's table ---
-
-SETS = {
-    "tinyimagenet_lite0": "Tiny ImageNet, 200 classes",
-    "clinc150_use": "CLINC150 text, 150 intents",
-    "mirflickr20k_vgg16": "MIRFlickr, 38 labels, MAP@5000",
-    "corel16k001": "Corel16k, 153 labels, MAP@5000",
-    "mediamill": "MediaMill, 101 labels, MAP@5000",
-}
-COLUMNS = {"cosine": "cosine, float32", "sign": "sign bits", "pca_itq": "PCA-ITQ", "sdh": "SDH"}
-COLUMNS |= {"dish_k": "DISH-K, the paper's", "dish": "**DISH**"}
-
-
-MARKS = "<!-- real: begin -->", "<!-- real: end -->"
-
-
-def written() -> list[tuple[Path, str, list[Path]]]:
-    """The README, its table between the marks (means of the committed runs at 64 bits), and their files."""
-    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
-    files = {HERE / "results" / "real" / f"{file}.json": name for file, name in SETS.items()}
-    for file, name in files.items():
-        runs = json.loads(file.read_text())["runs"]
-        for protocol, called in (("labelled", name), ("disjoint", "– disjoint")):
-            found = {m: _of(runs, protocol, m) for m in COLUMNS}
-            if found["dish"] is not None:
-                lines.append(f"| {called} | " + " | ".join(_cells(found)) + " |")
-    text = "\n".join((MARKS[0], *lines, MARKS[1]))
-    return [(HERE.parent / "README.md", text, list(files))]
-
-
-def readme() -> None:
-    """Write the table into the README."""
-    ((page, text, _),) = written()
-    before, _, rest = page.read_text().partition(MARKS[0])
-    page.write_text(before + text + rest.partition(MARKS[1])[2])
-
-
-def _of(runs: Any, protocol: str, method: str) -> tuple[float, float | None] | None:
-    """MAP and precision within radius 2, means over the trials; None if it was not measured."""
-    bits = None if method == "cosine" else 64
-    of = [r for r in runs if (r["protocol"], r["method"], r["bits"]) == (protocol, method, bits) and r.get("map")]
-    if not of:
-        return None
-    near = [r["precision_within_2"] for r in of if "precision_within_2" in r]
-    return float(np.mean([r["map"] for r in of])), float(np.mean(near)) if near else None
-
-
-def _cells(found: dict[str, tuple[float, float | None] | None]) -> list[str]:
-    best = max(value[0] for method, value in found.items() if value and method != "cosine")
-    cells = []
-    for value in found.values():
-        text = "–" if value is None else f"{value[0]:.3f}" + ("" if value[1] is None else f" ({value[1]:.2f})")
-        cells.append(f"**{text}**" if value is not None and value[0] == best else text)
-    return cells
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("parameters", "gallery", "readme"))
+    parser.add_argument("what", choices=("parameters", "gallery"))
     parser.add_argument("file", type=Path, nargs="?", help="with parameters: an .npz file with X and y")
     given = parser.parse_args()
-    if given.what == "readme":
-        readme()
-        raise SystemExit
     done = parameters(given.file) if given.what == "parameters" else gallery()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[given.what] = {**done, "environment": environment()}

@@ -42,6 +42,7 @@ def file(digits, tmp_path):
 
 def options(real, methods, **changed):
     asked = {"bits": [8], "protocols": ["disjoint"], "trials": 1, "device": "cpu", "limit": 60.0, "again": set()}
+    asked["tuned"] = False
     return real.Options(methods=methods, deadline=time.monotonic() + 100, **{**asked, **changed})
 
 
@@ -145,6 +146,19 @@ def test_protocols_separate_training_rows_database_and_queries(protocols, file):
     assert (unseen.base.y.size, seen.queries.y.size) == (np.isin(rows.y, unseen.base.y).sum(), 40)
 
 
+def test_rows_that_settings_are_chosen_by_are_no_queries(protocols):
+    rows = protocols.Part(np.arange(2600)[:, None], np.arange(2600) % 10)
+    for training in ("half", "5 rows per class"):
+        found = protocols.tuning_rows(rows, None, training, 3)
+        train = protocols.split(rows, None, training, 0).train
+        assert set(found.X.ravel()) < set(train.X.ravel())
+        np.testing.assert_array_equal(found.y, found.X.ravel() % 10)
+        for trial in range(3):
+            assert not common(found, protocols.split(rows, None, training, trial).queries)
+    own = protocols.tuning_rows(rows, rows, "half", 3)
+    assert len(own.X) == 1300  # queries of the file are not among the rows
+
+
 def common(a, b):
     return (a.X[:, None] == b.X[None]).all(2).any()
 
@@ -191,6 +205,35 @@ def test_labelled_database_of_a_rival_has_its_better_codes(real, file):
     fitted.q, fitted.hasher.codes_ = codewords[queries.y], codewords[parts.base.y]
     found = real.score_codes(fitted, parts, "labelled", None)
     assert (found["database"], found["map"]) == ("codes_", pytest.approx(1))
+
+
+def test_rival_has_the_setting_that_is_best_on_held_out_training_rows(real, file, tmp_path, monkeypatch):
+    monkeypatch.setitem(real.GRIDS, "whitened_itq", [{"shrinkage": 1e6}, {"shrinkage": 1.0}])
+    asked = options(real, ["whitened_itq", "pca_itq", "dish_k"], trials=2, tuned=True, bits=[64])
+    real.measure(file, asked, tmp_path, tmp_path)
+    content = json.loads((tmp_path / "some_digits.json").read_text())
+    chosen = content["tuning"]["half"]["whitened_itq"]
+    assert [score["params"]["shrinkage"] for score in chosen["settings"]] == [1e6, 1.0]
+    assert chosen["chosen"] == max(chosen["settings"], key=lambda score: score["map"])["params"]
+    assert (chosen["rows"], chosen["queries"]) == (120, 30)
+    params = [run.get("params") for run in content["runs"] if run["method"] == "whitened_itq"]
+    assert params == [chosen["chosen"]] * 2  # of both trials
+    assert not any("params" in run for run in content["runs"] if run["method"] == "pca_itq")
+    monkeypatch.setattr(real, "tune", None)  # a second call chooses nothing
+    data = real.read(file)
+    again = real.Results(tmp_path / "some_digits.json", "some_digits", data[0])
+    assert real.setting_of("whitened_itq", "half", again, data, asked) == chosen["chosen"]
+    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    assert f"| half | `whitened_itq` | shrinkage={chosen['chosen']['shrinkage']} |" in text
+    assert "Outdated" not in text
+
+
+def test_average_precisions_of_queries_are_kept_for_paired_differences(real, file, tmp_path):
+    real.measure(file, options(real, ["pca_itq"], bits=[64], trials=2), tmp_path, tmp_path)
+    tables = script("real_tables")
+    for run in json.loads((tmp_path / "some_digits.json").read_text())["runs"]:
+        assert tables.queries_of(run).mean() == pytest.approx(run["map"], abs=1e-5)
+        assert len(tables.queries_of(run)) == 40
 
 
 def test_neighbours_found_equals_the_library_s_recall(real, file):
@@ -308,3 +351,38 @@ def test_summary_ranks_methods_that_have_all_data_sets_and_lists_exceptions(tmp_
     assert not any(line.startswith("| `lsh` |") for line in lines[: lines.index("## one")])
     assert "| disjoint | one | `sdh` | 0.600 | 0.500 | 0.800 | -0.100 |" in lines
     assert not any(line.startswith("| disjoint | two") for line in lines)
+
+
+def test_paired_differences_have_intervals_of_all_queries(real, tmp_path):
+    tables, rng = script("real_tables"), np.random.default_rng(0)
+    by_query = rng.random((2, 2, 50))  # method, trial, query
+    runs = [
+        {"protocol": "disjoint", "trial": t, "method": name, "bits": 64, "map": float(by_query[i, t].mean())}
+        | {"average_precisions": real.packed(by_query[i, t])}
+        for t in range(2)
+        for i, name in enumerate(("dish", "sdh"))
+    ]
+    runs.append({"protocol": "disjoint", "trial": 0, "method": "lsh", "bits": 64, "map": 0.1})
+    text = tables.paired_table({"data": "x", "runs": runs})
+    mean, low, high = tables.interval((by_query[0] - by_query[1]).ravel())
+    assert f"| {mean:+.3f} [{low:+.3f}, {high:+.3f}] |" in text
+    assert "| disjoint | `sdh` |" in text
+    old = [{name: value for name, value in run.items() if name != "average_precisions"} for run in runs]
+    assert f"{mean:+.3f} (outdated: no interval)" in tables.paired_table({"data": "x", "runs": old})
+
+
+def test_pages_mark_old_runs_and_the_data_sets_that_constants_were_chosen_on(tmp_path):
+    tables = script("real_tables")
+    path = written(tmp_path, "clinc150_use", {"cosine": 0.9, "dish": 0.5, "sdh": 0.6})
+    text = tables.page([path])
+    assert "**Outdated:** on CLINC150 †, methods have their default parameters" in text
+    assert "## CLINC150, sentence embeddings †" in text
+    assert "| disjoint | CLINC150 † | `sdh` |" in text
+    assert tables.CHOSEN_LEGEND in text
+
+
+def test_readme_s_table_equals_the_committed_results():
+    tables = script("real_tables")
+    table = tables.readme_table(tables.contents_of(sorted(tables.RESULTS.glob("*.json"))))
+    assert f"{tables.README_MARKS[0]}\n{table}\n{tables.README_MARKS[1]}" in tables.README.read_text()
+    assert set(tables.SETS) == set(tables.CHOSEN)

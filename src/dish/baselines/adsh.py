@@ -57,7 +57,11 @@ class Asymmetric:
         self.sum_up()
 
     def loss(self, u: Tensor, rows: Tensor) -> Tensor:
-        """The mean over rows and training rows of (u·v − rS)² / r², plus γ/n times that of (v − u)²."""
+        """The mean over rows and training rows of (u·v − rS)² / r, plus γ/(n r) times ‖v − u‖².
+
+        The authors' loss is r times as large; this one has gradients that do not grow with r. With r², they would
+        shrink, and one learning rate would leave long codes half trained.
+        """
         n, r = self.V.shape
         if self.taken and self.taken % self.steps == 0:
             self.solve()
@@ -68,7 +72,7 @@ class Asymmetric:
             - 2 * r * (u * self.pulled[self.group[rows]]).sum(1)
             + self.constant[self.group[rows]]
         )
-        return (fit + GAMMA * (self.V[rows] - u).square().sum(1)).mean() / (n * r * r)
+        return (fit + GAMMA * (self.V[rows] - u).square().sum(1)).mean() / (n * r)
 
     def solve(self) -> None:
         """Set each column of V to its optimum given the others."""
