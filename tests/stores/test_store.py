@@ -286,6 +286,15 @@ def test_the_table_must_fit(open_store, store):
         open_store("nowhere").search(make_codes("random", 1, 64))
 
 
+def test_ids_at_the_limits_of_int64(store):
+    B, ids = make_codes("random", 4, 64), [-(2**63), 2**63 - 1, 2**53 + 1, -1]
+    store.push(B, ids)
+    assert store.push(B, ids, resume=True) == 0
+    np.testing.assert_array_equal(store.get(ids), B)
+    assert store.search(B, 1, ids)[1].ravel().tolist() == ids
+    assert (store.remove(ids[:2]), store.count(ids)) == (2, 2)
+
+
 def test_k_may_exceed_the_integers_of_the_engine(store):
     B = make_codes("clustered", 5, 64)
     assert store.search(B[:1], 10**30)[1].shape == (1, 0)

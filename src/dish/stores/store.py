@@ -387,7 +387,8 @@ class Store(ABC):
         for name, wanted, found in (("n_bits", self.n_bits, info.n_bits), ("ids", self.ids, info.ids)):
             if wanted != found:
                 raise InputError(
-                    f"table {self.table!r} has {name}={found!r}, but the store was opened with {wanted!r}"
+                    f"table {self.table!r} has {name}={found!r}, but the store was opened with {wanted!r}: pass the "
+                    f"former (`dish store search` {'--string-ids' if name == 'ids' else '--bits'})"
                 )
         if self.model is not None:
             check_same_model(info.model, self.model, f"table {self.table!r}", "the model given")
