@@ -217,13 +217,13 @@ class ShardedIndex:
             raise InputError("the ids are integers in some files and strings in others")
         ordered = sorted((first, last) for first, last, _ in ranges)
         apart = all(a[1] < b[0] for a, b in itertools.pairwise(ordered))
-        if len(ranges) > 1 and not (apart and all(ascending for *_, ascending in ranges)):
+        if not (apart and all(ascending for *_, ascending in ranges)):
             every = np.sort(self.ids)
             again = every[1:][every[1:] == every[:-1]]
             if len(again):
                 raise InputError(
-                    f"the id {again.tolist()[0]!r} occurs in several files, and a search could not tell them apart: "
-                    "give each row an id of its own when the index is built, or search .npy files of codes"
+                    f"the id {again.tolist()[0]!r} occurs twice, and a search could not tell the rows apart: give each row an "
+                    "id of its own, or search .npy files of codes"
                 )
         return strings.pop()
 

@@ -21,7 +21,7 @@ from dish import codes
 from dish.checks import check_integer
 from dish.codes import Bytes, check_unused_bits, to_words, word_layout
 from dish.errors import DataFileError, InputError
-from dish.ids_and_labels import Ids, as_ids
+from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import GroupedCodes
 from dish.index.hamming import HammingIndex
 from dish.index.label_table import LabelTable
@@ -32,6 +32,7 @@ from dish.io import modelfile
 from dish.io.atomic import StrPath
 from dish.io.code_provenance import file_digest, note_of
 from dish.io.readers import read_npy, shard_files
+from dish.labels import object_array
 
 SUFFIXES = (".dish", ".npy", ".arrow")
 
@@ -209,11 +210,17 @@ def _values(column: Any) -> Any:
 
 def _labels(table: Any) -> tuple[NDArray[np.int32] | None, LabelTable]:
     """Return indices of the labels into a table of labels, −1 for a row without one."""
+    import pyarrow as pa
+
     labels = LabelTable()
     if "label" not in table.column_names:
         return None, labels
-    encoded = table["label"].combine_chunks().dictionary_encode()
-    number = np.append(labels.indices_of(encoded.dictionary.to_pylist()), np.int32(-1))
+    column = table["label"].combine_chunks()
+    if pa.types.is_nested(column.type):
+        raise InputError(f"the column 'label' must hold numbers or strings, got {column.type}")
+    encoded = column.dictionary_encode()
+    distinct = as_labels(object_array(encoded.dictionary.to_pylist()), len(encoded.dictionary)) or []  # NaN: no label
+    number = np.append(labels.indices_of(distinct), np.int32(-1))
     return number[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], labels
 
 
