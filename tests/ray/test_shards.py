@@ -1,4 +1,5 @@
 import datetime
+import json
 
 import numpy as np
 import pytest
@@ -148,6 +149,21 @@ def test_equal_ids_in_one_file_are_refused(tmp_path, ids):
     write_arrow(tmp_path / "a.arrow", make_codes("random", 3, 16), 16, ids)
     with pytest.raises(InputError, match=f"the id {ids[0]!r} occurs twice"):
         open_here(tmp_path / "a.arrow")
+
+
+def test_a_folder_that_is_not_encoded_to_the_end_is_refused(tmp_path):
+    blocks = [{"output": f"part-{i}.arrow"} for i in range(3)]
+    (tmp_path / "plan.json").write_text(json.dumps({"blocks": blocks}))
+    for i in (0, 2):
+        write_arrow(tmp_path / f"part-{i}.arrow", make_codes("random", 3, 16), 16)
+    with pytest.raises(DataFileError, match=r"part-1\.arrow and 0 other files .* are missing.*again"):
+        open_here(tmp_path)
+    write_arrow(tmp_path / "part-1.arrow", make_codes("random", 3, 16), 16)
+    with open_here(tmp_path) as sharded:
+        assert len(sharded) == 9
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(DataFileError, match=r"plan\.json is damaged"):
+        open_here(tmp_path)
 
 
 def test_labels_are_those_of_an_index(tmp_path):

@@ -27,8 +27,8 @@ from dish.io.readers import check_matrix, check_none_missing, read_npy, reading,
 from dish.progress import progress
 from dish.ray.connection import import_ray
 from dish.ray.encode import EncodeBatch, load_once
+from dish.ray.shards import PLAN
 
-PLAN = "plan.json"
 SUFFIXES = (".npy", ".parquet", ".lance")
 BLOCK_ROWS = 1 << 18  # with 64 features of float32: 64 MB
 MOST_TASKS = 1000

@@ -7,6 +7,7 @@ that overwrites a mapped file ends its readers.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from dish.io.readers import read_npy, shard_files
 from dish.labels import object_array
 
 SUFFIXES = (".dish", ".npy", ".arrow")
+PLAN = "plan.json"  # in a folder of codes: the list of its files, which ``jobs`` writes
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def _files(paths: StrPath | Sequence[StrPath]) -> list[Path]:
         given = shard_files(folder, ".arrow")
         if not given:
             raise InputError(f"{folder} holds no .arrow files of codes")
+        _check_complete(folder, {path.name for path in given})
     for path in given:
         if path.suffix not in SUFFIXES:
             raise InputError(f"codes must be in {', '.join(SUFFIXES)} files, got {path}")
@@ -133,6 +136,22 @@ def _files(paths: StrPath | Sequence[StrPath]) -> list[Path]:
     if not given or len(set(given)) < len(given):
         raise InputError("give at least one file of codes, and each once: its rows would be found twice")
     return [path.absolute() for path in given]
+
+
+def _check_complete(folder: Path, names: set[str]) -> None:
+    """Raise DataFileError if the job that encodes into this folder has not written all of its files."""
+    plan = folder / PLAN
+    if not plan.exists():
+        return
+    try:
+        missing = [block["output"] for block in json.loads(plan.read_bytes())["blocks"] if block["output"] not in names]
+    except (ValueError, KeyError, TypeError):
+        raise DataFileError(f"{plan} is damaged: remove the folder and encode again") from None
+    if missing:
+        raise DataFileError(
+            f"{folder}: {missing[0]} and {len(missing) - 1:,} other files of {PLAN} are missing: run the same "
+            "`dish encode --ray` again to finish it"
+        )
 
 
 # --- opening ---
