@@ -177,7 +177,7 @@ def test_labels_are_those_of_an_index(tmp_path):
         assert_same(sharded.search(B, 4, labels=[None]), index.search(B, 4, labels=[None]))
     for n, wrong in enumerate(([datetime.date(2026, 1, 1)] * 4, [b"a"] * 4, [[1]] * 4)):
         write_arrow(tmp_path / f"{n}.arrow", B, 16, labels=wrong)
-        with pytest.raises(InputError, match="must .*numbers or strings"):
+        with pytest.raises(InputError, match=r"must .*numbers or strings"):
             open_here(tmp_path / f"{n}.arrow")
 
 

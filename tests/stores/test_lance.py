@@ -52,7 +52,7 @@ def test_a_write_that_fails_leaves_no_trace(store, tmp_path, monkeypatch):
 
 
 def test_a_condition_that_lance_cannot_parse_is_an_error_of_ours(store):
-    with pytest.raises(StoreError, match="LanceDB failed.*where='id = [?]'"):
+    with pytest.raises(StoreError, match=r"LanceDB failed.*where='id = [?]'"):
         store.count(where="id = ?")
 
 

@@ -144,7 +144,8 @@ def _check_complete(folder: Path, names: set[str]) -> None:
     if not plan.exists():
         return
     try:
-        missing = [block["output"] for block in json.loads(plan.read_bytes())["blocks"] if block["output"] not in names]
+        wanted = [block["output"] for block in json.loads(plan.read_bytes())["blocks"]]
+        missing = [name for name in wanted if name not in names]
     except (ValueError, KeyError, TypeError):
         raise DataFileError(f"{plan} is damaged: remove the folder and encode again") from None
     if missing:
