@@ -167,6 +167,8 @@ def test_other_widths_types_and_padding_are_refused(form, r):
         ("bson", [b"\x03\x00\xf0"], "begins with 0300"),
         ("arrow", [b"\xf0"], "pyarrow table with a column 'code', got list"),
         ("arrow", pa.table({"x": [1]}), "column 'code', got Table"),
+        ("arrow", pa.table([pa.array([b"\xf0"], pa.binary(1))] * 2, names=["code", "code"]), "with a column 'code'"),
+        ("arrow", pa.table({"code": pa.array([b"\xf0"], pa.binary(1))}, metadata={"dish.n_bits": b"\xff"}), "say"),
         ("arrow", pa.table({"code": [b"\xf0"]}), r"fixed_size_binary\[1\], without nulls; got binary"),
         ("arrow", pa.table({"code": pa.array([None], pa.binary(1))}), "without nulls"),
         ("octal", ["17"], "form must be one of 'bits'"),

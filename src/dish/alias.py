@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "dish-alias", 1
 MOST_BYTES = 1 << 20  # of an alias file; a larger file is something else
+ANOTHER = "choose another file, or move this one away, and `dish alias set` writes a new one"
 SAMPLE = 8  # items that must be found by their own codes
 
 
@@ -123,7 +124,7 @@ class Alias:
         if not self.path.exists():
             raise FileNotFoundError(f"there is no alias {self.path}: `dish alias set` makes one")
         if not self.path.is_file() or self.path.stat().st_size > MOST_BYTES:
-            raise DataFileError(f"{self.path} is not an alias: `dish alias set` writes one")
+            raise DataFileError(f"{self.path} is not an alias: {ANOTHER}")
         try:
             content = json.loads(self.path.read_bytes())
             if content["format"] != FORMAT or not isinstance(content["version"], int):
@@ -134,9 +135,7 @@ class Alias:
             if now is None:
                 raise ValueError("it names no collection")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DataFileError(
-                f"{self.path} is not an alias, or is damaged ({error}): `dish alias set` writes one"
-            ) from None
+            raise DataFileError(f"{self.path} is not an alias, or is damaged ({error!r}): {ANOTHER}") from None
         return now, before
 
     def set(self, files: CollectionFiles) -> Verified:

@@ -372,12 +372,12 @@ def _to_arrow(codes: Bytes, n_bits: int, model: str | None) -> Any:
 def _from_arrow(data: Any, n_bits: int) -> Bytes:
     pa = _pyarrow()
     width, wanted = n_bytes(n_bits), "data of the form 'arrow' must be a pyarrow table with a column 'code'"
-    if not isinstance(data, pa.Table | pa.RecordBatch) or "code" not in data.column_names:
+    if not isinstance(data, pa.Table | pa.RecordBatch) or data.column_names.count("code") != 1:
         raise InputError(f"{wanted}, got {type(data).__name__}")
     column = pa.table({"code": data["code"]})["code"].combine_chunks()
     if column.type != pa.binary(width) or column.null_count:
         raise InputError(f"{wanted} of type {pa.binary(width)}, without nulls; got {column.type}")
-    stored = (data.schema.metadata or {}).get(ARROW_BITS.encode(), str(n_bits).encode()).decode()
+    stored = (data.schema.metadata or {}).get(ARROW_BITS.encode(), str(n_bits).encode()).decode(errors="replace")
     if stored != str(n_bits):
         raise InputError(f"n_bits is {n_bits}, but the metadata of the table say {stored}")
     start = column.offset * width

@@ -103,6 +103,15 @@ def test_a_third_model_begins_again(setting, path):
     assert backfill(third, X, path, 50).remaining == 250
 
 
+def test_going_back_to_the_older_model_encodes_all_rows_again(setting, path):
+    X, _, old, new = setting
+    backfill(new, X, path, 50)
+    assert backfill(old, X, path, 100).remaining == 200  # it is not told which rows the other model has changed
+    assert backfill(old, X, path, 200).remaining == 0
+    np.testing.assert_array_equal(np.load(path), old.transform(X))
+    assert backfill(old, X, path, 1) == module.Backfilled(0, 0, 0)
+
+
 def test_what_does_not_fit_is_refused(setting, path, tmp_path):
     X, y, _, new = setting
     stranger = DISH(n_bits=20, n_anchors=30, random_state=3).fit(X, y)

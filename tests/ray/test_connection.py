@@ -72,6 +72,16 @@ def test_ray_that_would_listen_on_the_network_is_not_started():
     assert "ClusterError: ray was imported before, and would now listen on" in found.stderr
 
 
+@pytest.mark.engines
+def test_a_call_without_a_connection_does_not_import_ray():
+    """So that a connection can still be made."""
+    script = "import sys\nfrom dish.ray.connection import connected_ray\ntry: connected_ray('open_shards')\n"
+    script += "except Exception as error: print(type(error).__name__, error, 'ray' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert found.stdout.startswith("ClusterError there is no connection to Ray: call open_shards inside"), found
+    assert found.stdout.endswith("False\n")
+
+
 def test_the_number_of_cpus_is_checked():
     with pytest.raises(InputError, match="cpus must be"), cluster(cpus=0):
         pass

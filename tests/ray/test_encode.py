@@ -67,6 +67,16 @@ def test_data_frames_keep_their_index(model):
     assert list(found.columns) == ["id", "label", "code"]
     assert found.index.equals(frame.index)
     assert found["code"].tolist() == [code.tobytes() for code in hasher.transform(X)]
+    assert EncodeBatch(path).frame(frame[:0]).shape == (0, 3)  # an empty partition
+
+
+def test_a_model_file_that_was_replaced_is_read_again(model, tmp_path):
+    hasher, _, X, table = model
+    other = DISH(n_bits=12, n_anchors=20, random_state=1).fit(X, X[:, 2] > 0)
+    for one in (hasher, other):
+        one.save(tmp_path / "model.dish")
+        found = EncodeBatch(str(tmp_path / "model.dish"))(table)
+        np.testing.assert_array_equal(codes.parse(found, 12, "arrow"), one.transform(X))
 
 
 def test_spark_gets_codes_of_variable_size(model):
@@ -99,6 +109,7 @@ def test_what_cannot_be_encoded(model):
         (table, {"keep": ["name"]}, "no column 'name'"),
         (table, {"column": "label"}, "column 'label' must hold numbers or lists of numbers, got string"),
         (table.append_column("code", table["id"]), {}, "the table has a column 'code' already"),
+        (pa.table({"vector": [{"x": 1.0}]}), {}, "numbers or lists of numbers, got struct"),
         (pa.table({"vector": [[1.0] * 6, None]}), {}, "must not have nulls"),
         (pa.table({"vector": [[1.0] * 6, [1.0] * 5]}), {}, "must have one length"),
         (pa.table({"vector": [[1.0] * 5 + [None]]}), {}, "no nulls"),

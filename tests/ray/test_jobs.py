@@ -11,7 +11,7 @@ import pytest
 
 from dish import DISH, codes
 from dish.errors import ClusterError, DataFileError, InputError, ModelMismatchError
-from dish.ray.jobs import BlockEncoder, encode_files, make_plan, prepare
+from dish.ray.jobs import BlockEncoder, BlockWorker, encode_files, make_plan, prepare
 from dish.ray.shards import plan_shards
 
 pa = pytest.importorskip("pyarrow")
@@ -129,6 +129,18 @@ def test_an_input_that_changes_during_the_job_is_refused(model, rows):
         BlockEncoder(str(model[1]), plan, str(rows / "out"))(pa.Table.from_pylist([vars(block)]))
 
 
+def test_a_worker_returns_errors_as_rows(model, rows):
+    plan = make_plan(model[1], rows / "parquet", column="no such column")
+    prepare(plan, rows / "out")
+    found = BlockWorker(str(model[1]), plan, str(rows / "out"))(pa.Table.from_pylist([vars(plan.blocks[0])]))
+    assert found["error"].to_pylist() == ["DataFileError"]
+    assert "no column 'no such column'" in found["message"][0].as_py()
+    plan = make_plan(model[1], rows / "parquet", column="vector")
+    prepare(plan, rows / "other")
+    found = BlockWorker(str(model[1]), plan, str(rows / "other"))(pa.Table.from_pylist([vars(plan.blocks[0])]))
+    assert found.to_pylist() == [{"rows": plan.blocks[0].stop, "error": None, "message": None}]
+
+
 def test_a_bad_row_is_named_and_leaves_no_file(model, rows):
     X = model[-1].copy()
     X[70, 1] = np.nan
@@ -180,10 +192,12 @@ def test_a_job_on_ray(model, rows, ray, kind):
 
 
 @pytest.mark.engines
-def test_more_workers_than_free_cpus_are_refused(model, rows, ray):
-    """Ray would wait for ever."""
+def test_more_workers_than_free_cpus_and_bad_columns_are_refused(model, rows, ray):
+    """Ray would wait for ever for more CPUs."""
     with pytest.raises(ClusterError, match=r"5 workers need 5 free CPUs, and the cluster has \d:"):
         encode_files(model[1], rows / "npy", rows / "out", block_rows=64, workers=5)
+    with pytest.raises(DataFileError, match="no column 'zz'"):  # an error in a worker keeps its class
+        encode_files(model[1], rows / "parquet", rows / "other", column="zz", workers=1)
 
 
 @pytest.mark.engines

@@ -1,3 +1,6 @@
+import datetime
+import json
+
 import numpy as np
 import pytest
 
@@ -135,10 +138,47 @@ def test_equal_ids_in_several_files_are_refused(tmp_path):
         index.save(tmp_path / f"{name}.dish")
     a, b, c, d = (tmp_path / f"{name}.dish" for name in "abcd")
     assert open_here([c, a]).ids.tolist() == [5, 6, 7, 0, 1, 2]
-    with pytest.raises(InputError, match="the id 2 occurs in several files"):
+    with pytest.raises(InputError, match="the id 2 occurs twice"):
         open_here([a, b])
     with pytest.raises(InputError, match="integers in some files and strings in others"):
         open_here([a, d])
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2], ["a", "b", "a"]])
+def test_equal_ids_in_one_file_are_refused(tmp_path, ids):
+    write_arrow(tmp_path / "a.arrow", make_codes("random", 3, 16), 16, ids)
+    with pytest.raises(InputError, match=f"the id {ids[0]!r} occurs twice"):
+        open_here(tmp_path / "a.arrow")
+
+
+def test_a_folder_that_is_not_encoded_to_the_end_is_refused(tmp_path):
+    blocks = [{"output": f"part-{i}.arrow"} for i in range(3)]
+    (tmp_path / "plan.json").write_text(json.dumps({"blocks": blocks}))
+    for i in (0, 2):
+        write_arrow(tmp_path / f"part-{i}.arrow", make_codes("random", 3, 16), 16)
+    with pytest.raises(DataFileError, match=r"part-1\.arrow and 0 other files .* are missing.*again"):
+        open_here(tmp_path)
+    write_arrow(tmp_path / "part-1.arrow", make_codes("random", 3, 16), 16)
+    with open_here(tmp_path) as sharded:
+        assert len(sharded) == 9
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(DataFileError, match=r"plan\.json is damaged"):
+        open_here(tmp_path)
+
+
+def test_labels_are_those_of_an_index(tmp_path):
+    """NaN is no label. What an index refuses as a label is refused."""
+    B, labels = make_codes("random", 4, 16), [1.5, float("nan"), None, 2.0]
+    write_arrow(tmp_path / "a.arrow", B, 16, labels=pa.array(labels, from_pandas=False))
+    index = HammingIndex(16)
+    index.add(B, labels=labels)
+    with open_here(tmp_path / "a.arrow") as sharded:
+        assert sharded.label_list(range(4)) == [1.5, None, None, 2.0]
+        assert_same(sharded.search(B, 4, labels=[None]), index.search(B, 4, labels=[None]))
+    for n, wrong in enumerate(([datetime.date(2026, 1, 1)] * 4, [b"a"] * 4, [[1]] * 4)):
+        write_arrow(tmp_path / f"{n}.arrow", B, 16, labels=wrong)
+        with pytest.raises(InputError, match=r"must .*numbers or strings"):
+            open_here(tmp_path / f"{n}.arrow")
 
 
 def test_codes_of_two_models_or_lengths_are_refused(tmp_path):

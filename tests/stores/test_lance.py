@@ -51,6 +51,11 @@ def test_a_write_that_fails_leaves_no_trace(store, tmp_path, monkeypatch):
     assert_same(store.search(B[:3], 30), ix.search(B[:3], 30))
 
 
+def test_a_condition_that_lance_cannot_parse_is_an_error_of_ours(store):
+    with pytest.raises(StoreError, match=r"LanceDB failed.*where='id = [?]'"):
+        store.count(where="id = ?")
+
+
 def test_readers_keep_their_state_and_see_the_next_one_at_the_next_call(store, tmp_path):
     B = make_codes("random", 30, 64)
     store.push(B[:10])

@@ -1,9 +1,10 @@
 """One contract for every store: the results of HammingIndex, ties included; killed uploads; several writers."""
 
+import re
 import subprocess
 import sys
 import time
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from dish import HammingIndex, load
 from dish.codes import prefix
-from dish.errors import InputError, ModelMismatchError, UnsupportedError
+from dish.errors import InputError, ModelMismatchError, StoreError, UnsupportedError
 from helpers.codes import assert_same, make_codes, make_queries
 from helpers.threads import errors_of_threads
 
@@ -117,8 +118,10 @@ def test_conditions_in_sql(open_store):
     for bad in ("", 5, " "):
         with pytest.raises(InputError, match="where must be a condition"):
             store.search(Q, where=bad)
-    with pytest.raises(Exception, match="no_such_column"):
-        store.search(Q, where="no_such_column = 1")
+    for bad in ("no_such_column = 1", "id <"):
+        for read in (store.count, partial(store.search, Q), partial(store.radius_search, Q)):
+            with pytest.raises(StoreError, match=re.escape(f"the condition was where={bad!r}")):
+                read(where=bad)
     assert_same(store.search(Q, 9), ix.search(Q, 9))  # the connection still works
 
 
@@ -281,6 +284,24 @@ def test_the_table_must_fit(open_store, store):
         open_store(ids="string").remove(["a"])
     with pytest.raises(InputError, match=r"no table 'nowhere': call create\(\) first"):
         open_store("nowhere").search(make_codes("random", 1, 64))
+
+
+def test_ids_at_the_limits_of_int64(store):
+    B, ids = make_codes("random", 4, 64), [-(2**63), 2**63 - 1, 2**53 + 1, -1]
+    store.push(B, ids)
+    assert store.push(B, ids, resume=True) == 0
+    np.testing.assert_array_equal(store.get(ids), B)
+    assert store.search(B, 1, ids)[1].ravel().tolist() == ids
+    assert (store.remove(ids[:2]), store.count(ids)) == (2, 2)
+
+
+def test_k_may_exceed_the_integers_of_the_engine(store):
+    B = make_codes("clustered", 5, 64)
+    assert store.search(B[:1], 10**30)[1].shape == (1, 0)
+    store.push(B, labels=[1, 1, 2, 2, 2])
+    for k in (2**63 - 1, 10**30):
+        assert store.search(B[:1], k)[1].shape == (1, 5)
+        assert store.search(B[:1], k, labels=[2])[1].shape == (1, 3)
 
 
 def test_invalid_arguments_are_refused(store):

@@ -12,7 +12,7 @@ from dish.alias import CollectionFiles
 from dish.index.hamming import HammingIndex
 from dish.web import server
 from dish.web.app import create_app
-from dish.web.collection import Collection
+from dish.web.collection import Collection, SearchRange
 from dish.web.limits import Limits
 from helpers.web import ink, png, upload
 
@@ -70,6 +70,21 @@ def test_filters_agree_with_brute_force(client, base, learned, by, filters, keep
     assert found["ids"] == (1000 + expected).tolist()
     assert found["found"] == len(expected)
     assert found["scores"] is None
+
+
+def test_labels_of_every_type_serve_as_filters(base):
+    hasher, B, *_ = base
+    kinds = [1, 1.0, True, "1", 2.5]
+    index = HammingIndex(32)
+    index.add(B[:50], labels=kinds * 10)
+    collection = Collection(hasher, index, takes="vector")
+    some = TestClient(create_app(collection), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    for i, label in enumerate(kinds):
+        found = search(some, id=0, k=50, labels=[label])
+        assert sorted(found["ids"]) == list(range(i, 50, 5))
+        assert {(type(one), one) for one in found["labels"]} == {(type(label), label)}
+    together = collection.search_many(B[:5], [SearchRange(50, labels=(one,)) for one in kinds], 50, index.snapshot())
+    assert [hits.ids[0] % 5 for hits in together] == list(range(5))  # also in one call
 
 
 def test_rescoring_by_outputs_agrees_with_brute_force(client, base, learned):
@@ -141,8 +156,8 @@ def test_queries_of_all_kinds_share_a_batch(client, base, learned):
         ({"id": 1000, "rescore": "float", "shortlist": 5}, 422, "between k, 10, and 10,000"),
         ({"id": 1000, "rescore": "float", "shortlist": 10_001}, 422, "between k, 10, and 10,000"),
         ({"id": 1000, "rescore": "float", "shortlist": 2.5}, 422, "shortlist"),
-        ({"id": 1000, "labels": [1.5]}, 422, "labels"),
-        ({"id": 1000, "labels": [True]}, 422, "labels"),
+        ({"id": 1000, "labels": [[1]]}, 422, "labels"),
+        ({"id": 1000, "labels": [{}]}, 422, "labels"),
         ({"id": 1000, "labels": "cat"}, 422, "labels"),
         ({"id": 1000, "ids": [1000, "a"]}, 422, "all integers or all strings"),
         ({"id": 1000, "ids": [None]}, 422, "ids"),
@@ -184,7 +199,7 @@ def test_filters_of_many_codes(client, base):
     rows = np.array([i for i, label in enumerate(labels[:400]) if label in (1, None)])
     for i in range(3):
         assert found["ids"][i].tolist() == (1000 + shortlist(B[i : i + 1], B, rows, 4)).tolist()
-    for bad in ("labels=1", "labels=[1.5]", "ids=[", 'ids=[1,"a"]'):
+    for bad in ("labels=1", "labels=[[1]]", "labels=[1e999]", "ids=[", 'ids=[1,"a"]'):
         assert client.post(f"/search/codes?{bad}", content=B[:1].tobytes(), headers=BINARY).status_code == 422
 
 

@@ -21,6 +21,7 @@ from dish.errors import InputError, ModelFileError
 from dish.io import modelfile
 from dish.io.atomic import replacing
 from dish.io.code_provenance import file_digest, note_model, note_of
+from dish.io.readers import read_npy
 from dish.progress import progress
 
 KIND = "Backfill"
@@ -77,7 +78,7 @@ def backfill(hasher: Any, X: Any, path: Path, budget: int, labels: Any = None) -
     label. Call it again to go on with the next rows.
     """
     check_integer("budget", budget, low=1)
-    old = np.load(path, mmap_mode="r")
+    old = read_npy(path, mmap_mode="r")
     n = len(old)
     _check_rows(hasher, X, labels, old, path)
     state_path = path.with_name(f"{path.name}.backfill")
@@ -116,11 +117,10 @@ def _state(newer: str, path: Path, saved: _State | None, n: int) -> _State:
             "Encode all rows again with `dish encode`"
         )
     modelfile.check_same_model(older, newer, str(path), "the newer model")
-    if older == newer:
-        return _State(newer, older, np.ones(n, bool), _version(path))
     if saved is not None and (saved.newer, saved.codes) == (newer, _version(path)):
         return saved
-    return _State(newer, older, np.zeros(n, bool), _version(path))
+    done = older == newer and saved is None  # a backfill with another model, which has not ended, has changed some
+    return _State(newer, older, np.full(n, done), _version(path))
 
 
 def least_certain(hasher: Any, packed: NDArray[np.uint8], rows: NDArray[np.intp]) -> NDArray[np.intp]:

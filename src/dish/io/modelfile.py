@@ -187,6 +187,7 @@ def check_same_model(known: str | None, given: str | None, where: str, what: str
         log.info("the model of %s is unknown: whether %s and %s match is not checked", unknown, where, what)
     elif family(known) != family(given):
         raise ModelMismatchError(
-            f"{where} holds codes of the model {known}, but {what} is of the model {given}: their codes cannot be "
-            "compared. Use the same model for both, or one fitted with compatible_with, or encode the rows again"
+            f"{where} holds codes of the model with the fingerprint {known}, but that of {what} is {given}: their "
+            "codes cannot be compared. Use the same model for both, or one fitted with compatible_with, or encode "
+            "the rows again"
         )

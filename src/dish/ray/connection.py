@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from dish.checks import check_integer
@@ -28,6 +29,17 @@ def import_ray() -> Any:
         import ray
     except ImportError:
         raise ImportError("this needs Ray: pip install 'dish-hash[ray]'") from None
+    return ray
+
+
+def connected_ray(caller: str) -> Any:
+    """Return the package ray, or raise ClusterError if this process is not connected to a cluster.
+
+    Ray is not imported here: ``cluster`` has to change the environment before its import.
+    """
+    ray = sys.modules.get("ray") or (None if find_spec("ray") else import_ray())
+    if ray is None or not ray.is_initialized():
+        raise ClusterError(f"there is no connection to Ray: call {caller} inside `with dish.ray.cluster():`")
     return ray
 
 

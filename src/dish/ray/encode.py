@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,9 +79,11 @@ class EncodeBatch:
         _check_columns(table, [*names, *kept])
         if CODE in kept:
             raise InputError(f"the table has a column {CODE!r} already: leave it out with keep, or rename it")
-        X = _matrix(table, names)
-        check_finite(X, 0, X)
-        packed = hasher.transform(X) if len(X) else np.empty((0, codes.n_bytes(hasher.n_bits)), np.uint8)
+        packed = np.empty((0, codes.n_bytes(hasher.n_bits)), np.uint8)
+        if len(table):  # an empty data frame does not know the type of its columns
+            X = _matrix(table, names)
+            check_finite(X, 0, X)
+            packed = hasher.transform(X)
         encoded = codes.export(packed, hasher.n_bits, to="arrow", model=model)
         return (
             table.select(kept)
@@ -113,9 +116,17 @@ class EncodeBatch:
             yield from table.combine_chunks().to_batches()
 
 
-@lru_cache(maxsize=1)
 def load_once(path: str) -> tuple[Any, str | None]:
-    """Return a model that takes plain rows, and its fingerprint. A process keeps the last model."""
+    """Return a model that takes plain rows, and its fingerprint. A process keeps one until its file changes."""
+    try:
+        about = os.stat(path)
+    except OSError:  # load says what is wrong
+        return _load(path)
+    return _load(path, about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _load(path: str, *version: int) -> tuple[Any, str | None]:
     hasher = load(path).without_names()
     if getattr(hasher, "takes_images", False):
         raise UnsupportedError(f"{path} encodes images, not vectors: use `dish encode` with a folder")
@@ -139,7 +150,8 @@ def _matrix(table: pa.Table, names: list[str]) -> NDArray[Any]:
         raise InputError(f"the columns {', '.join(names)} must not have nulls")
     if len(columns) == 1 and isinstance(columns[0].type, pa.BaseExtensionType):  # a tensor of Ray
         columns[0] = columns[0].storage
-    if len(columns) == 1 and pa.types.is_nested(columns[0].type):
+    is_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if len(columns) == 1 and any(check(columns[0].type) for check in is_lists):
         return _rows_of_lists(columns[0], names[0])
     for name, column in zip(names, columns, strict=True):
         if not pa.types.is_integer(column.type) and not pa.types.is_floating(column.type):

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from dish import codes
+from dish import codes, errors
 from dish.checks import check_integer
-from dish.errors import ClusterError, DataFileError, InputError
+from dish.errors import ClusterError, DataFileError, DishError, InputError
 from dish.io.atomic import StrPath, replacing, write_atomically
 from dish.io.code_provenance import file_digest
 from dish.io.modelfile import check_same_model
 from dish.io.readers import check_matrix, check_none_missing, read_npy, reading, shard_files
 from dish.progress import progress
-from dish.ray.connection import import_ray
+from dish.ray.connection import connected_ray
 from dish.ray.encode import EncodeBatch, load_once
+from dish.ray.shards import PLAN
 
-PLAN = "plan.json"
 SUFFIXES = (".npy", ".parquet", ".lance")
 BLOCK_ROWS = 1 << 18  # with 64 features of float32: 64 MB
 MOST_TASKS = 1000
@@ -106,9 +106,7 @@ def encode_files(
     plan = make_plan(model, inputs, column=column, ids=ids, labels=labels, block_rows=block_rows)
     folder = Path(output).absolute()
     todo = prepare(plan, folder)
-    ray = import_ray()
-    if not ray.is_initialized():
-        raise ClusterError("there is no connection to Ray: call encode_files inside `with dish.ray.cluster():`")
+    ray = connected_ray("encode_files")
     workers = _check_workers(ray, workers, len(todo))
     with progress("encoding", plan.n, worth=bool(todo)) as step:
         step(plan.n - sum(block.stop - block.start for block in todo))
@@ -292,6 +290,28 @@ class BlockEncoder:
             writer.write_table(table)
 
 
+class BlockWorker(BlockEncoder):
+    """Returns the errors that dish raises on purpose as text: Ray Data would lose their class."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Encode the blocks; return their numbers of rows, or the class and the message of an error."""
+        import pyarrow as pa
+
+        name = message = None
+        try:
+            rows = super().__call__(batch)["rows"].to_pylist()
+        except DishError as error:
+            rows, name, message = [0], type(error).__name__, str(error)
+        n = len(rows)
+        return pa.table(
+            {
+                "rows": rows,
+                "error": pa.array([name] * n, pa.string()),
+                "message": pa.array([message] * n, pa.string()),
+            }
+        )
+
+
 def _read(block: EncodingBlock, encode: EncodeBatch) -> Any:
     """Return the rows of a block as a table with the columns that are needed."""
     import pyarrow as pa
@@ -369,7 +389,7 @@ def _run(model_path: str, plan: EncodingPlan, folder: Path, todo: list[EncodingB
     blocks = from_items([asdict(block) for block in todo], override_num_blocks=min(len(todo), MOST_TASKS))
     blocks.context.enable_progress_bars = False
     encoded = blocks.map_batches(
-        BlockEncoder,
+        BlockWorker,
         fn_constructor_args=(model_path, replace(plan, blocks=()), str(folder)),
         batch_size=1,
         batch_format="pyarrow",
@@ -377,4 +397,7 @@ def _run(model_path: str, plan: EncodingPlan, folder: Path, todo: list[EncodingB
         num_cpus=1,
     )
     for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield from batch["rows"].to_pylist()
+        for row in batch.to_pylist():
+            if row["error"] is not None:
+                raise getattr(errors, row["error"])(row["message"])
+            yield row["rows"]

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_number
 from dish.codes import Bytes, check_codes, check_unused_bits
-from dish.errors import ClusterError, DishError, InputError, ShardError
+from dish.errors import DishError, InputError, ShardError
 from dish.ids_and_labels import Ids, as_ids, label_array
 from dish.index.merge import merge
 from dish.io import modelfile
 from dish.io.atomic import StrPath
-from dish.ray.connection import import_ray
+from dish.ray.connection import connected_ray, import_ray
 from dish.ray.shards import FileRange, Shard, ShardPlan, merge_radius, plan_shards
 
 PAUSE = 0.05  # seconds before a request that failed is sent again
@@ -217,13 +217,13 @@ class ShardedIndex:
             raise InputError("the ids are integers in some files and strings in others")
         ordered = sorted((first, last) for first, last, _ in ranges)
         apart = all(a[1] < b[0] for a, b in itertools.pairwise(ordered))
-        if len(ranges) > 1 and not (apart and all(ascending for *_, ascending in ranges)):
+        if not (apart and all(ascending for *_, ascending in ranges)):
             every = np.sort(self.ids)
             again = every[1:][every[1:] == every[:-1]]
             if len(again):
                 raise InputError(
-                    f"the id {again.tolist()[0]!r} occurs in several files, and a search could not tell them apart: "
-                    "give each row an id of its own when the index is built, or search .npy files of codes"
+                    f"the id {again.tolist()[0]!r} occurs twice, and a search could not tell the rows apart: give "
+                    "each row an id of its own, or search .npy files of codes"
                 )
         return strings.pop()
 
@@ -242,9 +242,7 @@ class ShardActors:
     """Ray actors that hold the shards, each in one or more replicas."""
 
     def __init__(self, plan: ShardPlan, replicas: int, threads: int | None, timeout: float) -> None:
-        ray = import_ray()
-        if not ray.is_initialized():
-            raise ClusterError("there is no connection to Ray: call open_shards inside `with dish.ray.cluster():`")
+        ray = connected_ray("open_shards")
         n_actors = replicas * len(plan.shards)
         cpus = ray.cluster_resources().get("CPU", 0.0)
         n_threads = max(1, int(cpus) // n_actors) if threads is None else check_integer("threads", threads, low=1)

@@ -7,6 +7,7 @@ that overwrites a mapped file ends its readers.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from dish import codes
 from dish.checks import check_integer
 from dish.codes import Bytes, check_unused_bits, to_words, word_layout
 from dish.errors import DataFileError, InputError
-from dish.ids_and_labels import Ids, as_ids
+from dish.ids_and_labels import Ids, as_ids, as_labels
 from dish.index.accelerators import GroupedCodes
 from dish.index.hamming import HammingIndex
 from dish.index.label_table import LabelTable
@@ -32,8 +33,10 @@ from dish.io import modelfile
 from dish.io.atomic import StrPath
 from dish.io.code_provenance import file_digest, note_of
 from dish.io.readers import read_npy, shard_files
+from dish.labels import object_array
 
 SUFFIXES = (".dish", ".npy", ".arrow")
+PLAN = "plan.json"  # in a folder of codes: the list of its files, which ``jobs`` writes
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def _files(paths: StrPath | Sequence[StrPath]) -> list[Path]:
         given = shard_files(folder, ".arrow")
         if not given:
             raise InputError(f"{folder} holds no .arrow files of codes")
+        _check_complete(folder, {path.name for path in given})
     for path in given:
         if path.suffix not in SUFFIXES:
             raise InputError(f"codes must be in {', '.join(SUFFIXES)} files, got {path}")
@@ -132,6 +136,23 @@ def _files(paths: StrPath | Sequence[StrPath]) -> list[Path]:
     if not given or len(set(given)) < len(given):
         raise InputError("give at least one file of codes, and each once: its rows would be found twice")
     return [path.absolute() for path in given]
+
+
+def _check_complete(folder: Path, names: set[str]) -> None:
+    """Raise DataFileError if the job that encodes into this folder has not written all of its files."""
+    plan = folder / PLAN
+    if not plan.exists():
+        return
+    try:
+        wanted = [block["output"] for block in json.loads(plan.read_bytes())["blocks"]]
+        missing = [name for name in wanted if name not in names]
+    except (ValueError, KeyError, TypeError):
+        raise DataFileError(f"{plan} is damaged: remove the folder and encode again") from None
+    if missing:
+        raise DataFileError(
+            f"{folder}: {missing[0]} and {len(missing) - 1:,} other files of {PLAN} are missing: run the same "
+            "`dish encode --ray` again to finish it"
+        )
 
 
 # --- opening ---
@@ -209,11 +230,17 @@ def _values(column: Any) -> Any:
 
 def _labels(table: Any) -> tuple[NDArray[np.int32] | None, LabelTable]:
     """Return indices of the labels into a table of labels, −1 for a row without one."""
+    import pyarrow as pa
+
     labels = LabelTable()
     if "label" not in table.column_names:
         return None, labels
-    encoded = table["label"].combine_chunks().dictionary_encode()
-    number = np.append(labels.indices_of(encoded.dictionary.to_pylist()), np.int32(-1))
+    column = table["label"].combine_chunks()
+    if pa.types.is_nested(column.type):
+        raise InputError(f"the column 'label' must hold numbers or strings, got {column.type}")
+    encoded = column.dictionary_encode()
+    distinct = as_labels(object_array(encoded.dictionary.to_pylist()), len(encoded.dictionary)) or []  # NaN: no label
+    number = np.append(labels.indices_of(distinct), np.int32(-1))
     return number[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], labels
 
 

@@ -110,7 +110,7 @@ class Connection:
                 copy.write_row(row)
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception | str) -> str:
     """Return the text of an error without line breaks."""
     return " ".join(str(error).split())
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dish import codes
 from dish.errors import InputError, StoreError
+from dish.stores.connection import in_one_line
 from dish.stores.rows import Rows
 from dish.stores.sql import SqlStore
 from dish.stores.store import Bytes, T
@@ -65,7 +66,8 @@ class DuckDBStore(SqlStore):
         except duckdb.TransactionException:
             raise  # handled by ``_transaction``
         except duckdb.Error as error:
-            raise StoreError(f"DuckDB refused: {error}") from None
+            message = str(error).split("\n\nLINE ")[0]  # the rest quotes our statement
+            raise StoreError(f"DuckDB refused: {in_one_line(message)}") from None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -154,4 +156,4 @@ def _connect(path: str) -> Any:
                 f"another process has opened {path}: DuckDB lets one process at a time open a file. Share one store "
                 "between the threads of a process, or use SQLite or PostgreSQL for several processes"
             ) from None
-        raise StoreError(f"cannot open the DuckDB file {path}: {error}") from None
+        raise StoreError(f"cannot open the DuckDB file {path}: {in_one_line(error)}") from None

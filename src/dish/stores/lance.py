@@ -33,6 +33,7 @@ IN_A_LIST = 2_000  # values in one SQL condition
 BATCH_ROWS = 1 << 16  # rows read at a time
 MANY_FRAGMENTS = 16  # from here on, a push ends by compacting a table
 KEEP = timedelta(hours=1)  # for so long, versions that are no longer needed may still be read
+LOWEST = -(2**63)
 CODE_COLUMNS = ["code_id", "count", "_distance"]
 
 
@@ -481,6 +482,10 @@ def lance_errors() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError, OSError) as error:
         raise StoreError(f"LanceDB refused: {error}") from None
+    except Exception as error:
+        if type(error).__name__ != "RustPanic":  # it has no public module
+            raise
+        raise StoreError(f"LanceDB failed: {error}") from None
 
 
 def _connect(path: str | os.PathLike[str]) -> Any:
@@ -517,7 +522,9 @@ def _conditions(column: str, values: list[Any]) -> Iterator[str]:
 
 
 def _literal(value: Any) -> str:
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value) if value > LOWEST else f"({value + 1} - 1)"  # Lance reads the lowest integer as a float
 
 
 def _bytes(lists: Any, n_bits: int) -> Bytes:

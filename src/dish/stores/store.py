@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dish.checks import check_integer, check_option
 from dish.codes import check_codes, check_unused_bits, n_bytes, pack, to_words
-from dish.errors import InputError, UnsupportedError
+from dish.errors import InputError, StoreError, UnsupportedError
 from dish.ids_and_labels import Ids, as_ids, label_array
 from dish.index import scan
 from dish.index.rescore import FloatVectors, shortlist_size
@@ -36,6 +36,7 @@ from dish.stores.rows import (
 
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
+MOST_HITS = 2**31  # for a larger k the rows are counted first: engines refuse limits that exceed their integers
 
 
 class Store(ABC):
@@ -130,7 +131,7 @@ class Store(ABC):
         for rows in self._batches(codes, ids, labels, batch):
             try:
                 written += self._writing(partial(self._push, rows, resume))
-            except (InputError, ConnectionError) as error:
+            except (InputError, ConnectionError, StoreError) as error:
                 advice = "" if resume else "; use resume=True to continue an upload"
                 raise type(error)(f"{written:,} rows were written, then: {error}{advice}") from None
         self._pushed()
@@ -190,7 +191,7 @@ class Store(ABC):
     ) -> int:
         """Return the number of rows, or of those that match the filter (see ``search``)."""
         chosen = make_filter(self.ids, ids, labels, where)
-        with self._reading():
+        with naming(where), self._reading():
             self._check_table()
             return self._count(chosen)
 
@@ -256,8 +257,10 @@ class Store(ABC):
         Q = self._check_codes(queries if F is None else pack(F), "queries")
         V = self._check_vectors(query_vectors, len(Q)) if rescore == "float" else None
         n_short = k if rescore is None else shortlist_size(k, shortlist)
-        with self._reading():
+        with naming(where), self._reading():
             self._check_table()
+            if n_short > MOST_HITS:
+                n_short = max(1, min(n_short, self._count(None)))
             found = [self._nearest(q, n_short, chosen, None if exact else options) for q in Q]
             if F is not None:
                 parts = [self._best_by_outputs(f, hits, k) for f, hits in zip(F, found, strict=True)]
@@ -289,7 +292,7 @@ class Store(ABC):
         radius = min(radius, self.n_bits)
         chosen = make_filter(self.ids, ids, labels, where)
         Q = self._check_codes(queries, "queries")
-        with self._reading():
+        with naming(where), self._reading():
             self._check_table()
             if chosen is None:
                 found = [self._rows_of(self._codes_within(q, radius), None) for q in Q]
@@ -384,7 +387,8 @@ class Store(ABC):
         for name, wanted, found in (("n_bits", self.n_bits, info.n_bits), ("ids", self.ids, info.ids)):
             if wanted != found:
                 raise InputError(
-                    f"table {self.table!r} has {name}={found!r}, but the store was opened with {wanted!r}"
+                    f"table {self.table!r} has {name}={found!r}, but the store was opened with {wanted!r}: pass the "
+                    f"former (`dish store search` {'--string-ids' if name == 'ids' else '--bits'})"
                 )
         if self.model is not None:
             check_same_model(info.model, self.model, f"table {self.table!r}", "the model given")
@@ -473,3 +477,14 @@ def _distance_of_row(found: FoundCodes, k: int) -> int:
     order = np.argsort(found.distances, kind="stable")
     place = np.searchsorted(np.cumsum(found.counts[order]), k)
     return int(found.distances[order][min(int(place), len(order) - 1)])
+
+
+@contextmanager
+def naming(where: str | None) -> Iterator[None]:
+    """Add the caller's condition to the error of an engine that refuses the statement with it."""
+    try:
+        yield
+    except StoreError as error:
+        if where is None:
+            raise
+        raise StoreError(f"{error}; the condition was where={where!r}") from None

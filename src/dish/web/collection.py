@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dish.hasher import Hasher
 
 Id = int | str
-Label = int | str
+Label = int | str | float | bool
 Codes = NDArray[np.uint8]
 
 log = logging.getLogger("dish.web")
@@ -232,10 +232,10 @@ class Collection:
         ``finer`` has what rescored queries are compared by: their outputs or their vectors.
         """
         found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
-        by_range: dict[SearchRange, list[int]] = defaultdict(list)
+        by_range: dict[tuple[SearchRange, tuple[type, ...]], list[int]] = defaultdict(list)
         for i, one in enumerate(ranges):
-            by_range[one].append(i)
-        for one, queries in by_range.items():
+            by_range[one, tuple(map(type, one.labels or ()))].append(i)  # the labels 1, 1.0 and True are equal
+        for (one, _), queries in by_range.items():
             if len(snapshot):
                 rows = np.stack([(finer or {})[i] for i in queries]) if one.rescore else None
                 found |= _find(snapshot, codes, queries, one, max_hits, rows)

@@ -30,7 +30,8 @@ RESCORE = (
     "vectors of query and items (float)."
 )
 SHORTLIST = "Number of items that rescore orders; 10 k, and at least 100, if it is not given."
-AnyLabel = Int64 | Annotated[str, Field(max_length=500)]
+AnyLabel = Int64 | Annotated[str, Field(max_length=500)]  # of new items
+LabelFilter = list[AnyLabel | bool | Annotated[float, Field(allow_inf_nan=False)] | None]  # an index may hold these
 
 
 # --- requests ---
@@ -97,7 +98,7 @@ class SearchRequest(StrictModel):
     k: int | None = Field(None, description=f"Number of nearest items ({DEFAULT_K} if no radius is given).")
     radius: int | None = Field(None, description="Largest Hamming distance of a hit.")
     ids: list[AnyId] | None = Field(None, description="Search only among these ids.")
-    labels: list[AnyLabel | None] | None = Field(
+    labels: LabelFilter | None = Field(
         None, description="Search only among items with one of these labels; null: items without a label."
     )
     rescore: Rescore | None = Field(None, description=RESCORE)
@@ -115,7 +116,7 @@ class CodeFilters(StrictModel):
     """The filters of a search for many codes: JSON lists in the query string."""
 
     ids: Json[list[AnyId]] | None = None
-    labels: Json[list[AnyLabel | None]] | None = None
+    labels: Json[LabelFilter] | None = None
 
 
 class EncodeRequest(StrictModel):
@@ -154,7 +155,7 @@ class ImageSearchForm(ImageForm):
     k: int | None = None
     radius: int | None = None
     ids: Json[list[AnyId]] | None = None
-    labels: Json[list[AnyLabel | None]] | None = None
+    labels: Json[LabelFilter] | None = None
     rescore: Rescore | None = Field(None, description=RESCORE)
     shortlist: int | None = Field(None, description=SHORTLIST)
 
@@ -301,6 +302,7 @@ class RequestModels:
         rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
         ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
         labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
+        some_labels = Annotated[LabelFilter, Field(fail_fast=True, max_length=most)]
         some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
         range_ = {"k": (k | None, None), "radius": (radius | None, None)}
         search_most = _most(1, d or 0)
@@ -312,7 +314,7 @@ class RequestModels:
                 vector=(row | None, None),
                 code=(_hex_code(bits) | None, None),
                 ids=(some_ids | None, None),
-                labels=(labels | None, None),
+                labels=(some_labels | None, None),
                 **range_,
             ),
             encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
@@ -320,7 +322,9 @@ class RequestModels:
                 ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
             ),
             image_search=_narrow(ImageSearchForm, **range_),
-            code_filters=_narrow(CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[labels] | None, None)),
+            code_filters=_narrow(
+                CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)
+            ),
             k=k,
         )
 
