@@ -9,15 +9,12 @@ measured. That rates add up over cores and machines is an assumption, stated on 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dish.io.atomic import write_atomically
+import pages
 
 RESULTS = Path(__file__).parent / "results" / "ray_cluster.json"
-PAGE = Path(__file__).parents[1] / "docs" / "billions.md"
-MARKS = "<!-- the tables of benchmarks/billions.py -->", "<!-- its end -->"
 ROWS = (10**9, 10**10, 10**11)
 CODE, ID = 8, 8  # bytes per row: a code of 64 bits, and an integer id
 CORES, MEMORY = 16, 64e9  # of an assumed machine; half of its memory holds codes and ids
@@ -92,10 +89,7 @@ def in_words(x: float) -> str:
 
 def main() -> None:
     """Write the tables to the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = f"{MARKS[0]}\n{table(json.loads(RESULTS.read_text()))}\n{MARKS[1]}"
-    text = re.sub(f"{re.escape(MARKS[0])}.*?{re.escape(MARKS[1])}", lambda _: new, text, flags=re.S)
-    write_atomically(PAGE, text.encode())
+    pages.write("billions", table(json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":

@@ -30,14 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 
+import pages
 from dish import DISH, DISHK, machine
 from dish.experiments import bench
-from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "busy.json"
 README = Path(__file__).parents[1] / "README.md"
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-MARKS = "<!-- the table of benchmarks/busy.py -->", "<!-- its end -->"
 REPEATS = 3
 N, NEIGHBOURS = 60_000, (62_000, 3_000)  # rows: of products and labels; of neighbours
 METHODS = {"paper": DISHK, "default": DISH}
@@ -295,10 +293,7 @@ def table(content: dict[str, Any]) -> str:
 
 def write_page() -> None:
     """Write the table into the page, between its marks."""
-    head, mark, rest = PAGE.read_text().partition(MARKS[0])
-    assert mark, f"{PAGE} has no {MARKS[0]}"
-    made = table(json.loads(RESULTS.read_text()))
-    write_atomically(PAGE, f"{head}{mark}\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+    pages.write("busy", table(json.loads(RESULTS.read_text())))
 
 
 PARTS = {"neighbours": neighbours, "products": products, "labels": labels, "first": first}

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 from deep_codewords import BITS
 from dish.experiments.tables import cell, markdown_grid
-from dish.io.atomic import write_atomically
 
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "deep.md"
+RESULTS = HERE / "results"
 RIVALS = {  # label → group and name of the runs
     "CNNH+": ("rivals", "cnnh"),
     "DISH-D (the paper's)": ("rivals", "dish_d"),
@@ -194,10 +194,10 @@ def net_recipe_table(runs: Runs) -> str:
     return markdown_grid(["held-out training images", "48 bits", "float scores", "accuracy"], rows)
 
 
-def written() -> Iterator[tuple[Path, str, list[Path]]]:
-    """The page, every table between its marks, and the results that it is made from."""
+def tables() -> Iterator[tuple[str, str, list[Path]]]:
+    """The name of every table, the table, and the results that it is made from."""
     runs, recipes = read("deep_codewords.json"), read("deep_recipe.json")
-    tables = {
+    found = {
         "methods": (methods_table(runs), "deep_codewords.json"),
         "ablation": (ablation_table(runs), "deep_codewords.json"),
         "nets": (nets_table(runs), "deep_codewords.json"),
@@ -205,20 +205,14 @@ def written() -> Iterator[tuple[Path, str, list[Path]]]:
         "recipe": (recipe_table(recipes), "deep_recipe.json"),
         "net recipe": (net_recipe_table(recipes), "deep_recipe.json"),
     }
-    for name, (table, results) in tables.items():
-        yield PAGE, f"<!-- {name} -->\n{table}<!-- end of {name} -->\n", [RESULTS / results]
+    for name, (table, results) in found.items():
+        yield name, table, [RESULTS / results]
 
 
 def main() -> None:
-    """Put the tables into the page."""
-    text = PAGE.read_text()
-    for _, table, _ in written():
-        name = table.removeprefix("<!-- ").partition(" -->")[0]
-        block = re.compile(rf"<!-- {name} -->\n.*?<!-- end of {name} -->\n", re.DOTALL)
-        text, count = block.subn(lambda _, table=table: table, text)
-        if count != 1:
-            raise ValueError(f"{PAGE} must have one block <!-- {name} --> … <!-- end of {name} -->, it has {count}")
-    write_atomically(PAGE, text.encode())
+    """Put the tables into their pages."""
+    for name, table, _ in tables():
+        pages.write(name, table)
 
 
 if __name__ == "__main__":

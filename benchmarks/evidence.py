@@ -38,11 +38,13 @@ import numpy as np
 
 from dish import provenance
 from dish.experiments import paper
+from pages import block as table_block
+from pages import page as page_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-TABLES = ("billions", "busy", "gpu", "index", "load", "reload", "stores", "updates")  # scripts: MARKS, PAGE, table()
-WRITERS = ("deep_tables", "real_tables", "robustness")  # scripts with written() → page, text, results
+TABLES = ("billions", "busy", "gpu", "index", "load", "reload", "stores", "updates")  # scripts: RESULTS, table()
+WRITERS = ("real_tables", "robustness")  # scripts with written() → page, text, results
 
 UNITS = {
     "%": 100,
@@ -399,8 +401,10 @@ def tables() -> Iterator[tuple[str, Path, str, list[Path]]]:
     """(script, page, text, results) of all tables that scripts write."""
     for name in TABLES:
         script = importlib.import_module(name)
-        text = script.table(json.loads(script.RESULTS.read_text())).rstrip("\n")
-        yield name, script.PAGE, f"{script.MARKS[0]}\n{text}\n{script.MARKS[1]}", [script.RESULTS]
+        text = script.table(json.loads(script.RESULTS.read_text()))
+        yield name, page_of(name), table_block(name, text), [script.RESULTS]
+    for name, text, results in importlib.import_module("deep_tables").tables():
+        yield "deep_tables", page_of(name), table_block(name, text), results
     for name in WRITERS:
         for page, text, results in importlib.import_module(name).written():
             yield name, page, text, results

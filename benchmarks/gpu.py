@@ -24,14 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 
+import pages
 from dish import DISH, DISHK, machine, metrics
 from dish.experiments import bench
-from dish.io.atomic import write_atomically
 from scale import M, N, R, gpu_ceilings, rows_on_gpu
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-MARKS = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 METHODS: dict[str, Any] = {"default": DISH, "paper": DISHK}
 BARS = {"device_s": 1.0, "host_s": 2.0, "10,000 rows_s": 0.25, "multi-label 60,000 rows_s": 1.0}
 REPEATS = 3
@@ -152,11 +150,7 @@ def table(content: dict[str, Any]) -> str:
 
 def write_page() -> None:
     """Write the tables of the committed results into the page, between its markers."""
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    assert end, f"{PAGE} has no markers"
-    made = table(json.loads(RESULTS.read_text()))
-    write_atomically(PAGE, f"{before}{MARKS[0]}\n{made}\n{end}{after}".encode())
+    pages.write("gpu", table(json.loads(RESULTS.read_text())))
 
 
 def main() -> None:

@@ -12,20 +12,18 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import pages
 from dish import metrics, registry
 from dish.errors import DishError
 from dish.experiments.tables import markdown_grid
-from dish.io.atomic import write_atomically
 from real_protocols import CUT, Part
 
 BITS = 64  # of every choice
 HELD_OUT, MOST_QUERIES, MOST_ROWS = 0.2, 1000, 20_000  # share and number of held-out rows; rows to learn from
-PAGE, MARKS = Path(__file__).parents[1] / "docs" / "baselines.md", ("<!-- grids: begin -->", "<!-- grids: end -->")
 
 Setting = dict[str, Any]
 RIDGES = (1e-6, 1e-4, 1e-2)
@@ -179,9 +177,7 @@ def shown(value: Any) -> str:
 
 def main() -> None:
     """Write the table into its page, between its marks."""
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    content = f"{before}{MARKS[0]}\n{table()}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
-    write_atomically(PAGE, content.encode())
+    pages.write("grids", table())
 
 
 if __name__ == "__main__":

@@ -33,15 +33,13 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.preprocessing import normalize
 
+import pages
 from dish import DISH, HammingIndex, machine
 from dish.experiments import bench
-from dish.io.atomic import write_atomically
 
 N, N_QUERIES, N_RADIUS, N_SINGLE, SEED, JITTER = 1_000_000, 500, 100, 100, 0, 0.05
 LIMIT = 1000  # rows per query in limited radius searches
 RESULTS = Path(__file__).parent / "results" / "index.json"
-PAGE = Path(__file__).parents[1] / "docs" / "search.md"
-MARKS = "<!-- the table of benchmarks/index.py -->", "<!-- its end -->"
 COLUMNS = {  # task → heading of the table
     "k=10, 1 threads": "k = 10",
     "k=100, 1 threads": "k = 100",
@@ -171,8 +169,7 @@ def _cell(value: dict[str, float] | None) -> str:
 
 def write_table(content: dict[str, Any]) -> None:
     """Write the table into the page, between the marks."""
-    head, _, rest = PAGE.read_text().partition(MARKS[0])
-    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+    pages.write("index", table(content))
 
 
 def run() -> dict[str, Any]:

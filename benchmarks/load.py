@@ -37,8 +37,6 @@ CONNECTIONS, CONCURRENCY = 64, 64
 CODES = 500  # per request of the binary route
 BINARY_CONNECTIONS = 2
 RESULTS = Path(__file__).parent / "results" / "load.json"
-PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
-MARKS = "<!-- the table of benchmarks/load.py -->", "<!-- its end -->"
 WORKERS = max(2, len(os.sched_getaffinity(0)))
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 
@@ -340,11 +338,9 @@ def table(content: dict[str, Any]) -> str:
 
 def write_table(content: dict[str, Any]) -> None:
     """Write the table into the page, between the marks."""
-    from dish.io.atomic import write_atomically
+    import pages
 
-    text = PAGE.read_text()
-    head, _, rest = text.partition(MARKS[0])
-    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+    pages.write("load", table(content))
 
 
 def commit_of(sources: Path) -> str:

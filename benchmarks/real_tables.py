@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ablation
+import pages
 from dish.experiments import figures, paper
 from dish.experiments.significance import interval
 from dish.experiments.tables import cell, markdown_grid
@@ -24,7 +25,7 @@ from dish.io.atomic import write_atomically
 from real_protocols import PROTOCOLS
 
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results" / "real", HERE.parent / "docs" / "real.md"
+RESULTS = HERE / "results" / "real"
 LABELS = {
     "cosine": "cosine of the floats",
     "ceiling": "float ceiling: product of the posteriors",
@@ -319,7 +320,6 @@ def tuned(contents: list[dict[str, Any]]) -> str:
 
 # --- the README's table ---
 
-README, README_MARKS = HERE.parent / "README.md", ("<!-- real: begin -->", "<!-- real: end -->")
 README_SETS = {
     "tinyimagenet_lite0": "Tiny ImageNet, 200 classes",
     "clinc150_use": "CLINC150 text, 150 intents",
@@ -357,17 +357,6 @@ def readme_cells(found: dict[str, list[dict[str, Any]]]) -> list[str]:
         text = "–" if name not in maps else f"{maps[name]:.3f}" + (f" ({np.mean(near):.2f})" if near else "")
         cells.append(f"**{text}**" if maps.get(name) == best and name not in FLOATS else text)
     return cells
-
-
-def marked(contents: list[dict[str, Any]]) -> str:
-    """The table with the marks that surround it in the README."""
-    return f"{README_MARKS[0]}\n{readme_table(contents)}\n{README_MARKS[1]}"
-
-
-def write_readme(contents: list[dict[str, Any]]) -> None:
-    """Write the table into the README, between its marks."""
-    before, _, rest = README.read_text().partition(README_MARKS[0])
-    write_atomically(README, (before + marked(contents) + rest.partition(README_MARKS[1])[2]).encode())
 
 
 def picture(content: dict[str, Any]) -> Any:
@@ -569,22 +558,23 @@ def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
 def written() -> list[tuple[Path, str, list[Path]]]:
     """The page and the README, what is written there, and the results that it is made from."""
     files = sorted(RESULTS.glob("*.json"))
-    return [(PAGE, page(files), files), (README, marked(contents_of(files)), files)]
+    table = pages.block("readme", readme_table(contents_of(files)))
+    return [(pages.REAL, page(files), files), (pages.page("readme"), table, files)]
 
 
 def main() -> None:
     """Write the page and its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")))
-    parser.add_argument("--output", type=Path, default=PAGE)
+    parser.add_argument("--output", type=Path, default=pages.REAL)
     given = parser.parse_args()
     for content in contents_of(given.files):
         folder = given.output.parent / "figures"
         folder.mkdir(exist_ok=True)
         figures.write(picture(content), folder / f"real_{content['data']}.png")
     write_atomically(given.output, page(given.files).encode())
-    if given.output == PAGE:
-        write_readme(contents_of(given.files))
+    if given.output == pages.REAL:
+        pages.write("readme", readme_table(contents_of(given.files)))
     print(f"written: {given.output}")
 
 

@@ -37,8 +37,6 @@ NAMES = "abc"
 SWITCHES = ("b", "c", "a", "b", "c", "rollback")  # to these collections, one after another
 SERVED = ("a", "b", "c", "a", "b", "c", "b")  # by generation
 NEAR = 4  # seconds after a reload was asked for
-PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
-MARKS = "<!-- the table of benchmarks/reload.py -->", "<!-- its end -->"
 RESULTS = Path(__file__).parent / "results" / "reload.json"
 GENERATION = re.compile(rb"(?i)\r\nx-dish-generation: (\d+)")
 
@@ -221,11 +219,9 @@ def table(content: dict[str, Any]) -> str:
 
 def write_table(content: dict[str, Any]) -> None:
     """Write the table into the page, between the marks."""
-    from dish.io.atomic import write_atomically
+    import pages
 
-    head, _, rest = PAGE.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{after}".encode())
+    pages.write("reload", table(content))
 
 
 def main() -> None:

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+import pages
 from dish import DISH, DISHK, machine, metrics
 from dish.baselines import REGISTRY
 from dish.experiments.bench import write_json
 from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "robustness.json"
-PAGE = Path(__file__).parents[1] / "docs" / "robustness.md"
 BITS, SEEDS = 32, (0, 1, 2)
 METHODS: dict[str, Callable[[int], Any]] = {
     "DISH": lambda seed: DISH(BITS, random_state=seed),
@@ -228,7 +228,7 @@ def page(content: dict[str, Any]) -> str:
 
 def written() -> list[tuple[Path, str, list[Path]]]:
     """The page, its text, and the results that it is made from."""
-    return [(PAGE, page(json.loads(RESULTS.read_text())), [RESULTS])]
+    return [(pages.ROBUSTNESS, page(json.loads(RESULTS.read_text())), [RESULTS])]
 
 
 def main() -> None:
@@ -247,7 +247,7 @@ def main() -> None:
             return
         content = {"bits": BITS, "runs": runs, "environment": machine.environment()}
         write_json(RESULTS, content)
-    write_atomically(PAGE, page(json.loads(RESULTS.read_text())).encode())
+    write_atomically(pages.ROBUSTNESS, page(json.loads(RESULTS.read_text())).encode())
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ import numpy as np
 import psycopg
 from sklearn.preprocessing import normalize
 
+import pages
 from dish import DISH, HammingIndex, codes, machine
 from dish.experiments import bench
-from dish.io.atomic import write_atomically
 from dish.stores import DuckDBStore, LanceStore, PostgresStore, SQLiteStore, Store
 
 KINDS = ("jittered", "bootstrapped")
@@ -59,8 +59,7 @@ OPTIONS = {"hnsw": {"m": M, "ef_construction": EF_CONSTRUCTION}, "ivfflat": {"li
 SEARCH = {"hnsw": {"ef_search": EF_SEARCH}, "ivfflat": {"probes": PROBES}}
 SETTINGS = "-c maintenance_work_mem=2GB -c max_parallel_maintenance_workers=1"
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results" / "stores.json", HERE.parent / "docs" / "engines.md"
-MARKS = "<!-- the table of benchmarks/stores.py -->", "<!-- its end -->"
+RESULTS = HERE / "results" / "stores.json"
 Found = Callable[[int, int], np.ndarray]  # (query, k) → distances of the rows found
 
 
@@ -361,8 +360,7 @@ def _cells(raw: dict[str, float], distinct: dict[str, float]) -> list[str]:
 
 def write_table(content: dict[str, Any]) -> None:
     """Write the table into the page, between the marks."""
-    head, _, rest = PAGE.read_text().partition(MARKS[0])
-    write_atomically(PAGE, f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+    pages.write("stores", table(content))
 
 
 def main() -> None:

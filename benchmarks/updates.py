@@ -27,9 +27,9 @@ import numpy as np
 from rich.console import Console
 from sklearn.preprocessing import normalize
 
+import pages
 from dish import DISH, DISHK, machine, metrics
 from dish.experiments import bench
-from dish.io.atomic import write_atomically
 from dish.io.backfill import least_certain
 
 BITS, SEEDS, BATCHES = 64, 3, 10
@@ -39,8 +39,6 @@ QUICK = (1_200, 300, 800)
 NEW = {"tinyimagenet": 20, "clinc150": 30}  # classes that the older model does not know
 N_TRAIN = {"tinyimagenet": 100_000}  # of Tiny ImageNet, the others are the validation set
 RESULTS = Path(__file__).parent / "results" / "updates.json"
-PAGE = Path(__file__).parents[1] / "docs" / "updates.md"
-MARKS = "<!-- the tables of benchmarks/updates.py -->", "<!-- its end -->"
 TITLES = {"tinyimagenet": "Tiny ImageNet", "clinc150": "CLINC150"}
 print_line = Console(width=160).print
 
@@ -206,9 +204,7 @@ def batch_table(runs: list[dict[str, Any]]) -> list[str]:
 
 def write_table(content: dict[str, Any]) -> None:
     """Replace the tables of the page."""
-    head, _, rest = PAGE.read_text().partition(MARKS[0])
-    text = f"{head}{MARKS[0]}\n{table(content)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
-    write_atomically(PAGE, text.encode())
+    pages.write("updates", table(content))
 
 
 def main(arguments: list[str]) -> None:

@@ -12,6 +12,7 @@ from dish import metrics, registry
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import grids
+import pages
 from real_protocols import Part
 
 
@@ -26,7 +27,7 @@ def test_grids_begin_with_the_defaults_and_have_two_to_six_settings_of_known_par
 
 
 def test_page_equals_the_code():
-    assert f"{grids.MARKS[0]}\n{grids.table()}\n{grids.MARKS[1]}" in grids.PAGE.read_text()
+    assert pages.block("grids", grids.table()) in pages.page("grids").read_text()
     for line in grids.table().splitlines()[2 : 2 + sum(map(len, grids.SHOWN.values()))]:
         method, parameter, default, *_ = (cell.strip("` ") for cell in line.strip("|").split("|"))
         assert default == grids.shown(inspect.signature(registry.find(method)).parameters[parameter].default)
