@@ -11,7 +11,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import dish
-from dish import DISH, DISHK, HammingIndex, codes, hasher
+from dish import DISH, DISHK, HammingIndex, codes, hasher, registry
 from dish.baselines.lsh import LSH
 from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.hasher import Hasher, as_rows, to_json_value
@@ -222,6 +222,73 @@ def test_names_of_the_output_columns(expected):
     changed = fit(X, Y).set_params(n_bits=16)
     with pytest.raises(InputError, match="n_bits changed after fit"):
         changed.get_feature_names_out()
+
+
+# --- Which rows it was trained on ---
+
+SOME = np.concatenate([X[::3], X[:5] + 1])  # 30 training rows, then 5 others
+EXPECTED = np.arange(35) < 30
+
+
+@pytest.mark.parametrize("method", ["dish_k", "dish", "lsh"])  # without and with codes of labels; without classes
+def test_training_rows_are_recognised_after_loading(method, tmp_path):
+    made = registry.find(method)(n_bits=8).fit(X, Y)
+    mark = made.fingerprint_
+    with pytest.raises(InputError, match=r"does not know its training rows: call remember_rows\(X\) after fit"):
+        made.trained_on(X)
+    assert made.remember_rows(X) is made
+    assert made.fingerprint_ == mark
+    made.save(tmp_path / "m.dish")
+    same = dish.load(tmp_path / "m.dish")
+    assert same.row_hashes_.nbytes == 8 * len(np.unique(X, axis=0))
+    for known in (made, same):
+        np.testing.assert_array_equal(known.trained_on(SOME), EXPECTED)
+    assert same.trained_on(X[:0]).shape == (0,)
+    np.testing.assert_array_equal(same.transform(X), made.transform(X))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".csv"])
+def test_training_rows_are_recognised_in_every_file_and_number_type(kind, suffix, tmp_path):
+    rows = np.round(X * 8) / 8  # float16 holds these exactly
+    made, path = fit(rows, Y).remember_rows(rows), tmp_path / f"X{suffix}"
+    some = np.concatenate([rows[::3], rows[:5] + 100]).astype(kind)
+    if suffix == ".npy":
+        np.save(path, some)
+    else:
+        table = pd.DataFrame(some.astype(np.float32) if suffix == ".parquet" and kind == np.float16 else some)
+        table.columns = [f"f{j}" for j in range(6)]
+        table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+    np.testing.assert_array_equal(made.trained_on(path), EXPECTED)
+
+
+def test_training_rows_are_recognised_if_columns_are_in_another_order(tmp_path):
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    made = fit(table, Y).remember_rows(table)
+    table[list("fbdeca")].to_parquet(tmp_path / "X.parquet")
+    assert made.trained_on(tmp_path / "X.parquet").all()
+
+
+def test_training_rows_may_come_in_blocks_and_as_tensors(expected):
+    whole = fit(X, Y).remember_rows(X)
+    for rows in (iter(np.array_split(X, 7)), [X[:40], X[40:]], torch.from_numpy(X)):
+        np.testing.assert_array_equal(fit(X, Y).remember_rows(rows).row_hashes_, whole.row_hashes_)
+    np.testing.assert_array_equal(whole.trained_on(iter(np.array_split(SOME, 3))), EXPECTED)
+
+
+def test_learning_from_other_rows_forgets_the_hashes():
+    made = DISHK(n_bits=8, n_anchors=20).fit(X, Y).remember_rows(X)
+    made.partial_fit(X[:9] + 1, Y[:9])
+    assert made.row_hashes_ is None
+    assert made.remember_rows(X).fit(X[:60], Y[:60]).row_hashes_ is None
+
+
+def test_damaged_row_hashes_are_refused(tmp_path):
+    fit(X, Y).remember_rows(X).save(tmp_path / "m.dish")
+    kind, content, arrays = modelfile.read(tmp_path / "m.dish")
+    modelfile.save(tmp_path / "m.dish", kind, content, arrays | {"row_hashes_": arrays["row_hashes_"][::-1]})
+    with pytest.raises(ModelFileError, match="row hashes of the model must be distinct"):
+        dish.load(tmp_path / "m.dish")
 
 
 # --- Files ---

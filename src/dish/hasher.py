@@ -24,6 +24,7 @@ from dish.encoder import Classifiers, HashFunction, from_arrays, to_arrays
 from dish.errors import InputError, ModelFileError, UnsupportedError
 from dish.io import modelfile
 from dish.io.readers import ColumnNames, read_features
+from dish.io.row_hashes import RowHashes, check_remembered, remembered, row_hashes
 from dish.io.rows import (
     blocks_of,
     check_finite,
@@ -40,7 +41,8 @@ from dish.metrics.profile import Profile, RowTraits, codeword_distances, shared_
 # checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
 EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
 EncodeRows = Callable[[Any], NDArray[Any]]  # checked rows (n, d) → F (n, r)
-FORMER = ("fit_params_", "family_", "profile_", "batches_", "n_samples_seen_")  # attributes of an earlier fit
+OF_TRAINING = ("profile_", "row_hashes_")  # attributes that describe the training rows, and decide no code
+FORMER = ("fit_params_", "family_", "batches_", "n_samples_seen_", *OF_TRAINING)  # attributes of an earlier fit
 DescribeRows = Callable[[Any], RowTraits]  # checked rows (n, d) → what a profile counts
 F_ROWS = 2**15  # rows per block of ``transform``: F is 32 times as large as the codes
 CHANGEABLE = ("device", "n_jobs", "verbose", "checkpoint", "memory_budget")  # parameters that decide no code
@@ -58,6 +60,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     classes_: NDArray[Any]
     family_: str | None = None  # of a model that was fitted with compatible_with
     profile_: Profile | None = None  # what is normal; it decides no code and is not part of the fingerprint
+    row_hashes_: RowHashes | None = None  # of the training rows, from ``remember_rows``; nor does this
     _state: tuple[str, ...] = ()
     _former_params: tuple[str, ...] = ()  # that old model files still have
 
@@ -66,7 +69,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "fit" in vars(cls):
             cls.fit = _all_or_nothing(cls.fit, FORMER)
         if "partial_fit" in vars(cls):
-            cls.partial_fit = _all_or_nothing(cls.partial_fit, ("profile_",))
+            cls.partial_fit = _all_or_nothing(cls.partial_fit, OF_TRAINING)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -220,6 +223,32 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             packed, values if codewords is None else {"distance": codeword_distances(packed, codewords), **values}
         )
 
+    # --- which rows it was trained on ---
+
+    def remember_rows(self, X: Any) -> Self:
+        """Keep a 64-bit hash of every training row X, by which ``trained_on`` and ``dish eval`` recognise them.
+
+        X may be read block by block, as in ``fit``. The hashes are saved with the hasher and replace those of an
+        earlier call. ``fit`` and ``partial_fit`` remove them. They change neither codes nor the fingerprint.
+        """
+        self._check_fitted()
+        self.row_hashes_ = remembered(list(map(row_hashes, self._checked_blocks(X))))
+        return self
+
+    def trained_on(self, X: Any) -> NDArray[np.bool_]:
+        """Which rows of X were given to ``remember_rows``, (n,). Rows that are equal as float32 are the same row.
+
+        With N remembered rows, another row is mistaken for one of them with a probability of N / 2⁶⁴.
+        """
+        self._check_fitted()
+        if self.row_hashes_ is None:
+            raise InputError(
+                f"this {type(self).__name__} does not know its training rows: call remember_rows(X) after fit (dish "
+                "fit does, without --no-row-hashes)"
+            )
+        hashes = [row_hashes(rows) for rows in self._checked_blocks(X)]
+        return np.isin(np.concatenate([np.zeros(0, np.uint64), *hashes]), self.row_hashes_)
+
     @property
     def _n_features_out(self) -> int:
         self._check_fitted()
@@ -327,6 +356,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if self.profile_ is not None:
             parts, values["profile_"] = self.profile_.to_arrays()
             arrays |= {f"profile_.{key}": part for key, part in parts.items()}
+        if self.row_hashes_ is not None:
+            arrays["row_hashes_"] = self.row_hashes_
         if hasattr(self, "feature_names_in_"):
             values["feature_names_in_"] = list(map(str, self.feature_names_in_))
         params = {name: to_json_value(name, value) for name, value in self.get_params(deep=False).items()}
@@ -347,6 +378,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if "." not in name:
                 setattr(hasher, name, value)
         modelfile.check_fingerprint("family_", hasher.family_)
+        check_remembered(hasher.row_hashes_)
         missing = [name for name in cls._state if not hasattr(hasher, name)]
         if missing:
             raise ModelFileError(f"the model file lacks {', '.join(missing)}")

@@ -4,6 +4,7 @@ import importlib.util
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dish
@@ -295,3 +296,24 @@ def test_a_usage_error_does_not_import_every_method(cli, folder, monkeypatch):
     monkeypatch.setattr(method_options, "refusal", lambda *_, **__: pytest.fail("looked for other methods"))
     code, _, err = cli("fit", folder / "both.npz", "-o", folder / "m.dish", "--bits")
     assert (code, "--bits" in err) == (2, True)
+
+
+@pytest.mark.parametrize("method", ["dish", "pca_itq"])  # reads its rows block by block, or whole
+def test_a_model_remembers_the_rows_that_had_labels(cli, folder, blobs, method):
+    X, y = blobs
+    labels = [None if i < 20 else f"c{k}" for i, k in enumerate(y)]
+    pd.DataFrame(X, columns=list("abcdef")).assign(y=labels).to_parquet(folder / "t.parquet")
+    options = ("--drop-unlabelled", "--bits", 4, "-q", "--method", method)
+    assert cli("fit", folder / "t.parquet", "-o", folder / "m.dish", *options)[0] == 0
+    known = dish.load(folder / "m.dish").without_names().trained_on(X)
+    np.testing.assert_array_equal(known, np.arange(120) >= 20)
+    assert cli("fit", folder / "X.npy", folder / "y.npy", "-o", folder / "n.dish", "--no-row-hashes", *QUICK)[0] == 0
+    assert dish.load(folder / "n.dish").row_hashes_ is None
+
+
+def test_a_model_remembers_its_images(cli, image_folder, tmp_path):
+    quick = ("--image-size", 16, "--bits", 4, "--epochs", 1, "--iter", 0, "--device", "cpu", "-q")
+    assert cli("fit", image_folder, *quick, "-o", tmp_path / "m.dish")[0] == 0
+    known = dish.load(tmp_path / "m.dish")
+    assert known.trained_on(image_folder).sum() == 24
+    assert not known.trained_on(np.full((1, 16, 16, 3), 255, np.uint8)).any()

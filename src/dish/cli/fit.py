@@ -138,6 +138,14 @@ def fit(
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
+    row_hashes: Annotated[
+        bool,
+        typer.Option(
+            "--row-hashes/--no-row-hashes",
+            help="Keep a hash of every training row in the model (8 bytes per row), by which `dish eval` tells which "
+            "rows were trained on.",
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors.")] = False,
     **settings: Any,
 ) -> None:
@@ -151,7 +159,8 @@ def fit(
     _check_row_options(context, rows)
     columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
     kind = method_options.find_method(name)
-    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with)
+    keep = row_hashes and hasattr(kind, "remember_rows")
+    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with, keep)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
     params |= _network_defaults(context, job, method, params)
@@ -223,6 +232,7 @@ class _Job:
     resume: bool
     quiet: bool
     compatible_with: Path | None
+    row_hashes: bool
 
     @property
     def images(self) -> bool:
@@ -286,7 +296,8 @@ class _Job:
         import numpy as np
 
         from dish.io import checkpoint
-        from dish.io.rows import RowSource
+        from dish.io.row_hashes import remembered
+        from dish.io.rows import RowSource, blocks_of
 
         folder, options = self.checkpoint or self.output.with_name(self.output.name + ".checkpoint"), {}
         if self.writes_checkpoints:
@@ -299,6 +310,10 @@ class _Job:
                 raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
         hasher.fit(RowSource(X, mine), y[mine], **options, **self._compatible())
         codes = ranks.gather_arrays(hasher.codes_)
+        if self.row_hashes:
+            with ranks.raise_together():
+                hasher.remember_rows(blocks_of(X, part=mine))
+            hasher.row_hashes_ = remembered(ranks.gather_arrays(hasher.row_hashes_))
         if ranks.first:
             hasher.codes_ = codes[0] if len(codes) == 1 else np.concatenate(codes)
             if self.writes_checkpoints:
@@ -323,11 +338,18 @@ class _Job:
         if self.images:
             y = None if self.labels is None else read_labels(self.labels, self.columns)
             hasher.fit(self.rows, y, **self._compatible())
+            self._remember(hasher, self.rows)
             return hasher, len(hasher.codes_)
         required = getattr(self.kind, "_needs_y", True)
         X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled, required)
         hasher.fit(np.asarray(X[:]), y, **self._compatible())
+        self._remember(hasher, X)
         return hasher, X.shape[0]
+
+    def _remember(self, hasher: Any, X: Any) -> None:
+        """Keep the hashes of the training rows."""
+        if self.row_hashes:
+            hasher.remember_rows(X)
 
 
 def rows_and_labels(

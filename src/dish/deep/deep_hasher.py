@@ -40,6 +40,7 @@ from dish.hasher import Hasher, class_values, to_json_value
 from dish.io import images, modelfile
 from dish.io.atomic import replacing
 from dish.io.checkpoint import Checkpoint, checksum, fit_fingerprint
+from dish.io.row_hashes import check_remembered
 from dish.io.rows import narrowed
 from dish.kernel.fit_state import probe
 from dish.labels import as_array
@@ -365,6 +366,8 @@ class DeepHasher(FittedNetwork):
         if self.profile_ is not None:
             parts, fitted["profile_"] = self.profile_.to_arrays()
             arrays |= {f"profile_.{key}": part for key, part in parts.items()}
+        if self.row_hashes_ is not None:
+            arrays["row_hashes_"] = self.row_hashes_
         network = {"width": model.width, "n_outputs": model.n_outputs, "norm": model.has_norm}
         content = {"init": params, "fitted": fitted, "network": network, "head": model.head.config()}
         modelfile.save(path, type(self).__name__, content, arrays)
@@ -380,6 +383,8 @@ class DeepHasher(FittedNetwork):
         if "profile_" in fitted:
             parts = {k.removeprefix("profile_."): a for k, a in arrays.items() if k.startswith("profile_.")}
             hasher.profile_ = Profile.from_arrays(parts, fitted["profile_"])
+        hasher.row_hashes_ = arrays.get("row_hashes_")
+        check_remembered(hasher.row_hashes_)
         spec = nets.spec("mlp" if hasher.vectors_ else hasher.net)
         body = spec.make(None)
         if hasher.vectors_:

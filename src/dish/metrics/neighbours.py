@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dish.codes import hamming
 from dish.errors import InputError
@@ -40,8 +40,16 @@ def neighbour_recall(
     for i, squared in enumerate(l2_distances(Xq, X)):
         D = hamming(Q[i : i + 1], B)[0]
         counts = np.bincount(D)[None]
-        nearest = D[np.argsort(squared, kind="stable")[:k]]  # Hamming distances of the true neighbours
-        for s, places in enumerate(shortlists):
-            chance = top_k_counts(counts, places)[0] / np.maximum(counts[0], 1)
-            found[s] += chance[nearest].mean()
+        nearest = D[np.argsort(squared, kind="stable")[:k]][None]
+        found += [share_found(counts, nearest, places)[0] for places in shortlists]
     return {factor: float(value / len(Q)) for factor, value in zip(oversampling, found, strict=True)}
+
+
+def share_found(counts: NDArray[np.int64], nearest: NDArray[np.integer], places: int) -> NDArray[np.float64]:
+    """The share (n_queries,) of true neighbours among the first ``places`` codes, the mean over all orders of ties.
+
+    ``counts`` has the number of rows at each Hamming distance from each query (n_queries, r + 1), and ``nearest`` the
+    Hamming distances of its true neighbours (n_queries, k).
+    """
+    chance = top_k_counts(counts, places) / np.maximum(counts, 1)
+    return np.asarray(np.take_along_axis(chance, nearest, axis=1).mean(1))
