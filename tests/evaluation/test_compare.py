@@ -6,6 +6,8 @@ import pytest
 from dish import DISH, DISHK, metrics
 from dish.evaluation.compare import compare
 
+PROBABILITIES, LABELS = "class probabilities, float32", "DISH, label codes"
+
 
 @pytest.fixture(scope="module")
 def parts(digits):
@@ -23,7 +25,7 @@ def by_name(lines, queries="all"):
 def test_scores_equal_those_of_metrics(parts):
     model, (Xq, yq), (X, y) = parts
     lines = by_name(compare(model, (Xq, yq), (X, y)))
-    assert list(lines) == ["float cosine", "sign bits", "PCA-ITQ", "classifier", "DISH", "DISH, labelled rows"]
+    assert list(lines) == ["float cosine", "sign bits", "PCA-ITQ", PROBABILITIES, "DISH", LABELS]
     unit, unit_q = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (X, Xq))
     floats = metrics.l2_mean_average_precision(unit_q, yq, unit, y)
     assert lines["float cosine"].map == pytest.approx(floats, abs=1e-3)
@@ -33,9 +35,9 @@ def test_scores_equal_those_of_metrics(parts):
     assert (ours.precision_at[10], ours.recall_at[100]) == pytest.approx((own.precision_at[10], own.recall_at[100]))
     assert [lines[name].bytes for name in lines] == [256, 8, 3, 32, 3, 3]
     assert lines["float cosine"].precision_within_2 is None
-    assert lines["classifier"].map > lines["DISH"].map > lines["PCA-ITQ"].map
+    assert lines[PROBABILITIES].map > lines["DISH"].map > lines["PCA-ITQ"].map
     by_label = metrics.mean_average_precision(model.transform(Xq), yq, model.transform(X, labels=y), y)
-    assert lines["DISH, labelled rows"].map == pytest.approx(by_label)
+    assert lines[LABELS].map == pytest.approx(by_label)
 
 
 def test_rows_keep_their_number_type(parts):
@@ -65,9 +67,9 @@ def test_seen_and_unseen_classes_are_scored_separately(parts):
 def test_models_without_probabilities_and_multilabel_rows(parts):
     _, (Xq, yq), (X, y) = parts
     paper = DISHK(n_bits=16, n_anchors=50).fit(X, y)
-    assert by_name(compare(paper, (Xq, yq), (X, y)))["classifier"].map > 0.8
+    assert by_name(compare(paper, (Xq, yq), (X, y)))["logistic regression, float32"].map > 0.8
     Y, Yq = np.eye(10)[y], np.eye(10)[yq]
     multilabel = by_name(compare(paper, (Xq, Yq), (X, Y)))
-    assert "classifier" not in multilabel
+    assert "logistic regression, float32" not in multilabel
     own = metrics.mean_average_precision(paper.transform(Xq), yq, paper.transform(X), y)
     assert multilabel["DISHK"].map == pytest.approx(own)

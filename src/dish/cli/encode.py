@@ -220,7 +220,7 @@ def evaluate(
         raise InputError("--seen and --picture need --compare, which is the default")
     check_picture(picture, model, *db, *queries)
     from dish import parallel
-    from dish.io.batch_jobs import evaluate_files
+    from dish.evaluation.files import evaluate_files
 
     columns = columns_of(*db, *queries, seen, x=x_column, y=y_column, ids=id_column, header=header)
     hasher, columns = load_model(model, columns)

@@ -1,4 +1,4 @@
-"""Compare a model's codes with other rankings of the same rows: floats, sign bits, PCA-ITQ, and a classifier."""
+"""Compare a model's codes with other rankings of the same rows: floats, sign bits, PCA-ITQ, class probabilities."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
-from dish import codes, metrics
+from dish import codes
 from dish.baselines.pca_itq import PCAITQ
 from dish.errors import InputError, UnsupportedError
-from dish.io.rows import number_type
+from dish.evaluation.files import parts_of, trained_rows
+from dish.evaluation.part import Part, PerQuery
+from dish.io.rows import Shards, is_map, number_type, scratch
 from dish.labels import as_array, encode_classes, encode_together, is_missing, plain_labels
-from dish.metrics.relevance import Labels, match_labels
-from dish.metrics.scores import expected_average_precision, found_at, recall_at, within_radius
-from dish.metrics.sorting import l2_distances
 
-AT = (1, 10, 100)
-MAX_TRAIN = 10_000  # database rows that PCA-ITQ and the classifier learn from, at most
-Floats = NDArray[np.float64]
+MAX_TRAIN = 10_000  # database rows that PCA-ITQ and the logistic regression learn from, at most
+MAX_QUERIES = 1000  # scored at most; fewer in a large database
+MAX_PAIRS = 2**30  # of a query and a row, unless there are few queries
+FEW_QUERIES = 100
 Rows = tuple[Any, Any]  # X and y
 
 
@@ -36,6 +36,8 @@ class RankingScores:
 
     ranking: str
     bytes: int  # per row
+    database: str  # "untrained" or "trained" rows; "all" if the model does not know
+    n_database: int
     queries: str  # "all", "seen" or "unseen" classes
     n_queries: int
     map: float
@@ -43,51 +45,54 @@ class RankingScores:
     recall_at: dict[int, float]
     precision_within_2: float | None
     recall_within_2: float | None
+    neighbours_at: dict[int, float]  # share of the 10 nearest rows by float cosine among the first k
+    rescored_precision: float  # precision@10 of the first 100 rows, sorted by float cosine
+
+    @property
+    def group(self) -> str:
+        """The queries and the rows in words."""
+        which = "all queries" if self.queries == "all" else f"queries of {self.queries} classes"
+        rows = {"all": "rows", "trained": "rows that were trained on"}.get(self.database, "rows not trained on")
+        return f"{which} ({self.n_queries:,}), {self.n_database:,} {rows}"
 
     def to_dict(self) -> dict[str, Any]:
         """The scores as JSON values."""
         return asdict(self)
 
 
-@dataclass
-class PerQuery:
-    """Scores of every query. Each array has shape (n_queries,)."""
-
-    ap: Floats
-    precision: dict[int, Floats]
-    recall: dict[int, Floats]
-    within: tuple[Floats, Floats] | None  # precision and recall within radius 2
-
-    def mean(self, ranking: str, size: int, queries: str, which: NDArray[np.bool_]) -> RankingScores:
-        """Mean scores of the queries in ``which``; ``queries`` is the name of this group."""
-        within = (None, None) if self.within is None else tuple(float(values[which].mean()) for values in self.within)
-        precision, recall = (
-            {k: float(values[which].mean()) for k, values in scores.items()}
-            for scores in (self.precision, self.recall)
-        )
-        return RankingScores(
-            ranking, size, queries, int(which.sum()), float(self.ap[which].mean()), precision, recall, *within
-        )
-
-
 def compare(hasher: Any, queries: Rows, database: Rows, seen: Any = None) -> list[RankingScores]:
     """Score every ranking of the database, for all queries and for groups of them.
 
+    Rows that the hasher was trained on and all others are scored apart, the others first, if the hasher has row
+    hashes. At most 1,000 random queries are scored, and fewer (at least 100) in databases of more than a million
+    rows. The database may be a memory map or shards, and need not fit in memory.
+
     ``seen`` holds the labels of the model's training rows. With it, queries of seen and of unseen classes are also
-    scored separately, which needs exactly one label per row. PCA-ITQ learns from at most 10,000 database rows,
-    of seen classes only. So does the classifier if the model has no class probabilities of its own.
+    scored separately, which needs exactly one label per row. PCA-ITQ learns from at most 10,000 database rows, of
+    seen classes only. So does a logistic regression if the model has no class probabilities of its own; it learns
+    from no row that the model was not trained on, and is left out if there are no others.
     """
-    (Xq, yq), (X, y) = ((np.asarray(rows, number_type(rows)), labels) for rows, labels in (queries, database))
-    yq, y = plain_labels(yq, y)
+    Xq, X = (_as_matrix(rows) for rows, _ in (queries, database))
+    yq, y = plain_labels(queries[1], database[1])
+    rng, n = np.random.default_rng(0), X.shape[0]
+    some = np.sort(rng.permutation(Xq.shape[0])[: min(MAX_QUERIES, max(FEW_QUERIES, MAX_PAIRS // n))])
+    Xq, yq = np.asarray(Xq[some]), yq[some]
     groups, known = _groups(yq, y, seen)
-    labels = match_labels(yq, y, len(Xq), len(X))
-    at = tuple(k for k in AT if k <= len(X))
-    rng = np.random.default_rng(0)
-    learned = np.sort(rng.permutation(np.flatnonzero(known))[:MAX_TRAIN])
+    trained = trained_rows(hasher, X)
+    rivals = Rivals.of(hasher, X, y, known, trained, rng)
     found = []
-    for ranking, size, scores in _rankings(hasher, Xq, X, y, yq, learned, labels, at):
-        found += [scores.mean(ranking, size, name, which) for name, which in groups.items()]
+    for name, mask in parts_of(trained, n).items():
+        part = Part(Xq, yq, X, y, mask)
+        for ranking, size, scores in _rankings(hasher, rivals, part):
+            for group, which in groups.items():
+                means = scores.means(which)
+                found.append(RankingScores(ranking, size, name, part.n, group, int(which.sum()), **means))
     return found
+
+
+def _as_matrix(X: Any) -> Any:
+    """Rows of an array as numbers; those of files unchanged."""
+    return X if isinstance(X, Shards) or is_map(X) else np.asarray(X, number_type(X))
 
 
 def _groups(yq: Any, y: Any, seen: Any) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.bool_]]:
@@ -104,75 +109,65 @@ def _groups(yq: Any, y: Any, seen: Any) -> tuple[dict[str, NDArray[np.bool_]], N
     return groups, np.isin(of_rows, of_seen) if was_seen.any() else known
 
 
-def _rankings(
-    hasher: Any, Xq: Any, X: Any, y: Any, yq: Any, learned: NDArray[np.intp], labels: Labels, at: tuple[int, ...]
-) -> Iterator[tuple[str, int, PerQuery]]:
-    """Yield name, bytes per row and scores of every ranking."""
-    d = X.shape[1]
+@dataclass
+class Rivals:
+    """What other rankings learn from some rows of the database."""
 
-    def of_codes(q: NDArray[np.uint8], base: NDArray[np.uint8]) -> PerQuery:
-        return score_codes(metrics.histograms(q, yq, base, y), at)
+    mean: NDArray[Any]  # (d,)
+    unit: float  # features are divided by this power of two, as outputs are float32; it changes no code
+    itq: PCAITQ
+    classifier: LogisticRegression | None
 
-    yield "float cosine", 4 * d, score_floats(normalize(Xq), normalize(X), labels, at)
-    mean = X.mean(0)
-    yield "sign bits", codes.n_bytes(d), of_codes(codes.pack(Xq - mean), codes.pack(X - mean))
-    unit = 2.0 ** math.frexp(float(np.abs(X).max()))[1]  # outputs are float32; a power of two changes no code
-    itq = PCAITQ(n_bits=hasher.n_bits).fit(X[learned] / unit)
-    yield "PCA-ITQ", codes.n_bytes(hasher.n_bits), of_codes(itq.transform(Xq / unit), itq.transform(X / unit))
-    predicted = class_probabilities(hasher, Xq, X, y, learned)
-    if predicted is not None:
-        p_q, p = predicted
-        yield "classifier", 4 * p.shape[1], score_floats(p_q, p, labels, at)
-    name = type(hasher).__name__
-    q = hasher.transform(Xq)
-    yield name, codes.n_bytes(hasher.n_bits), of_codes(q, hasher.transform(X))
-    if by_label := _label_codes(hasher, X, y):
-        yield f"{name}, labelled rows", codes.n_bytes(hasher.n_bits), of_codes(q, by_label[0])
+    @classmethod
+    def of(cls, hasher: Any, X: Any, y: Any, known: Any, trained: Any, rng: np.random.Generator) -> Rivals:
+        """Learn from rows of ``known`` classes; classes only from rows that the hasher may have been trained on."""
 
+        def sample(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+            return np.sort(rng.permutation(np.flatnonzero(mask))[:MAX_TRAIN])
 
-def _label_codes(hasher: Any, X: Any, y: Any) -> tuple[NDArray[np.uint8]] | None:
-    """The codes of rows whose labels are known; None if the model has no codes of labels, or of other ones."""
-    with suppress(UnsupportedError, InputError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # labels that the model does not know
-        return (hasher.transform(X, labels=y),)
-    return None
+        rows = np.asarray(X[sample(known)], number_type(X))
+        unit = 2.0 ** math.frexp(float(np.abs(rows).max()))[1]
+        classifier = None
+        if not hasattr(hasher, "predict_proba") and y.ndim == 1:
+            at = sample(known if trained is None else known & trained)
+            classes = encode_classes(y)[0][at]
+            if len(np.unique(classes)) > 1:
+                classifier = _classifier(np.asarray(X[at], number_type(X)) / unit, classes)
+        return cls(rows.mean(0), unit, PCAITQ(n_bits=hasher.n_bits).fit(rows / unit), classifier)
+
+    def probabilities(self, hasher: Any, X: Any) -> NDArray[Any]:
+        """Class probabilities (n, l) of rows, scaled to unit length; of the hasher if it has them."""
+        model = self.classifier
+        return normalize(hasher.predict_proba(X) if model is None else model.predict_proba(X / self.unit))
 
 
-def class_probabilities(
-    hasher: Any, Xq: Any, X: Any, y: Any, learned: NDArray[np.intp]
-) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Class probabilities of queries and rows, scaled to unit length; None if there are none.
-
-    Their ranking is an upper bound for codes that only know the labels. They come from the model itself, or from a
-    logistic regression, which needs exactly one label per row.
-    """
-    if hasattr(hasher, "predict_proba"):
-        return normalize(hasher.predict_proba(Xq)), normalize(hasher.predict_proba(X))
-    if y.ndim != 1:
-        return None
-    scale = max(float(X[learned].std()), 1e-12)
+def _classifier(X: NDArray[Any], classes: NDArray[Any]) -> LogisticRegression:
+    scale = max(float(X.std()), 1e-12)
     model = LogisticRegression(max_iter=100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the ranking hardly changes after 100 steps
-        model.fit(X[learned] / scale, encode_classes(y)[0][learned])
-    return normalize(model.predict_proba(Xq / scale)), normalize(model.predict_proba(X / scale))
+        model.fit(X / scale, classes)
+    model.coef_ /= scale  # of rows that are not scaled
+    return model
 
 
-def score_codes(h: metrics.Histograms, at: tuple[int, ...]) -> PerQuery:
-    """Scores of Hamming rankings, in expectation over the order of ties."""
-    precision, recall, _ = within_radius(h, 2)
-    found = {k: found_at(h, k) / k for k in at}
-    return PerQuery(expected_average_precision(h), found, {k: recall_at(h, k) for k in at}, (precision, recall))
-
-
-def score_floats(Xq: NDArray[Any], X: NDArray[Any], labels: Labels, at: tuple[int, ...]) -> PerQuery:
-    """Scores of rankings by cosine. X and Xq have rows of unit length; ties keep database order."""
-    n = len(Xq)
-    ap, precision, recall = np.zeros(n), {k: np.zeros(n) for k in at}, {k: np.zeros(n) for k in at}
-    for i, distances in enumerate(l2_distances(Xq, X)):
-        hit = labels.relevant(i)[np.argsort(distances, kind="stable")]
-        ranks = np.flatnonzero(hit) + 1.0  # of the relevant rows
-        ap[i] = (np.arange(1, len(ranks) + 1) / ranks).mean() if len(ranks) else 0.0
-        for k in at:
-            precision[k][i], recall[k][i] = hit[:k].mean(), hit[:k].sum() / max(1, len(ranks))
-    return PerQuery(ap, precision, recall, None)
+def _rankings(hasher: Any, rivals: Rivals, part: Part) -> Iterator[tuple[str, int, PerQuery]]:
+    """Yield name, bytes per row and scores of every ranking. The nearest rows by cosine come first."""
+    d, r, name = part.Xq.shape[1], hasher.n_bits, type(hasher).__name__
+    yield "float cosine", 4 * d, part.score_cosine()
+    yield "sign bits", codes.n_bytes(d), part.score_encoder(lambda X: codes.pack(X - rivals.mean))
+    yield "PCA-ITQ", codes.n_bytes(r), part.score_encoder(lambda X: rivals.itq.transform(X / rivals.unit))
+    if rivals.classifier is not None or hasattr(hasher, "predict_proba"):
+        ranking = "class probabilities" if rivals.classifier is None else "logistic regression"
+        p_q = rivals.probabilities(hasher, part.Xq)
+        P, done = scratch(part.n, p_q.shape[1], np.float32), 0
+        for block in part.blocks():
+            P[done : done + len(block)] = rivals.probabilities(hasher, block)
+            done += len(block)
+        yield f"{ranking}, float32", 4 * p_q.shape[1], part.score_floats(p_q, P)
+    q, base = hasher.transform(part.Xq), part.encode(hasher.transform)
+    yield name, codes.n_bytes(r), part.score_codes(q, base)
+    with suppress(UnsupportedError, InputError, AttributeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # labels that the model does not know
+        base = hasher.with_labels(base, part.y)  # an error: it has no codes of labels, or of other kinds of labels
+        yield f"{name}, label codes", codes.n_bytes(r), part.score_codes(q, base)

@@ -139,20 +139,19 @@ def sensitivity_figure(results: Results, trials: int) -> Figure:
 
 
 def comparison_figure(lines: Sequence[RankingScores]) -> Figure:
-    """MAP against bytes per row, and precision@k, of all rankings of ``compare``; one row per query group."""
-    groups = list(dict.fromkeys(line.queries for line in lines))
+    """MAP against bytes per row, and precision@k, of all rankings of ``compare``; one row per group of its lines."""
+    groups = list(dict.fromkeys(line.group for line in lines))
     figure, axes = panels(2, "rankings of the same rows", 3.4 * len(groups), len(groups))
-    for queries, size, top in zip(groups, axes[::2], axes[1::2], strict=True):
-        part = [line for line in lines if line.queries == queries]
+    for group, size, top in zip(groups, axes[::2], axes[1::2], strict=True):
+        part = [line for line in lines if line.group == group]
         for colour, line in zip(itertools.cycle(COLOURS), part, strict=False):
             ours = line is part[-1]
             style: dict[str, Any] = {"color": "#c1121f" if ours else colour, "zorder": 3 if ours else 2}
             size.plot(line.bytes, line.map, "o", markersize=11 if ours else 7, **style)
             places, found = zip(*line.precision_at.items(), strict=True)
             top.plot(places, found, "o-", label=line.ranking, linewidth=2.6 if ours else 1.4, **style)
-        which = "all queries" if queries == "all" else f"queries of {queries} classes"
-        size.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05), title=which)
-        top.set(xlabel="k", ylabel="precision@k", xscale="log", ylim=(0, 1.05), title=which)
+        size.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05), title=group)
+        top.set(xlabel="k", ylabel="precision@k", xscale="log", ylim=(0, 1.05), title=group)
         top.legend(fontsize="small")
     return figure
 

@@ -45,8 +45,8 @@ def product_mean_average_precision(
 ) -> float:
     """MAP of ranking rows by their inner product with the query. Ties keep the order of the database.
 
-    For class probabilities p (``DISH.predict_proba``), p(x)·p(x′) is the probability that two rows share a class. So
-    this MAP is an upper bound on what codes made from p can be expected to reach.
+    For class probabilities p (``DISH.predict_proba``), p(x)·p(x′) is the probability that two rows share a class.
+    Codes made from p approximate this ranking. Other rankings, also of codes, can be better.
     """
     Pq, P = as_floats(Pq), as_floats(P)
     return _product_map(Pq, q_labels, P, labels, np.zeros(len(P), P.dtype), k, device)

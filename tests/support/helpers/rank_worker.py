@@ -12,6 +12,7 @@ import torch
 from dish import DISH, DISHK, cbcd, load, parallel
 from dish.cbcd import algorithm1
 from dish.errors import RankError
+from dish.evaluation.files import evaluate_files
 from dish.io import batch_jobs
 from dish.similarity import from_labels
 
@@ -368,8 +369,8 @@ def encode(ranks, folder):
     X, y = np.load(folder / "X.npy", mmap_mode="r"), np.load(folder / "y.npy")
     batch_jobs.BLOCK_ROWS = 100
     batch_jobs.encode_file(hasher, X, folder / "codes.npy", ranks)
-    report = batch_jobs.evaluate_files(hasher, (X[:50], y[:50]), (X, y), None, ranks)
-    np.save(folder / f"map-{ranks.rank}.npy", report.map)
+    scores = evaluate_files(hasher, (X[:50], y[:50]), (X, y), None, ranks)
+    np.save(folder / f"map-{ranks.rank}.npy", scores.reports["all"].map)
 
 
 if __name__ == "__main__":
