@@ -179,17 +179,71 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     code, out, err = cli(*command, *queries, "--seen", tmp_path / "y.npy", "--picture", tmp_path / "e.svg")
     assert code == 0, err
     assert "float cosine" in out
-    assert "queries of seen classes: 200" in out
+    assert "queries of seen classes (200), 700 rows" in out
+    assert "unknown: how many of 700 database rows were trained on" in out
     assert "</svg>" in (tmp_path / "e.svg").read_text()
     assert "in the database" not in err
     code, out, err = cli(*command, *pair, "--json")
     assert "700 of 700 queries are also in the database" in err
-    assert [line["ranking"] for line in json.loads(out)["rankings"]][-2:] == ["DISH", "DISH, labelled rows"]
+    assert [line["ranking"] for line in json.loads(out)["rankings"]][-2:] == ["DISH", "DISH, label codes"]
     code, out, _ = cli(*command, *queries, "--no-compare", "--json")
     assert json.loads(out)["rankings"] == []
     code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
     assert code == 2
     assert "--picture must end in .png or .svg" in err
+
+
+@pytest.fixture
+def half_trained(digits, cli, tmp_path):
+    """A model of the first 300 rows of X.npy, and the arguments of `dish eval` for all 500."""
+    X, y, Xq, yq = digits
+    for name, array in {"Xt": X[:300], "yt": y[:300], "X": X[:500], "y": y[:500], "Xq": Xq, "yq": yq}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    options = ("--bits", 16, "--anchors", 40, "-q")
+    assert cli("fit", tmp_path / "Xt.npy", tmp_path / "yt.npy", "-o", tmp_path / "m.dish", *options)[0] == 0
+    return tmp_path, ("--db", tmp_path / "X.npy", tmp_path / "y.npy"), tmp_path / "m.dish"
+
+
+def test_eval_says_how_many_rows_were_trained_on(half_trained, cli):
+    folder, database, model = half_trained
+    queries = ("--queries", folder / "Xq.npy", folder / "yq.npy")
+    code, out, err = cli("eval", model, *database, *queries)
+    assert (code, err) == (0, "")
+    assert "300 of 500 database rows were trained on" in out
+    first, second = (out.index(f"all queries (200), {rows}") for rows in ("200 rows not", "300 rows that were"))
+    assert out.index("not trained on: 200") < out.index("trained on: 300") < first < second
+    trained = ("--db", folder / "Xt.npy", folder / "yt.npy")
+    _, out, _ = cli("eval", model, *trained, *queries, "--no-compare")
+    assert "300 of 300 database rows were trained on. New rows will have lower scores: hold rows out" in out
+    _, _, err = cli("eval", model, *trained, "--queries", folder / "X.npy", folder / "y.npy", "--no-compare")
+    assert "the model was trained on 300 of 500 queries" in err
+
+
+def test_eval_scores_rows_that_were_not_trained_on_by_default(half_trained, cli, digits):
+    folder, database, model = half_trained
+    X, y, Xq, yq = digits
+    code, out, err = cli("eval", model, *database, "--queries", folder / "Xq.npy", folder / "yq.npy", "--json")
+    assert code == 0, err
+    found, hasher = json.loads(out), dish.load(model)
+    expected = dish.metrics.evaluate(hasher.transform(Xq), yq, hasher.transform(X[300:500]), y[300:500], n_bits=16)
+    assert found["map"] == found["parts"]["untrained"]["map"] == pytest.approx(expected.map)
+    assert (found["database"], found["n_trained_rows"], found["n_all_rows"]) == ("untrained", 300, 500)
+    assert [line["database"] for line in found["rankings"]] == ["untrained"] * 6 + ["trained"] * 6
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".csv"])
+def test_eval_recognises_rows_of_other_files(half_trained, cli, suffix):
+    folder, (_, rows, labels), model = half_trained
+    X, path = np.load(rows), folder / f"other{suffix}"
+    if suffix == ".npy":
+        np.save(path, X.astype(np.float16))
+    else:
+        table = pd.DataFrame(X.astype(np.float32), columns=[f"x{j}" for j in range(64)])
+        table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+    options = ("--queries", folder / "Xq.npy", folder / "yq.npy", "--no-compare", "--json")
+    code, out, err = cli("eval", model, "--db", path, labels, *options)
+    assert code == 0, err
+    assert json.loads(out)["n_trained_rows"] == 300
 
 
 def test_rows_with_labels_get_the_codes_of_their_labels(digits, cli, tmp_path):

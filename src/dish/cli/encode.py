@@ -36,9 +36,18 @@ from dish.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dish.evaluation.files import FileScores
     from dish.io.readers import ColumnNames
 
 MANY_ARRAYS = 20  # from here on, arrays are summarised: the model is a network
+DatabasePaths = Annotated[
+    tuple[Path, Path],
+    typer.Option(
+        metavar="X Y",
+        help="Database rows and labels. For Y, - means the labels that come with X, as in a .npz; for images, the "
+        "names of the sub-folders.",
+    ),
+]
 NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffixes of other formats
 
 
@@ -182,21 +191,14 @@ def backfill(
 )
 def evaluate(
     model: ModelPath,
-    db: Annotated[
-        tuple[Path, Path],
-        typer.Option(
-            metavar="X Y",
-            help="Database rows and labels. For Y, - means the labels that come with X, as in a .npz; for images, "
-            "the names of the sub-folders.",
-        ),
-    ],
+    db: DatabasePaths,
     queries: Annotated[tuple[Path, Path], typer.Option(metavar="XQ YQ", help="Query rows and labels.")],
     top: Annotated[int | None, typer.Option(metavar="K", help="Compute MAP@K instead of MAP.")] = None,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare/--no-compare",
-            help="Also score rankings of the same rows by float cosine, sign bits, PCA-ITQ and a classifier.",
+            help="Also score rankings of the same rows by float cosine, sign bits, PCA-ITQ and class probabilities.",
         ),
     ] = True,
     seen: Annotated[
@@ -212,9 +214,12 @@ def evaluate(
 ) -> None:
     """MAP, precision and recall of a model on labelled queries, compared with other rankings of the same rows.
 
-    "float cosine" ranks by the vectors themselves, "sign bits" by the signs of the centred vectors, "PCA-ITQ" by
-    codes of the same length learned without labels, and "classifier" by class probabilities, an upper bound for codes
-    that only know the labels. Queries should not be rows of the database.
+    Database rows that the model was not trained on are scored first, and apart from the others, whose scores are
+    higher than those of new rows. Queries should be neither training rows nor rows of the database.
+
+    "sign bits" are those of the centred vectors, "PCA-ITQ" codes learned without labels, "class probabilities" floats
+    of the model (or of a logistic regression), "label codes" codes of database rows whose labels are known. A second
+    table counts how many of the 10 nearest rows by float cosine are found.
     """
     if not compare and (seen or picture):
         raise InputError("--seen and --picture need --compare, which is the default")
@@ -227,7 +232,7 @@ def evaluate(
     base, columns = _labelled_for(hasher, *db, columns)
     wanted, _ = _labelled_for(hasher, *queries, columns)
     with parallel.from_environment() as ranks:
-        report = evaluate_files(hasher, wanted, base, top, ranks)
+        scores = evaluate_files(hasher, wanted, base, top, ranks)
         if not ranks.first:
             return
     lines = _other_rankings(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if compare else []
@@ -236,9 +241,10 @@ def evaluate(
 
         figures.write(figures.comparison_figure(lines), picture)
     if json:
-        print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
+        print(js.dumps(scores.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
     else:
-        _show_scores(report, lines)
+        _show_scores(scores)
+        _show_rankings(scores, lines)
 
 
 class EvalCommand(TyperCommand):
@@ -268,12 +274,6 @@ def _other_rankings(
 
     why = "the model encodes images" if getattr(hasher, "takes_images", False) else ""
     why = why or ("" if has_torch() else "torch is not installed")
-    if not why:
-        from dish import machine
-        from dish.io.rows import float_type
-
-        size = 4 * sum(X.shape[0] * X.shape[1] * float_type(X.dtype).itemsize for X, _ in (queries, database))
-        why = "" if size < machine.free_memory() else f"about {size >> 30} GB of memory would be needed"
     if why:
         if needed:
             raise InputError(f"--seen and --picture cannot compare rankings here: {why}")
@@ -282,32 +282,66 @@ def _other_rankings(
     from dish.evaluation.compare import compare
 
     labels = None if seen is None else read_labels(seen, columns.only_labels())
-    pairs = [(X[:], y) for X, y in (queries, database)]
-    return compare(hasher, pairs[0], pairs[1], labels)
+    return compare(hasher, queries, database, labels)
 
 
-def _show_scores(report: Any, lines: list[Any]) -> None:
-    """Print the scores of the model, and those of all rankings for every group of queries."""
-    title = f"{report.n_queries:,} queries, {report.n_database:,} rows, {report.n_bits} bits"
-    show_table(title, ("score", "value"), ((name, f"{value:.4f}") for name, value in report.lines().items()))
-    for queries in dict.fromkeys(line.queries for line in lines):
-        part = [line for line in lines if line.queries == queries]
-        which = "all queries" if queries == "all" else f"queries of {queries} classes"
+def _show_scores(scores: FileScores) -> None:
+    """Print how many rows the model was trained on, and its scores: a column for every part of the database."""
+    print(_trained(scores))
+    names = {"untrained": "not trained on", "trained": "trained on", "all": "all rows"}
+    reports = [report.lines() for report in scores.reports.values()]
+    rows = [
+        (name, *(f"{found[name]:.4f}" if name in found else "–" for found in reports))
+        for name in max(reports, key=len)  # a small part has no precision@1000
+    ]
+    sizes = (f"{names[part]}: {report.n_database:,}" for part, report in scores.reports.items())
+    bits = next(iter(scores.reports.values())).n_bits
+    show_table(f"{scores.n_queries:,} queries, {bits} bits", ("score, by database rows", *sizes), rows)
+
+
+def _trained(scores: FileScores) -> str:
+    """A sentence about the rows that the model was trained on."""
+    if scores.trained_rows is None:
+        return (
+            f"unknown: how many of {scores.n_database:,} database rows were trained on. The model has no hashes of "
+            "its training rows; `dish fit` keeps them, unless --no-row-hashes. Scores of training rows are too high"
+        )
+    found = f"{scores.trained_rows:,} of {scores.n_database:,} database rows were trained on"
+    if scores.trained_rows == scores.n_database:
+        return f"{found}. New rows will have lower scores: hold rows out of the fit"
+    return found
+
+
+def _show_rankings(scores: FileScores, lines: list[Any]) -> None:
+    """Print the scores of all rankings for every group of queries and rows: by labels, and by nearest rows."""
+    if lines and lines[0].n_queries < scores.n_queries:
+        print(f"compared on {lines[0].n_queries:,} of {scores.n_queries:,} queries, chosen at random")
+    for group in dict.fromkeys(line.group for line in lines):
+        part = [line for line in lines if line.group == group]
         at = list(part[0].precision_at)
         names = [f"P@{k}" for k in at[:2]] + [f"R@{k}" for k in at[1:]]
-        rows = []
+        by_label, by_row = [], []
         for line in part:
             found = [*list(line.precision_at.values())[:2], *list(line.recall_at.values())[1:]]
-            scores = (line.map, *found, line.precision_within_2, line.recall_within_2)
-            rows.append(
-                [line.ranking, f"{line.bytes:,}", *("–" if value is None else f"{value:.3f}" for value in scores)]
-            )
+            values = (line.map, *found, line.precision_within_2, line.recall_within_2)
+            first = [line.ranking, f"{line.bytes:,}"]
+            by_label.append([*first, *("–" if value is None else f"{value:.3f}" for value in values)])
+            values = (*line.neighbours_at.values(), line.rescored_precision)
+            by_row.append([*first, *(f"{value:.3f}" for value in values)])
         show_table(
-            f"{which}: {part[0].n_queries:,}",
+            group,
             ("ranking by", "bytes", "MAP", *names, "P ≤2", "R ≤2"),
-            rows,
+            by_label,
             box=box.SIMPLE_HEAD,
-            caption="P: precision, R: recall, ≤2: within radius 2",
+            caption="same label: P: precision, R: recall, ≤2: within radius 2; bytes per row",
+        )
+        show_table(
+            "nearest rows",
+            ("ranking by", "bytes", "found in 10", "found in 100", "P@10 rescored"),
+            by_row,
+            box=box.SIMPLE_HEAD,
+            caption="found: share of the 10 nearest rows by float cosine. If the first 100 are rescored (sorted by "
+            "float vectors), their recall@10 is found in 100",
         )
 
 

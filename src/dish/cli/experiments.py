@@ -67,7 +67,7 @@ def bench(
     """Compare methods on a data set. Every run is stored as a JSON file, and finished runs are skipped.
 
     The first rows of the table rank by real numbers: by the cosine of the rows, and by the product of DISH's class
-    probabilities, which is an upper bound for its codes. On more than 200,000 rows they are computed only if
+    probabilities, which its codes approximate. On more than 200,000 rows they are computed only if
     --methods names them (l2, ceiling). If a run fails, the others continue, and the exit status is 1.
     """
     from dish.experiments import bench as benchmark

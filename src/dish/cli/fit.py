@@ -40,6 +40,15 @@ CompatibleWith = Annotated[
     typer.Option(help="dish: an older model. Its labels keep their codes, so that codes of both can be compared."),
 ]
 
+KeepRowHashes = Annotated[
+    bool,
+    typer.Option(
+        "--row-hashes/--no-row-hashes",
+        help="Keep a hash of every training row in the model (8 bytes per row), by which `dish eval` tells which "
+        "rows were trained on.",
+    ),
+]
+
 
 class FitCommand(TyperCommand):
     """`dish fit` with the options of the chosen method."""
@@ -138,14 +147,7 @@ def fit(
     y_column: YColumn = None,
     id_column: IdColumn = None,
     header: Header = None,
-    row_hashes: Annotated[
-        bool,
-        typer.Option(
-            "--row-hashes/--no-row-hashes",
-            help="Keep a hash of every training row in the model (8 bytes per row), by which `dish eval` tells which "
-            "rows were trained on.",
-        ),
-    ] = True,
+    row_hashes: KeepRowHashes = True,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors.")] = False,
     **settings: Any,
 ) -> None:
@@ -159,8 +161,8 @@ def fit(
     _check_row_options(context, rows)
     columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
     kind = method_options.find_method(name)
-    keep = row_hashes and hasattr(kind, "remember_rows")
-    job = _Job(kind, rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with, keep)
+    given = (rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with, row_hashes)
+    job = _Job(kind, *given)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
     params |= _network_defaults(context, job, method, params)
@@ -242,6 +244,10 @@ class _Job:
     def writes_checkpoints(self) -> bool:
         return "checkpoint" in inspect.signature(self.kind).parameters
 
+    @property
+    def remembers_rows(self) -> bool:
+        return self.row_hashes and hasattr(self.kind, "remember_rows")
+
     def check(self, context: typer.Context) -> None:
         """Reject options and input that the method cannot use."""
         name, takes = self.kind.__name__, inspect.signature(self.kind).parameters
@@ -310,7 +316,7 @@ class _Job:
                 raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
         hasher.fit(RowSource(X, mine), y[mine], **options, **self._compatible())
         codes = ranks.gather_arrays(hasher.codes_)
-        if self.row_hashes:
+        if self.remembers_rows:
             with ranks.raise_together():
                 hasher.remember_rows(blocks_of(X, part=mine))
             hasher.row_hashes_ = remembered(ranks.gather_arrays(hasher.row_hashes_))
@@ -348,7 +354,7 @@ class _Job:
 
     def _remember(self, hasher: Any, X: Any) -> None:
         """Keep the hashes of the training rows."""
-        if self.row_hashes:
+        if self.remembers_rows:
             hasher.remember_rows(X)
 
 
