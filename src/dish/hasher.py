@@ -37,6 +37,7 @@ from dish.io.rows import (
 )
 from dish.labels import as_array, known_labels
 from dish.metrics.profile import Profile, RowTraits, codeword_distances, shared_codes
+from dish.progress import progress
 
 # checked rows (n, d), their label scores (n, l), and which rows have known labels (n,) → F (n, r)
 EncodeLabelled = Callable[[Any, sp.csr_array, NDArray[np.bool_]], NDArray[np.float32]]
@@ -415,7 +416,8 @@ def _all_or_nothing(fit: Callable[..., Any], former: tuple[str, ...] = ()) -> Ca
         for name in former:
             self.__dict__.pop(name, None)
         try:
-            fit(self, *args, **options)
+            with progress(type(self).__name__):
+                fit(self, *args, **options)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)

@@ -10,6 +10,8 @@ import pytest
 import dish
 from dish import registry
 from dish.cli import fit, method_options
+from dish.deep import training_time
+from dish.io import images
 
 QUICK = ("--bits", 8, "--anchors", 20, "-q")
 
@@ -156,6 +158,26 @@ def test_photos_are_encoded_by_a_pretrained_network(cli, image_folder, tmp_path,
     assert chosen == [("efficientnet_lite0", "imagenet", True) if installed else plain, plain]
     assert "no option names a network" in err
     assert ("EfficientNet-Lite0" in err) == installed
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "note"),
+    [
+        ((), 3, "note: 3 epochs per round, about"),
+        (("--quiet",), 3, ""),
+        (("--iter", 0), 12, "--epochs 60 takes about"),
+        (("--epochs", 7), 7, ""),
+        (("--checkpoint", "c"), 60, ""),
+    ],
+)
+def test_epochs_are_as_many_as_take_about_a_minute(cli, image_folder, tmp_path, monkeypatch, options, epochs, note):
+    found, n = [], len(images.image_files(image_folder))
+    monkeypatch.setattr(training_time, "seconds_per_image", lambda net, side, device: 5 / n)
+    monkeypatch.setattr(fit._Job, "run", lambda job, params: found.append(params) or "")
+    code, _, err = cli("fit", image_folder, "-o", tmp_path / "m.dish", "--net", "6conv", *options)
+    assert (code, found[0]["epochs"]) == (0, epochs), err
+    assert note in err
+    assert ("epochs per round" in err) == bool(note)
 
 
 def test_method_can_be_any_name_or_class(cli, folder, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ from dish.cbcd.torch_columns import TorchColumns
 from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, torch_threads
 from dish.parallel import ALONE, Ranks
-from dish.progress import LONG, progress
+from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, Similarity
 
 MAX_STEPS = 20  # per bit
@@ -76,7 +76,7 @@ def _bit_by_bit(H: Columns, S: Similarity, q: Tensor, result: Sweep, *, ranks: R
     n = int(ranks.total(torch.tensor(H.n)))
     diag = H.r * S.diag - (H.r - 1)  # Q_ii
     products = _products(H, S)
-    with progress("H-step", H.r, worth=n >= LONG) as step:
+    with progress("H-step", H.r, counts=1) as step:
         for k in range(H.r):
             update_column(H, k, S, q[k], result, n=n, diag=diag, products=products, ranks=ranks, **how)
             step(1)

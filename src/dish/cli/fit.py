@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -166,6 +167,8 @@ def fit(
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
     params |= _network_defaults(context, job, method, params)
+    if not _given(context, "epochs"):
+        params |= job.affordable_epochs(params)
     message = job.run(params)
     if message and not quiet:
         print(message)
@@ -264,6 +267,35 @@ class _Job:
                     f"--{option} needs a method that writes checkpoints, and {name} does not: leave it out, or use "
                     "--method dish_k, deep_dish or dish_d"
                 )
+
+    def affordable_epochs(self, params: dict[str, Any]) -> dict[str, int]:
+        """As many epochs as take about a minute, for a network that is trained with images; a note about it.
+
+        A fit that may resume, or that runs in several processes, needs a number that does not depend on the machine.
+        """
+        if not self.images or self.checkpoint is not None or "RANK" in os.environ:
+            return {}
+        from dish.deep.deep_hasher import DeepHasher
+        from dish.deep.training_time import affordable_epochs, seconds_per_image
+        from dish.io.images import image_files
+        from dish.photos.fine_tune import format_duration
+
+        if not issubclass(self.kind, DeepHasher) or params.get("freeze"):
+            return {}
+        self.kind(**params)._check_params()  # before any work
+        n, rounds = len(image_files(self.rows)), params.get("n_iter", 0) + 1
+        if n == 0:
+            return {}  # the fit says what is wrong with the folder
+        per_image = seconds_per_image(params["net"], params.get("image_size"), params["device"])
+        chosen, usual = affordable_epochs(n, rounds, per_image), params["epochs"]
+        if chosen < usual and not self.quiet:
+            now, full = (format_duration(n * rounds * per_image * epochs) for epochs in (chosen, usual))
+            print(
+                f"dish: note: {chosen} epochs per round, {now} of training; --epochs {usual} takes {full} and gives "
+                "better codes",
+                file=sys.stderr,
+            )
+        return {"epochs": min(chosen, usual)}
 
     def run(self, params: dict[str, Any]) -> str:
         """Fit and save, and return a line about it, which is empty in all processes but the first."""

@@ -31,6 +31,7 @@ from dish.deep.heads import Head, MultilabelHead, Outputs, PosteriorHead, cosine
 from dish.deep.model import HashingNet, extract_features
 from dish.deep.training import BATCH_NORMS, Batch, RoundState, Training, seed_generators
 from dish.errors import InputError
+from dish.progress import progress
 
 MARGIN = 0.2
 NORM = True  # whether the outputs have batch norm
@@ -136,9 +137,10 @@ class CodewordFit:
         """Train the network, resuming from a state if there is one; returns the head and the agreement."""
         data = self.data
         state = state or RoundState(-1, start_codes(data.S, self.width, data.seed), data.seed)
-        for rounds, rows in self.cycles():
-            if state.round + 1 < rounds.stop:
-                state = self.run_cycle(rounds, rows, state)
+        with progress("rounds", self.n_rounds - state.round - 1):
+            for rounds, rows in self.cycles():
+                if state.round + 1 < rounds.stop:
+                    state = self.run_cycle(rounds, rows, state)
         head = self.final_head(state)
         data.ranks.broadcast(head.buffers())
         return head, state.agreement
@@ -245,6 +247,7 @@ class CodewordFit:
         packed = start_codes(self.data.S, self.n_bits, self.data.seed)
         return codewords(packed, self.n_bits, self.t.nan_to_num(0.0)).double().cpu().numpy()
 
+    @progress("head", 1)
     def fit_head(self, C: Tensor) -> PosteriorHead | MultilabelHead:
         """The head, fitted to the held-out rows."""
         with self.training.stage("head"):

@@ -46,6 +46,7 @@ from dish.kernel.fit_state import probe
 from dish.labels import as_array
 from dish.machine import resolve_device
 from dish.metrics.profile import Profile
+from dish.progress import progress
 
 Fitted = dict[str, Any]  # attribute → value
 FILE_SIDE = 224  # of image files, for a module without an image size of its own
@@ -329,10 +330,12 @@ class DeepHasher(FittedNetwork):
         device = resolve_device(self.device)
         model = self.model_.to(device)
         size = model.rows_at_once(X.shape)
-        parts = [
-            encode(model, torch.tensor(X[i : i + size], device=device), self.mirror, head).cpu().numpy()
-            for i in range(0, len(X), size)
-        ]
+        parts = []
+        with progress("encoding", len(X)) as done:
+            for i in range(0, len(X), size):
+                x = torch.tensor(X[i : i + size], device=device)
+                parts.append(encode(model, x, self.mirror, head).cpu().numpy())
+                done(len(x))
         return np.concatenate(parts) if parts else np.zeros((0, self.n_bits), np.float32)
 
     def draw_history(self, path: str | os.PathLike[str]) -> None:

@@ -13,6 +13,7 @@ from dish.deep.deep_hasher import DeepHasher, Learned
 from dish.deep.h_step import Packed, bit_agreement, h_step, start_codes
 from dish.deep.training import Batch, Objective, RoundState, Training, seed_generators
 from dish.errors import InputError
+from dish.progress import progress
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -76,6 +77,11 @@ class DISHD(DeepHasher):
             raise InputError(f"alpha must be a share from 0 to 0.5, got {self.alpha!r}")
 
     def _learn(self, training: Training, state: RoundState | None) -> Learned:
+        with progress("rounds", self.n_iter + 1 if state is None else self.n_iter - state.round):
+            return self._run_rounds(training, state)
+
+    def _run_rounds(self, training: Training, state: RoundState | None) -> Learned:
+        """The rounds that the state does not contain yet."""
         state = self._start(training) if state is None else state
         packed, agreement = state.codes, state.agreement
         for t in range(state.round, self.n_iter):

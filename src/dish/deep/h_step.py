@@ -10,6 +10,7 @@ from torch import Tensor
 from dish import cbcd, codes
 from dish.cbcd.codewords import class_codewords
 from dish.kernel.fstep import LOSSES
+from dish.progress import progress
 from dish.similarity import Classes, Similarity
 
 Packed = NDArray[np.uint8]
@@ -17,6 +18,7 @@ Packed = NDArray[np.uint8]
 MAX_START_SWEEPS = 5
 
 
+@progress("H-step", 1)
 def start_codes(S: Similarity, n_bits: int, seed: int) -> Packed:
     """Codes that reproduce S without looking at the rows: sweeps from one random code per group of equal labels.
 
@@ -35,6 +37,7 @@ def start_codes(S: Similarity, n_bits: int, seed: int) -> Packed:
     return H.packed()
 
 
+@progress("H-step", 1)
 def h_step(S: Similarity, F: Tensor, packed: Packed, nu: float) -> tuple[Packed, int]:
     """One sweep of C-BCD from the given codes towards codes that reproduce S and agree with F, and its bit flips.
 

@@ -15,6 +15,7 @@ from dish.deep.heads import Head
 from dish.errors import InputError, ModelFileError
 from dish.io import modelfile
 from dish.parallel import Ranks
+from dish.progress import progress
 
 OWN = "own"  # value of ``weights``: the module was trained and keeps its weights
 MAX_ROWS_AT_ONCE, SMALL_SIDE = 512, 64
@@ -118,9 +119,10 @@ def extract_features(model: HashingNet, rows: Tensor, ranks: Ranks) -> Tensor:
     """Φ (n, D) of rows as they are, without augmentation. Each process computes a part."""
     size, model = model.rows_at_once(rows.shape), model.eval()
     phi = torch.zeros(len(rows), model.width, device=rows.device)
-    with torch.no_grad():
+    with torch.no_grad(), progress("network features", len(rows)) as done:
         for i in range(ranks.rank * size, len(rows), ranks.world * size):
             phi[i : i + size] = model(model.prepare(rows[i : i + size]))[0]
+            done(ranks.world * size)
     ranks.sum_in_place(phi)
     return phi
 

@@ -261,7 +261,8 @@ class Training(Stopwatch):
         if recordable and self.records_graphs:
             one_step = self._recorded(one_step, noise)
         stopped = False
-        with self.stage(f"round {round_}"), progress(f"round {round_}", epochs) as step:
+        n_steps = epochs * self.steps_per_epoch(len(rows))
+        with self.stage(f"round {round_}"), progress("steps", n_steps, counts=1) as done:
             for epoch in range(epochs):
                 self._train_mode()
                 total = torch.zeros((), device=self.data.device)
@@ -270,8 +271,8 @@ class Training(Stopwatch):
                     total += one_step(batch)
                     optimiser.schedule.step()
                     steps += 1
+                    done(1)
                 self._record_epoch(round_, epoch, epochs, float(ranks.total(total)) / steps)
-                step(1)
                 if held_out_loss is not None and self._is_overfitting(held_out_loss(), patience):
                     stopped = True
                     break

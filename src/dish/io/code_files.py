@@ -16,7 +16,7 @@ from dish.checks import check_integer, check_option
 from dish.errors import InputError
 from dish.io.atomic import StrPath, replacing, write_atomically
 from dish.io.rows import blocks_of
-from dish.progress import LONG, progress
+from dish.progress import progress
 
 BLOCK_ROWS = 1 << 14
 SUFFIXES = {  # form → suffixes of the file, the usual one first
@@ -71,7 +71,7 @@ def write_form(path: StrPath, B: Any, n_bits: int, form: str, model: str | None 
 
 def _blocks(B: Any, n_bits: int, form: str, model: str | None = None) -> Iterator[Any]:
     """The codes in that form, a block at a time."""
-    with progress("exporting", B.shape[0], worth=B.shape[0] >= LONG) as step:
+    with progress("exporting", B.shape[0]) as step:
         for block in blocks_of(B, BLOCK_ROWS):
             yield codes.export(block, n_bits, form, model=model)
             step(len(block))

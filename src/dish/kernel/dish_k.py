@@ -25,6 +25,7 @@ from dish.kernel.streaming_hasher import PROFILED, FitInput, RowBatch, Streaming
 from dish.lazy import torch
 from dish.machine import resolve_device
 from dish.metrics.profile import Profile, shared_codes
+from dish.progress import progress
 from dish.similarity import Classes
 from dish.similarity.labelled import balanced_weight
 
@@ -60,20 +61,21 @@ def alternate(
         H = cbcd.columns_for(torch.from_numpy(state.codes).to(data.device), n_bits)
         objective = state.objective.tolist()
     squared_norm, packed = data.S.squared_norm(), H.packed()
-    for _ in range(len(objective), n_iter):
-        with data.stage("linear term"):
-            q, constant = step.linear_terms(data.n * nu)
-        with data.stage("H-step"):
-            sweep = cbcd.sweep(H, data.S, q, lam=lam, take_back=take_back, ranks=data.ranks)
-        value = cbcd.objective(sweep, squared_norm, n_bits, constant)
-        if objective and (sweep.flips == 0 or (take_back and value > objective[-1])):
-            break  # converged, or a rise by rounding: the last state stands
-        objective.append(value)
-        packed = H.packed()
-        with data.stage("F-step"):
-            step.fit(H)
-        if after_sweep is not None:
-            after_sweep(packed, step.function(), objective, sweep)
+    with progress("sweeps", n_iter - len(objective)):
+        for _ in range(len(objective), n_iter):
+            with data.stage("linear term"):
+                q, constant = step.linear_terms(data.n * nu)
+            with data.stage("H-step"), progress("H-step", 1, counts=1):
+                sweep = cbcd.sweep(H, data.S, q, lam=lam, take_back=take_back, ranks=data.ranks)
+            value = cbcd.objective(sweep, squared_norm, n_bits, constant)
+            if objective and (sweep.flips == 0 or (take_back and value > objective[-1])):
+                break  # converged, or a rise by rounding: the last state stands
+            objective.append(value)
+            packed = H.packed()
+            with data.stage("F-step"):
+                step.fit(H)
+            if after_sweep is not None:
+                after_sweep(packed, step.function(), objective, sweep)
     return packed, step.function(), np.array(objective, np.float64)
 
 

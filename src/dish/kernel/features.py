@@ -10,6 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from dish.kernel.typical_rows import (
 )
 from dish.lazy import Tensor, torch
 from dish.parallel import ALONE, Ranks
-from dish.progress import LONG, progress
+from dish.progress import progress
 
 
 def make_feature_map(
@@ -181,7 +182,7 @@ def _fill(features: FeatureMap, X: RowSource, device: torch.device, keep: Tensor
     total = torch.zeros(m, dtype=torch.float64, device=device)
     finite = []
     in_place = keep is not None and keep.device.type == device.type and features.kernel != "linear"
-    with progress("kernel features", n, worth=n >= LONG or n * X.shape[1] > 1 << 24) as step:
+    with progress("kernel features", n) as step:
         for rows in row_blocks(n, rows_at_a_time(device, X.shape[1], m)):
             x = X.read(rows, device, check=device.type == "cpu")
             if device.type == "cuda":  # checked at the end: an answer now would wait for the GPU
@@ -285,10 +286,10 @@ def _empty(n: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def feature_blocks(K: KernelMatrix, size: int | None = None, title: str = "") -> Iterator[tuple[slice, Tensor]]:
-    """Row blocks of K with their slices; with a title, long passes show their progress."""
+    """Row blocks of K with their slices; with a title, they show their progress."""
     size = size or max(8 * ROWS_IN_CACHE, rows_at_a_time(K.device, K.shape[1]))
     blocks = ((rows, K[rows]) for rows in row_blocks(len(K), size)) if isinstance(K, Tensor) else K.blocks(size)
-    with progress(title, len(K), worth=bool(title) and len(K) >= LONG) as step:
+    with progress(title, len(K)) if title else nullcontext(lambda step: None) as step:
         for rows, block in blocks:
             yield rows, block
             step(len(block))

@@ -21,7 +21,7 @@ from dish.lazy import Tensor, torch
 from dish.machine import lost_threads, one_blas_thread
 from dish.numba_lazy import njit
 from dish.parallel import ALONE, Ranks
-from dish.progress import LONG, progress
+from dish.progress import progress
 from dish.similarity import Classes
 
 LEADING = 256  # with more label directions, the spectral start keeps the leading ones: this many, or 2r if larger
@@ -140,7 +140,7 @@ def _start_by_classes(relaxed: Relaxation, r: int) -> tuple[Tensor, Tensor]:
     assert relaxed.M is not None
     n_groups, m = relaxed.M.shape
     X, H = np.empty((r, m)), np.empty((n_groups, r), bool)
-    with one_blas_thread(), progress("spectral start", r, worth=relaxed.n >= LONG) as step:
+    with one_blas_thread(), progress("spectral start", r) as step:
         for k in range(r):
             X[k] = relaxed.best()
             H[:, k], v = relaxed.group_codes(X[k])
@@ -202,7 +202,7 @@ def _start_by_rows(relaxed: Relaxation, data: FitData, r: int, literal: bool = F
     if product.K.device.type != "cpu":
         return _start_by_rows_on_device(relaxed, product, r)
     W = []
-    with one_blas_thread(), progress("spectral start", r, worth=literal and relaxed.n >= LONG) as step:
+    with one_blas_thread(), progress("spectral start", r) as step:
         for _ in range(r):
             w = relaxed.weights(relaxed.best()).to(product.K.dtype)
             W.append(w)

@@ -68,7 +68,7 @@ def _count_in_blocks(Q: NDArray[np.uint64], B: NDArray[np.uint64], y: Labels, r:
         columns = np.ascontiguousarray(B[order].T)  # (words, n)
     tile = np.empty(_TILE, np.uint8 if r < 256 else np.uint16)
     block = 1024
-    with progress("scoring", len(Q), worth=len(Q) * len(B) > 2e10) as step:
+    with progress("scoring", len(Q)) as step:
         for i in range(0, len(Q), block):
             some = slice(i, i + block)
             if y.sets:

@@ -48,6 +48,7 @@ from dish.posterior.projection import centred, signed_projection
 from dish.posterior.regression import WhitenedRows, regress, whiteners
 from dish.posterior.reservoir import Reservoir, small_reservoir
 from dish.posterior.selection import Choice, Judged
+from dish.progress import progress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels, with_labels
 
 MAX_CLASSES = 65536  # with more, B is larger than everything else
@@ -86,7 +87,8 @@ def fit_to_labels(
         V = V.to(data.device, data.K.dtype)
         return Choice(*centred(V), selection.SHARP) if one_label else Choice(V, torch.zeros_like(V[0]), 1.0)
 
-    return _fit(data, plain, n_bits, geometry, budget, rng)
+    with progress("class probabilities", selection.work(data)):
+        return _fit(data, plain, n_bits, geometry, budget, rng)
 
 
 def fit_compatibly(
@@ -100,7 +102,8 @@ def fit_compatibly(
     sharp = selection.SHARP if isinstance(data.S, Classes) else 1.0
     start = Choice(V, offset, sharp, kept.power, is_old=is_old)
     bits = None if kept.geometry is None else kept.geometry.to(data.device, data.K.dtype)
-    function, _, unseen = _fit(data, lambda r: start, V.shape[1], 0, budget, rng, bits)
+    with progress("class probabilities", selection.work(data)):
+        function, _, unseen = _fit(data, lambda r: start, V.shape[1], 0, budget, rng, bits)
     kept.check_codes(function)
     return function, kept.geometry, unseen
 

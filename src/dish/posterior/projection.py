@@ -20,8 +20,10 @@ from dish.kernel.features import feature_blocks
 from dish.kernel.spectral import polar_factor
 from dish.lazy import Tensor, torch
 from dish.machine import one_blas_thread, threads_for
+from dish.progress import progress
 
 STEPS, RATE, BATCH = 100, 0.02, 1024  # of ``refine``
+REFINEMENT = 0.1  # time of all steps, in regressions: for the progress bar
 SET_STEPS, SET_RATE, SET_BATCH = 200, 0.05, 512  # of ``refine_for_sets``
 QUERIES = 128  # queries per block: their scores stay in cache
 SIGN_ROUNDS = 20  # of ``signed_projection``
@@ -260,10 +262,12 @@ def adam(
             square.mul_(0.999).add_(0.001 * gradient.square())
             theta.sub_(rate * decay * (mean / first) / ((square / second).sqrt() + 1e-8))
 
-    for draw, values in zip(draws, schedule, strict=True):
-        rows.copy_(draw)
-        constants.copy_(values)
-        graph(step)
+    with progress("refinement", len(draws), counts=REFINEMENT) as done:
+        for draw, values in zip(draws, schedule, strict=True):
+            rows.copy_(draw)
+            constants.copy_(values)
+            graph(step)
+            done(1)
 
 
 def pair_gradient(

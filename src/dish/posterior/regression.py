@@ -328,7 +328,9 @@ def regress(
     one_label = rows.one_label
     if one_label and (l := n_labels(rows.S)) > ALL_CLASSES:  # noqa: E741
         order, decay = rows.shuffled(indices, round(share * VISITS * l), rng), weight_decay(len(indices), l)
-        return sampled_steps(rows, *gaussian_classifier(rows, indices), order, rng, prior * CERTAIN * decay)
+        start = gaussian_classifier(rows, indices)
+        with progress("regression", 1, counts=share):
+            return sampled_steps(rows, *start, order, rng, prior * CERTAIN * decay)
     if start is None:
         q = rows.frequencies().clamp(1e-6, 1 - 1e-6)
         W, b = torch.zeros(rows.U.shape[1], len(q)).to(rows.U), torch.log(q if one_label else q / (1 - q))
@@ -343,7 +345,7 @@ def regress(
         order = rows.local(rows.shuffled(indices, size * updates, rng))[0].view(updates, size)
         return FusedSteps(rows, W, b, order, rate=rate, decay=decay, momentum=MOMENTUM).take()
     steps = MomentumSteps(rows, W, b, size, decay)
-    with steps_threads(size * W.numel()), progress("posterior", updates, worth=updates * W.numel() > 1 << 28) as step:
+    with steps_threads(size * W.numel()), progress("regression", updates, counts=share) as step:
         for t, picked in enumerate(rows.batches(indices, size, updates, rng)):
             steps.take(picked, rate * (1 - t / updates))
             step(1)

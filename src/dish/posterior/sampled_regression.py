@@ -74,7 +74,7 @@ def sampled_steps(
     log_q = rows.frequencies().clamp(min=1e-9).log()
     count = -(-len(order) // BATCH)
     rate, products = RATE / (rows.mean_square + BATCH), BATCH * (BATCH + NEGATIVES) * W.shape[1]
-    with steps_threads(products), progress("posterior", count, worth=count * products > 1 << 38) as step:
+    with steps_threads(products), progress("regression", count, counts=1) as step:
         for t, picked in enumerate(rows.in_batches(order, BATCH, count)):
             label = rows.groups(order[t * BATCH : (t + 1) * BATCH])  # of all processes
             classes, n_present = some_classes(label, len(b), rng)

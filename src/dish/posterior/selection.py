@@ -18,9 +18,9 @@ from dish.kernel.typical_rows import targets
 from dish.lazy import Tensor, torch
 from dish.posterior.geometry import COST, Geometry, candidates, centred_rows
 from dish.posterior.multilabel import best_power, held_out_map, map_of_outputs, n_queries, refined
-from dish.posterior.projection import BATCH, centred, refine, refine_new_rows
+from dish.posterior.projection import BATCH, REFINEMENT, centred, refine, refine_new_rows
 from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
-from dish.similarity import LabelCounts, LabelSets, Similarity, n_labels
+from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
 Recompute = Callable[[float, str], FitData]  # γ and the kernel → data with these features
 ChoiceFor = Callable[[int], "Choice"]  # number of class bits → a choice
@@ -222,6 +222,16 @@ def judge(
     half, order = len(z) // 2, np.concatenate([held for held, _ in parts])
     halves = order[:half], order[half:]
     return Judged((z[:half], y[:half]), (z[half:], y[half:]), halves, None, rows.one_label)
+
+
+def work(data: FitData) -> float:
+    """About how many regressions with all steps a fit takes as long as: for its progress bar."""
+    n, classes = data.n, isinstance(data.S, Classes)
+    trials = len(RHOS) + len(PRIORS) * (not classes or can_decide(n, data.S))
+    trials *= 0 if classes and n > FEW else 2 if n <= CROSS else 1
+    refinements = 1 + len(COOLER) * (2 if n <= FEW else 1) if classes else 3
+    regressions = (FOLDS if n <= CROSS else 1) + 1
+    return TRIAL * trials + share_of_steps(n) * regressions + REFINEMENT * refinements
 
 
 def share_of_steps(n: int) -> float:

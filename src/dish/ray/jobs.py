@@ -108,7 +108,7 @@ def encode_files(
     todo = prepare(plan, folder)
     ray = connected_ray("encode_files")
     workers = _check_workers(ray, workers, len(todo))
-    with progress("encoding", plan.n, worth=bool(todo)) as step:
+    with progress("encoding", plan.n) as step:
         step(plan.n - sum(block.stop - block.start for block in todo))
         for n in _run(str(Path(model).absolute()), plan, folder, todo, workers):
             step(n)

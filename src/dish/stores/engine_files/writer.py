@@ -14,7 +14,7 @@ from dish.errors import InputError
 from dish.ids_and_labels import as_ids, as_labels
 from dish.io.atomic import StrPath, replacing
 from dish.io.rows import blocks_of
-from dish.progress import LONG, progress
+from dish.progress import progress
 from dish.stores.engine_files.collection import EngineFiles, ExportedCollection, ExportedRows
 from dish.stores.engine_files.elasticsearch import ElasticsearchFiles
 from dish.stores.engine_files.milvus import MilvusFiles
@@ -101,7 +101,7 @@ def _pieces(files: EngineFiles, B: Any, ids: Any, labels: Any) -> Iterator[str]:
     """The text of the bulk file."""
     n_bits, (before, between, after), start = files.collection.n_bits, files.frame(), 0
     yield before
-    with progress("exporting", B.shape[0], worth=B.shape[0] >= LONG) as step:
+    with progress("exporting", B.shape[0]) as step:
         for block in blocks_of(B, BATCH):
             stop = start + len(block)
             some_ids = list(range(start, stop)) if ids is None else ids[start:stop].tolist()
