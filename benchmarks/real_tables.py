@@ -282,7 +282,7 @@ def paired_table(content: dict[str, Any]) -> str:
         found = differences(by_method["dish"], by_method[best])
         text = f"{means['dish'] - means[best]:+.3f} (outdated: no interval)"
         if found is not None:
-            mean, low, high = interval(found)
+            mean, low, high = interval(found, -1.0, 1.0)
             text = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
         rows.append([protocol, label(best), f"{means['dish']:.3f}", f"{means[best]:.3f}", text])
     if not rows:

@@ -1,8 +1,9 @@
 """Your own method in 30 lines: random projections of the class means.
 
-    dish bench --data digits --methods dish,lsh,own_method:MeanHash --bits 32        (run in this folder)
+    PYTHONPATH=examples dish bench --data digits --methods dish,lsh,own_method:MeanHash --bits 32
 
-Nothing else is needed: `Hasher` provides transform, save, checks, and scikit-learn's interface.
+The command works in the root of the repository and in this folder: ``dish`` finds modules in the current folder and
+on Python's path. Nothing else is needed: `Hasher` provides transform, save, checks, and scikit-learn's interface.
 """
 
 import numpy as np

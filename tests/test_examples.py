@@ -1,5 +1,7 @@
 """The scripts in examples/ work."""
 
+import csv
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,25 +10,43 @@ import pytest
 
 from dish import metrics
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
-def from_examples(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
+def paths(monkeypatch):
+    """Python's path without the current folder, as the command ``dish`` has it."""
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(ROOT), str(EXAMPLES))])
     yield
     sys.modules.pop("own_method", None)
 
 
-def test_own_method_can_be_benchmarked(from_examples, cli, tmp_path, digits):
-    code, out, err = cli(
-        "bench", "--data", "digits", "--methods", "lsh,own_method:MeanHash", "--bits", 32,
-        "--results", tmp_path / "runs", "--table", tmp_path / "t.csv",
-    )  # fmt: skip
+@pytest.fixture
+def from_examples(paths, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder of run files, so that the second call reuses those of the first."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", [ROOT, EXAMPLES], ids=["root", "examples"])
+def test_own_method_can_be_benchmarked(folder, paths, runs, cli, tmp_path, monkeypatch):
+    """The command in its docstring works as written, in both folders that it names."""
+    line = next(line for line in (EXAMPLES / "own_method.py").read_text().splitlines() if " dish bench " in line)
+    variable, program, *arguments = shlex.split(line)
+    assert (variable, program) == ("PYTHONPATH=examples", "dish")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder / "examples")  # what PYTHONPATH does
+    code, out, err = cli(*arguments, "--results", runs, "--table", tmp_path / "t.csv")
     assert code == 0, err
     assert "own_method:MeanHash" in out
-    lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
-    found = {line[0]: float(line[4]) for line in lines}
+    with (tmp_path / "t.csv").open() as file:
+        found = {line["method"]: float(line["map"]) for line in csv.DictReader(file)}
     assert found["own_method:MeanHash"] > found["lsh"] + 0.1  # it learns from labels
 
 

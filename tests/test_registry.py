@@ -67,6 +67,29 @@ def test_a_class_of_ones_own():
     assert found(n_bits=4).fit(np.eye(3)).transform(np.eye(3)).shape == (3, 1)
 
 
+def test_a_class_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine_here.py").write_text(f"from neighbour_here import one\n{OWN_METHOD}")
+    (tmp_path / "neighbour_here.py").write_text("one = 1\n")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(InputError, match="there is no module mine_here in the current folder"):
+        registry.find("mine_here:Mine")
+    monkeypatch.chdir(tmp_path)
+    assert registry.find("mine_here:Mine").__name__ == "Mine"
+    (tmp_path / "needs_more.py").write_text("import not_installed_here\n")
+    with pytest.raises(InputError, match="needs_more imports not_installed_here, which is not installed"):
+        registry.find("needs_more:Mine")
+    for name in ("mine_here", "neighbour_here"):
+        sys.modules.pop(name)
+
+
+def test_files_of_the_current_folder_hide_no_installed_module(tmp_path, monkeypatch):
+    (tmp_path / "colorsys.py").write_text("Mine = 3\n")
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="the module colorsys has no Mine"):
+        registry.find("colorsys:Mine")
+
+
 @pytest.mark.usefixtures("own")
 def test_a_class_that_another_package_declares(monkeypatch):
     declared = EntryPoints([EntryPoint("mine", "own_method:Mine", registry.GROUP)])
@@ -81,7 +104,10 @@ def test_a_class_that_another_package_declares(monkeypatch):
     ("name", "message"),
     [
         ("nothing", r"method must be one of dish, dish_k, .*, or module:Class of your own; got 'nothing'"),
-        ("no_such_module:Mine", "No module named 'no_such_module'; is its folder on PYTHONPATH"),
+        (
+            "no_such_module:Mine",
+            r"there is no module no_such_module in the current folder, /.*; go to its folder, or set PYTHONPATH",
+        ),
         ("own_method:Yours", "the module own_method has no Yours"),
         ("own_method:number", "must be a class with fit, transform, decision_function; it is not a class"),
         ("own_method:NoHasher", "it has no transform, decision_function"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import dish
@@ -26,6 +28,7 @@ GROUP = "dish.hashers"  # entry points of other packages: name = "module:Class"
 def find(name: str) -> type:
     """The class of a method: a registry name, a name that an installed package declares, or ``module:Class``.
 
+    The module is on Python's path or in the current folder.
     A class needs ``n_bits=`` and ``random_state=``, ``fit``, ``transform`` and ``decision_function``.
     """
     if name in OURS:
@@ -34,17 +37,34 @@ def find(name: str) -> type:
         return baselines.REGISTRY[name]
     for declared in entry_points(group=GROUP, name=name):
         return _checked(name, declared.load())
-    if not re.fullmatch(r"[\w.]+:\w+", name):
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
         known = [*NAMES, *entry_points(group=GROUP).names]
         raise InputError(f"method must be one of {', '.join(known)}, or module:Class of your own; got {name!r}")
     module, kind = name.split(":")
     try:
-        found = getattr(importlib.import_module(module), kind)
+        found = getattr(_imported(module), kind)
     except ModuleNotFoundError as error:
-        raise InputError(f"method {name!r}: {error}; is its folder on PYTHONPATH?") from None
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise InputError(f"method {name!r}: {module} imports {error.name}, which is not installed") from None
+        raise InputError(
+            f"method {name!r}: there is no module {error.name} in the current folder, {os.getcwd()}, or on Python's "
+            "path; go to its folder, or set PYTHONPATH to that folder"
+        ) from None
     except AttributeError:
         raise InputError(f"method {name!r}: the module {module} has no {kind}") from None
     return _checked(name, found)
+
+
+def _imported(module: str) -> ModuleType:
+    """A module on Python's path, or else in the current folder, which is then added to the end of that path."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.split(".")[0] or os.getcwd() in sys.path:
+            raise
+    sys.path.append(os.getcwd())  # not only for this import: the module may import its neighbours later
+    importlib.invalidate_caches()
+    return importlib.import_module(module)
 
 
 def _ours(name: str) -> type[Hasher]:

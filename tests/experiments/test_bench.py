@@ -63,6 +63,13 @@ def test_finished_runs_are_skipped_and_failures_are_recorded(data, tmp_path, mon
     assert "a finished run was run again" in again[good]["failed"]
 
 
+def test_plans_count_every_run_once(data, tmp_path):
+    runs = [Run("digits", "lsh", 8), Run("digits", "lsh", 8), Run("digits", "lsh", 16)]
+    assert str(bench.plan(runs, tmp_path, data=data)).startswith("2 runs to do, 0 finished runs reused")
+    bench.run_all(runs, tmp_path, data=data)
+    assert str(bench.plan(runs, tmp_path, data=data)) == "0 runs to do, 2 finished runs reused"
+
+
 def test_finished_runs_survive_an_interruption(data, tmp_path, monkeypatch):
     runs = [Run("digits", "lsh", 8, trial=t) for t in range(3)]
     real, calls = bench.execute, []

@@ -15,6 +15,19 @@ def test_intervals_have_the_right_coverage():
     assert significance.interval(np.array([0.25]))[0] == 0.25
 
 
+def test_intervals_have_only_possible_values():
+    perfect, poor = np.append(np.ones(30), 0.8), np.append(np.zeros(30), 0.2)
+    mean, low, high = significance.interval(perfect)
+    assert low < mean < 1.0 < high  # values without limits, such as times
+    assert significance.interval(perfect, 0.0, 1.0) == (mean, low, 1.0)
+    runs = [Run("d", method, 16) for method in ("a", "b")]
+    results = {run: {AVERAGE_PRECISIONS: v.tolist()} for run, v in zip(runs, (perfect, poor), strict=True)}
+    rows = significance.grid(runs, results)[1]
+    assert rows[0][3].endswith(", 1.000]")
+    assert "[0.000, " in rows[1][3]
+    assert "[-1.000, " in rows[1][4]
+
+
 def test_holm_correction():
     assert significance.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert significance.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])

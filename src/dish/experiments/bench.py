@@ -133,7 +133,7 @@ class Plan:
 def plan(runs: Iterable[Run], folder: Path, *, force: bool = False, data: OpenDatasets | None = None) -> Plan:
     """Find the missing runs, and estimate their time from the most similar finished runs."""
     data = data or OpenDatasets()
-    keyed = [data.with_key(run) for run in runs]
+    keyed = list(dict.fromkeys(data.with_key(run) for run in runs))  # tables share runs
     missing = [run for run in keyed if force or not _is_finished(run.path(folder))]
     seconds = [_expected_seconds(run, folder) for run in missing]
     known = [s for s in seconds if s is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -26,13 +28,16 @@ def of_queries(runs: list[Run], results: Results) -> Floats | None:
     return np.concatenate([np.asarray(results[run][AVERAGE_PRECISIONS], np.float64) for run in ordered])
 
 
-def interval(values: Floats) -> tuple[float, float, float]:
-    """The mean and its 95 % confidence interval by Student's t: (mean, low, high)."""
+def interval(values: Floats, lowest: float = -inf, highest: float = inf) -> tuple[float, float, float]:
+    """The mean and its 95 % confidence interval by Student's t, cut to the possible values: (mean, low, high).
+
+    Scores are between 0 and 1, and their differences between −1 and 1.
+    """
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return mean, float("nan"), float("nan")
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / n**0.5)
-    return mean, mean - half, mean + half
+    return mean, max(lowest, mean - half), min(highest, mean + half)
 
 
 def paired_p(a: Floats, b: Floats) -> float:
@@ -66,12 +71,12 @@ def grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[str]]]
         comparable = [values for values in others if len(values) == len(first)]
         p_values = iter(holm([paired_p(values, first) for values in comparable]))
         for (method, n_train), values in known.items():
-            mean, low, high = interval(values)
+            mean, low, high = interval(values, 0.0, 1.0)
             cells = [method, f"{n_train:,}" if n_train else "all", str(r), f"{mean:.3f} [{low:.3f}, {high:.3f}]"]
             if values is first or len(values) != len(first):
                 rows.append([*cells, "–", "–"])
                 continue
-            difference, low, high = interval(values - first)
+            difference, low, high = interval(values - first, -1.0, 1.0)
             p = next(p_values)
             rows.append(
                 [*cells, f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]", "< 0.001" if p < 1e-3 else f"{p:.3f}"]

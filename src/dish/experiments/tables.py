@@ -165,7 +165,7 @@ def bench_grid(runs: list[Run], results: Results) -> tuple[list[str], list[list[
 
 def _map_interval(run: Run, results: Results) -> tuple[float | None, float | None]:
     found = significance.of_queries([run], results)
-    return (None, None) if found is None else significance.interval(found)[1:]
+    return (None, None) if found is None else significance.interval(found, 0.0, 1.0)[1:]
 
 
 def _cell_or_failed(results: Results, runs: list[Run], key: str, digits: int) -> str:
