@@ -36,6 +36,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from dish.errors import DataFileError
+from dish.install import pip_install
 from dish.io.atomic import StrPath
 from dish.io.rows import Shards
 from dish.labels import as_array
@@ -354,7 +355,7 @@ def _pyarrow(*modules: str) -> tuple[Any, ...]:
     try:
         return tuple(importlib.import_module(name) for name in ("pyarrow", *(f"pyarrow.{m}" for m in modules)))
     except ImportError:
-        raise ImportError("reading .csv and .parquet files needs pyarrow: pip install 'dish-hash[tables]'") from None
+        raise ImportError(f"reading .csv and .parquet files needs pyarrow: {pip_install('tables')}") from None
 
 
 # --- .npy and .npz ------------------------------------------------------------------------------------------------
