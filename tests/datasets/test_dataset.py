@@ -142,7 +142,7 @@ def test_rows_with_gaps_are_refused_or_left_out_with_their_roles(tmp_path):
     files = {"labels": tmp_path / "y.npy", "split": tmp_path / "roles.npy"}
     with pytest.raises(DataFileError, match=r"1 of 12 rows without a complete vector \(row 3, .*--drop-missing"):
         load_features(tmp_path / "X.npy", **files)
-    with pytest.warns(UserWarning) as noted:
+    with pytest.warns(UserWarning, match="rows without") as noted:
         data = load_features(tmp_path / "X.npy", **files, columns=ColumnNames(gaps=True))
     assert [str(one.message).partition(" rows ")[2] for one in noted] == [
         "without a complete vector (row 3, counted from 0) are left out",
@@ -154,5 +154,5 @@ def test_rows_with_gaps_are_refused_or_left_out_with_their_roles(tmp_path):
     assert data.roles.tolist() == [("train", "query")[i % 2] for i in kept]
     X[:] = np.nan
     np.save(tmp_path / "X.npy", X)
-    with pytest.warns(UserWarning), pytest.raises(DataFileError, match="no row has both"):
+    with pytest.warns(UserWarning, match="12 of 12 rows"), pytest.raises(DataFileError, match="no row has both"):
         load_features(tmp_path / "X.npy", columns=ColumnNames(gaps=True))
