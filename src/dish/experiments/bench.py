@@ -262,7 +262,7 @@ class OpenDatasets:
         if name in self._loaded or name in NAMES:
             if own:
                 raise InputError(
-                    f"labels, a split, columns and --drop-missing belong to a path of your own features, not to {name}"
+                    f"labels, a split and options about tables are for a path of your own features, not for {name}"
                 )
             return name
         if own or name not in self._keys:

@@ -88,7 +88,7 @@ def counted(path: StrPath, X: Any, ids: Any = None) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if "NaN" not in str(error) or not is_streamed(X):
+        if "NaN" not in str(error) or not (is_map(X) or isinstance(X, Shards)):
             raise
         check_vectors(path, X, ids)
         raise
