@@ -14,7 +14,8 @@ import dish
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = [  # a module may import from its own row and from the rows before it
-    "numba_lazy codes labels lazy checks errors ids_and_labels provenance machine threads progress parallel metrics",
+    "numba_lazy codes labels lazy checks errors install ids_and_labels provenance machine threads progress parallel "
+    "metrics",
     "io similarity encoder cuda",
     "cbcd",
     "hasher label_codes",
@@ -25,7 +26,7 @@ LAYERS = [  # a module may import from its own row and from the rows before it
     "cli web __main__",
 ]
 LAYER = {name: i for i, row in enumerate(LAYERS) for name in row.split()}
-SMALL = "numba_lazy codes labels checks errors ids_and_labels machine threads io progress"
+SMALL = "numba_lazy codes labels checks errors install ids_and_labels machine threads io progress"
 NARROW = {
     "index": {*SMALL.split(), "index"},
     "stores": {*SMALL.split(), "index", "stores"},

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dish import numba_lazy, threads
 from dish.checks import check_integer, check_option
 from dish.errors import InputError
+from dish.install import pip_install
 from dish.lazy import numba
 from dish.numba_lazy import intrinsic, njit
 
@@ -356,7 +357,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise ImportError("the form 'arrow' needs pyarrow: pip install 'dish-hash[tables]'") from None
+        raise ImportError(f"the form 'arrow' needs pyarrow: {pip_install('tables')}") from None
     return pyarrow
 
 

@@ -124,7 +124,7 @@ def _labels_of_all(y: Any, name: str) -> NDArray[Any]:
         raise InputError(
             f"{name} has no label (None, NaN or NaT) in {int(missing.sum()):,} rows, the first is row "
             f"{int(missing.argmax())}; learning and scoring need a label for every row. Drop these rows: "
-            f"keep = ~dish.labels.is_missing({name}); X[keep], {name}[keep] (dish fit --drop-unlabelled)"
+            f"keep = ~dish.labels.is_missing({name}); X[keep], {name}[keep] (dish fit --drop-missing)"
         )
     return _one_kind(y, name)
 
@@ -229,7 +229,7 @@ def check_unlabelled(classes: NDArray[Any], name: str = "y", codes: NDArray[np.i
     if isinstance(classes[0], str) and classes[0] == "" and len(classes) > 1:
         raise InputError(
             f'{name} holds the empty string ""{where}, which is not a label. Drop these rows: keep = {name} != ""; '
-            f"X[keep], {name}[keep] (dish fit --drop-unlabelled). If it is a class, give it a name"
+            f"X[keep], {name}[keep] (dish fit --drop-missing). If it is a class, give it a name"
         )
     if _kind(classes[0]) == "a number" and _marks_unlabelled(classes):
         raise InputError(

@@ -9,6 +9,8 @@ import scipy.sparse as sp
 
 from dish import datasets
 from dish.datasets import Dataset, load_features, make_split
+from dish.errors import DataFileError
+from dish.io.readers import ColumnNames
 
 
 def test_the_split_of_classes_follows_the_paper():
@@ -129,3 +131,28 @@ def test_training_rows_of_the_users_split_are_drawn_equally_from_every_class():
         assert set(np.bincount(y[train])[[0, 2]]) == {21}
         assert set(roles[train]) == {"train"}
     assert not np.array_equal(*draws)
+
+
+def test_rows_with_gaps_are_refused_or_left_out_with_their_roles(tmp_path):
+    X, y = np.arange(24.0).reshape(12, 2), np.array(["a", "b"] * 5 + ["", "a"])
+    X[3, 1] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "roles.npy", np.array(["train", "query"] * 6))
+    files = {"labels": tmp_path / "y.npy", "split": tmp_path / "roles.npy"}
+    with pytest.raises(DataFileError, match=r"1 of 12 rows without a complete vector \(row 3, .*--drop-missing"):
+        load_features(tmp_path / "X.npy", **files)
+    with pytest.warns(UserWarning, match="rows without") as noted:
+        data = load_features(tmp_path / "X.npy", **files, columns=ColumnNames(gaps=True))
+    assert [str(one.message).partition(" rows ")[2] for one in noted] == [
+        "without a complete vector (row 3, counted from 0) are left out",
+        "without a label (row 10, counted from 0) are left out",
+    ]
+    kept = [i for i in range(12) if i not in (3, 10)]
+    np.testing.assert_array_equal(data.X[:], X[kept])
+    assert data.y.tolist() == y[kept].tolist()
+    assert data.roles.tolist() == [("train", "query")[i % 2] for i in kept]
+    X[:] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    with pytest.warns(UserWarning, match="12 of 12 rows"), pytest.raises(DataFileError, match="no row has both"):
+        load_features(tmp_path / "X.npy", columns=ColumnNames(gaps=True))

@@ -110,7 +110,7 @@ def test_what_cannot_be_encoded(model):
         (table, {"column": "label"}, "column 'label' must hold numbers or lists of numbers, got string"),
         (table.append_column("code", table["id"]), {}, "the table has a column 'code' already"),
         (pa.table({"vector": [{"x": 1.0}]}), {}, "numbers or lists of numbers, got struct"),
-        (pa.table({"vector": [[1.0] * 6, None]}), {}, "must not have nulls"),
+        (pa.table({"vector": [[1.0] * 6, None]}), {}, "1 of 2 rows have a null in vector, the first is number 1"),
         (pa.table({"vector": [[1.0] * 6, [1.0] * 5]}), {}, "must have one length"),
         (pa.table({"vector": [[1.0] * 5 + [None]]}), {}, "no nulls"),
         (pa.table({"vector": [[1.0] * 5]}), {}, "5 features"),

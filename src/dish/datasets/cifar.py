@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dish.datasets.dataset import Dataset
 from dish.datasets.gist import N_FEATURES, VERSION, gist
 from dish.errors import DataFileError, DownloadError
+from dish.install import pip_install
 from dish.io.data_cache import cache_folder, download, save_npy
 from dish.io.readers import StrPath, read_npy
 from dish.progress import progress
@@ -145,7 +146,7 @@ def _parse_sheets(path: Path, files: dict[str, bytes]) -> Batch:
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("reading PNG sheets needs Pillow: pip install 'dish-hash[images]'") from None
+        raise ImportError(f"reading PNG sheets needs Pillow: {pip_install('images')}") from None
     _check_members(files, [*SHEETS, *SHEET_LABELS], path)
     images = []
     for name in SHEETS:

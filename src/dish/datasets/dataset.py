@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dish.checks import check_integer
-from dish.errors import InputError
-from dish.io.readers import ColumnNames, StrPath, read_features, read_labels
+from dish.errors import DataFileError, InputError
+from dish.io.gaps import LABEL, VECTOR, describe, refuse, take_rows, without_labels, without_vector
+from dish.io.readers import ColumnNames, StrPath, own_ids, read_features, read_labels
 from dish.io.rows import blocks_of, check_finite, is_map, release
 from dish.labels import encode_classes, label_matrix, plain_labels
 
@@ -98,9 +100,13 @@ def load_features(
     """Read your own features: a .npy (memory-mapped), .npz, .parquet or .csv file, or a folder of shards.
 
     ``labels`` is a file of labels in any of these formats (see ``io.readers.read_features``). ``split`` is a file
-    with one of ``ROLES`` per row; without it queries are drawn at random.
+    with one of ``ROLES`` per row; without it queries are drawn at random. ``columns.gaps`` leaves out rows without a
+    complete vector or without a label, with a warning that counts them; otherwise they are an error.
     """
+    path, columns = Path(path), columns or ColumnNames()
     X, y = read_features(path, labels, columns)
+    roles = None if split is None else _read_roles(Path(split), X.shape[0], columns)
+    X, y, roles = _complete_rows(path, X, y, roles, columns)
     start = 0
     for block in blocks_of(X):
         check_finite(block, start, X)
@@ -108,8 +114,24 @@ def load_features(
     if y is not None:
         (y,) = plain_labels(y)
         label_matrix(y) if y.ndim == 2 else encode_classes(y)  # refuse labels that no method can learn
-    roles = None if split is None else _read_roles(Path(split), X.shape[0], columns)
-    return Dataset(Path(path).stem, X, y, queries=queries, roles=roles)
+    return Dataset(path.stem, X, y, queries=queries, roles=roles)
+
+
+def _complete_rows(path: Path, X: Any, y: Any, roles: Any, columns: ColumnNames) -> tuple[Any, Any, Any]:
+    """The rows with a complete vector and a label, their labels and roles. Raises DataFileError without the flag."""
+    found = {VECTOR: without_vector(X)} | ({} if y is None else {LABEL: without_labels(y)})
+    missing = np.logical_or.reduce(list(found.values()))
+    if not missing.any():
+        return X, y, roles
+    for what, mask in found.items():
+        if mask.any() and not columns.gaps:
+            raise refuse(path, what, mask, own_ids(path, columns))
+        if mask.any():
+            warnings.warn(f"{describe(path, what, mask, own_ids(path, columns))} are left out", stacklevel=3)
+    kept = np.flatnonzero(~missing)
+    if not len(kept):
+        raise DataFileError(f"{path}: no row has both a complete vector and a label")
+    return take_rows(X, kept), *(None if one is None else one[kept] for one in (y, roles))
 
 
 def _read_roles(path: Path, n: int, columns: ColumnNames | None) -> NDArray[np.str_]:

@@ -6,6 +6,7 @@ import io
 import os
 from pathlib import Path
 
+from dish.install import pip_install
 from dish.io.atomic import write_atomically
 
 History = list[dict[str, float]]  # one entry per epoch: round, epoch, loss, and held_out if it was computed
@@ -16,7 +17,7 @@ def draw(history: History, path: str | os.PathLike[str]) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ModuleNotFoundError("plotting needs matplotlib: pip install 'dish-hash[plot]'") from None
+        raise ModuleNotFoundError(f"plotting needs matplotlib: {pip_install('plot')}") from None
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()

@@ -258,10 +258,12 @@ class OpenDatasets:
         ``labels`` is a file of labels, ``split`` a file that assigns a role to every row; without it there are
         ``queries`` queries per class.
         """
-        own = labels is not None or split is not None or (columns is not None and columns.named)
+        own = labels is not None or split is not None or columns not in (None, ColumnNames())
         if name in self._loaded or name in NAMES:
             if own:
-                raise InputError(f"labels, a split and columns belong to a path of your own features, not to {name}")
+                raise InputError(
+                    f"labels, a split and options about tables are for a path of your own features, not for {name}"
+                )
             return name
         if own or name not in self._keys:
             data = (

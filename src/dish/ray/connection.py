@@ -13,6 +13,7 @@ from typing import Any
 
 from dish.checks import check_integer
 from dish.errors import ClusterError
+from dish.install import pip_install
 from dish.machine import usable_cores
 
 SETTINGS = {  # of a Ray of this machine
@@ -28,7 +29,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ImportError("this needs Ray: pip install 'dish-hash[ray]'") from None
+        raise ImportError(f"this needs Ray: {pip_install('ray')}") from None
     return ray
 
 

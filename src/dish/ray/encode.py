@@ -147,7 +147,11 @@ def _matrix(table: pa.Table, names: list[str]) -> NDArray[Any]:
 
     columns = [table[name].combine_chunks() for name in names]
     if any(column.null_count for column in columns):
-        raise InputError(f"the columns {', '.join(names)} must not have nulls")
+        gaps = np.logical_or.reduce([column.is_null().to_numpy(zero_copy_only=False) for column in columns])
+        raise InputError(
+            f"{int(gaps.sum()):,} of {len(gaps):,} rows have a null in {', '.join(names)}, the first is number "
+            f"{int(gaps.argmax())}, counted from 0: leave them out of the files"
+        )
     if len(columns) == 1 and isinstance(columns[0].type, pa.BaseExtensionType):  # a tensor of Ray
         columns[0] = columns[0].storage
     is_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)

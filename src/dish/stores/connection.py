@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from dish.errors import InputError, StoreError
+from dish.install import pip_install
 
 T = TypeVar("T")
 ATTEMPTS = 5  # how often a transaction is tried that PostgreSQL ends to break a deadlock
@@ -120,5 +121,5 @@ def load_psycopg() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise ImportError("PostgreSQL needs psycopg: pip install 'dish-hash[postgres]'") from None
+        raise ImportError(f"PostgreSQL needs psycopg: {pip_install('postgres')}") from None
     return psycopg

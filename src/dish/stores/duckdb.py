@@ -14,6 +14,7 @@ import numpy as np
 
 from dish import codes
 from dish.errors import InputError, StoreError
+from dish.install import pip_install
 from dish.stores.connection import in_one_line
 from dish.stores.rows import Rows
 from dish.stores.sql import SqlStore
@@ -147,7 +148,7 @@ def _connect(path: str) -> Any:
         import duckdb
         import pyarrow  # noqa: F401  (rows are loaded through Arrow)
     except ImportError:
-        raise ImportError("DuckDB needs duckdb and pyarrow: pip install 'dish-hash[duckdb]'") from None
+        raise ImportError(f"DuckDB needs duckdb and pyarrow: {pip_install('duckdb')}") from None
     try:
         return duckdb.connect(path)
     except duckdb.IOException as error:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dish.codes import distances, n_bytes, to_words
 from dish.errors import InputError, StoreError, UnsupportedError
 from dish.ids_and_labels import Ids
+from dish.install import pip_install
 from dish.io.atomic import write_atomically
 from dish.stores.rows import Filter, FoundCodes, FoundRows, Rows, TableInfo, id_array
 from dish.stores.store import Bytes, Store, T
@@ -493,7 +494,7 @@ def _connect(path: str | os.PathLike[str]) -> Any:
         import lancedb
         import pyarrow  # noqa: F401  (rows are loaded through Arrow)
     except ImportError:
-        raise ImportError("LanceDB needs lancedb and pyarrow: pip install 'dish-hash[lance]'") from None
+        raise ImportError(f"LanceDB needs lancedb and pyarrow: {pip_install('lance')}") from None
     if fcntl is None:
         raise UnsupportedError("LanceStore needs file locks, which this system lacks; use SQLite or PostgreSQL")
     if Path(path).exists() and not Path(path).is_dir():

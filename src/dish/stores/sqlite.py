@@ -13,6 +13,7 @@ import numpy as np
 
 from dish.codes import n_bytes
 from dish.errors import InputError, StoreError
+from dish.install import pip_install
 from dish.stores.rows import Rows
 from dish.stores.sql import SqlStore
 from dish.stores.store import Bytes, T
@@ -121,7 +122,7 @@ def _connect(path: str) -> Any:
         import apsw
         import sqlite_vec
     except ImportError:
-        raise ImportError("SQLite needs apsw and sqlite-vec: pip install 'dish-hash[sqlite]'") from None
+        raise ImportError(f"SQLite needs apsw and sqlite-vec: {pip_install('sqlite')}") from None
     try:
         connection = apsw.Connection(path)
         connection.set_busy_timeout(WAIT_MS)

@@ -18,6 +18,7 @@ import numpy as np
 
 from dish.errors import InputError
 from dish.index.warmup import build_accelerator, compile_kernels
+from dish.install import pip_install
 from dish.web.limits import Limits
 from dish.web.sockets import limits_for_host, listen, url
 
@@ -37,7 +38,7 @@ try:
 except ImportError as error:
     if (error.name or "").startswith("dish"):
         raise
-    raise ImportError(f"the search service needs {error.name}: pip install 'dish-hash[serve]'") from None
+    raise ImportError(f"the search service needs {error.name}: {pip_install('serve')}") from None
 
 SHUTDOWN_SECONDS = 10  # for requests in progress when the server is told to stop
 
