@@ -104,6 +104,7 @@ def index(
     columns, removed = columns_of(ids, labels, remove, y=y_column, ids=id_column, header=header), ""
     with closing(IndexFile(output)) as file:  # from here on, nobody else changes it
         file.check_settled()
+        file.sign("`dish index`")
         ix = _open_index(file) if add or remove else None
         if ix is not None and remove is not None:
             removed = _remove(ix, remove, columns)
@@ -162,7 +163,7 @@ def _with_labels(path: Path, coded: tuple[Any, Any, Any], model: Path) -> tuple[
     from dish.registry import load
 
     hasher, (B, ids, labels) = load(model), coded
-    check_same_model(model_of(path), hasher.fingerprint_, str(path), str(model))
+    check_same_model(model_of(path), hasher.fingerprint_, str(path), f"the model {model}")
     return hasher.with_labels(B, labels), ids, labels
 
 
@@ -176,7 +177,7 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
         ix = HammingIndex(note.n_bits(B.shape[1]) if bits is None else bits, model=note.model)
         ix.add(B, ids, labels)
         return ix
-    ix.check_model(note.model, str(path))
+    ix.check_model(note.model, f"the model of {path}")
     if bits not in (None, ix.n_bits):
         raise InputError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
     if ids is None:
@@ -224,7 +225,7 @@ def search(
 
     check_rescore(rescore, radius, shortlist, model=model, vectors=vectors, query_vectors=query_vectors)
     ix, Q = HammingIndex.load(index), read_codes(queries)
-    ix.check_model(model_of(queries), str(queries))
+    ix.check_model(model_of(queries), f"the model of {queries}")
     if vectors is not None:
         ix.attach_vectors(vectors, None if vector_ids is None else read_ids(vector_ids))
     if model is not None:
