@@ -67,7 +67,7 @@ def index(
     ids: IdsPath = None,
     labels: LabelsPath = None,
     bits: Bits = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; existing ids are replaced.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; codes of existing ids are replaced.")] = False,
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,
@@ -87,7 +87,8 @@ def index(
 
     --label-codes is for rows whose labels are known: codes that `dish encode` made without labels get the bits of
     their --labels, as from `dish encode --label-codes`. Rows without a label, or with one that the model does not
-    know, keep their codes. Queries are encoded without labels.
+    know, keep their codes. Queries are encoded without labels. --add without --labels leaves the labels of existing
+    ids as they are; new items then have none.
     """
     check_writable(output, codes, ids, labels, remove, model)
     if label_codes != (model is not None) or (label_codes and labels is None):
@@ -183,8 +184,18 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
     if ids is None:
         ix.add(B, None, labels)
     else:
-        ix.upsert(B, ids, labels)
+        ix.upsert(B, ids, _labels_there(ix, ids) if labels is None else labels)
     return ix
+
+
+def _labels_there(ix: HammingIndex, ids: NDArray[Any]) -> list[Any]:
+    """Return the labels that the index has for some ids, None for new ones."""
+    from dish.ids_and_labels import as_ids
+
+    rows, given = ix.snapshot(), as_ids(ids)
+    known = rows.rows_of(given) >= 0
+    there = iter(rows.label_list(given[known]))
+    return [next(there) if is_known else None for is_known in known.tolist()]
 
 
 @example(
