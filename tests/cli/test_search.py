@@ -158,6 +158,22 @@ def test_add_to_an_index_and_remove_from_it(cli, folder, index):
     assert 100 not in dish.HammingIndex.load(folder / "ix.dish")
 
 
+def test_adding_without_labels_keeps_those_that_are_there(cli, folder):
+    for name, array in {"c": np.arange(6, dtype=np.uint8).reshape(3, 2), "ids": [7, 8, 9], "y": [1, 2, 3]}.items():
+        np.save(folder / f"{name}.npy", array)
+    np.save(folder / "new_ids.npy", [10, 9, 7])
+    path, add = folder / "ix.dish", ("index", folder / "c.npy", "-o", folder / "ix.dish", "--add")
+    assert cli(*add[:-1], "--ids", folder / "ids.npy", "--labels", folder / "y.npy")[0] == 0
+    assert cli(*add, "--ids", folder / "new_ids.npy")[0] == 0
+    ix = dish.HammingIndex.load(path)
+    assert ix.labels_of([7, 8, 9, 10]).tolist() == [1, 2, 3, None]
+    assert ix.get([10, 9, 7]).tolist() == [[0, 1], [2, 3], [4, 5]]  # the codes are the new ones
+    assert cli(*add)[0] == 0  # without ids, too
+    assert dish.HammingIndex.load(path).labels_of([7, 8, 9, 11]).tolist() == [1, 2, 3, None]
+    assert cli(*add, "--ids", folder / "ids.npy", "--labels", folder / "ids.npy")[0] == 0
+    assert dish.HammingIndex.load(path).labels_of([7, 8, 9]).tolist() == [7, 8, 9]
+
+
 def test_k_cuts_the_rows_within_a_radius(cli, folder):
     np.save(folder / "c.npy", np.array([[0], [1], [3], [7], [255]], np.uint8))
     np.save(folder / "q.npy", np.array([[0], [255]], np.uint8))

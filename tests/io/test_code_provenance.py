@@ -70,8 +70,9 @@ def test_an_index_refuses_codes_of_another_model(tmp_path, caplog):
     loaded = HammingIndex.load(tmp_path / "ix.dish")
     assert loaded.model == ONE
     loaded.check_model(ONE)
-    with pytest.raises(ModelMismatchError, match=rf"the index holds .* {ONE}, but that of q\.npy is {OTHER}.*again"):
-        loaded.check_model(OTHER, "q.npy")
+    said = rf"the index holds .* {ONE}, but the model of q\.npy has the fingerprint {OTHER}\..*again"
+    with pytest.raises(ModelMismatchError, match=said):
+        loaded.check_model(OTHER, "the model of q.npy")
     with caplog.at_level(logging.INFO):
         loaded.check_model(None)
         HammingIndex(64).check_model(OTHER)

@@ -1,6 +1,7 @@
 """Opening a collection, and `dish serve` as a real process."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -124,6 +125,31 @@ def test_second_server_on_the_same_index_is_rejected(files, cli):
         for options in (["--writable"], [], ["--workers", 2]):
             code, _, errors = cli(*call, *options)
             assert (code, "ix.dish is in use" in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_command_line_and_server_do_not_change_one_index_at_a_time(files, cli, monkeypatch):
+    path, ids = files / "ix.dish", files / "gone.npy"
+    np.save(ids, [1003, 1005])
+    with Server(files, "--writable") as running:
+        code, out, errors = cli("index", "-o", path, "--remove", ids)
+        assert (code, out) == (2, "")
+        assert f"process {running.process.pid} on" in errors
+        assert f"POST {running.url}/items/delete removes" in errors
+        assert running.ask("DELETE", "/items/1004")[0] == 200
+        assert running.stop() == 0
+    assert {1003, 1004, 1005} - set(HammingIndex.load(path).ids.tolist()) == {1004}
+    refused = []
+
+    def start_server(*_):
+        with pytest.raises(RuntimeError, match=rf"in use: `dish index` \(process {os.getpid()} on .*Try again"):
+            Server(files, "--writable")
+        refused.append(True)
+        return ""
+
+    monkeypatch.setattr("dish.cli.search._remove", start_server)  # in the middle of the command
+    assert cli("index", "-o", path, "--remove", ids)[0] == 0
+    assert refused
 
 
 def test_rejects_the_index_of_another_model(files, learned):

@@ -67,7 +67,7 @@ def index(
     ids: IdsPath = None,
     labels: LabelsPath = None,
     bits: Bits = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; existing ids are replaced.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; codes of existing ids are replaced.")] = False,
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,
@@ -87,7 +87,8 @@ def index(
 
     --label-codes is for rows whose labels are known: codes that `dish encode` made without labels get the bits of
     their --labels, as from `dish encode --label-codes`. Rows without a label, or with one that the model does not
-    know, keep their codes. Queries are encoded without labels.
+    know, keep their codes. Queries are encoded without labels. --add without --labels leaves the labels of existing
+    ids as they are; new items then have none.
     """
     check_writable(output, codes, ids, labels, remove, model)
     if label_codes != (model is not None) or (label_codes and labels is None):
@@ -104,6 +105,7 @@ def index(
     columns, removed = columns_of(ids, labels, remove, y=y_column, ids=id_column, header=header), ""
     with closing(IndexFile(output)) as file:  # from here on, nobody else changes it
         file.check_settled()
+        file.sign("`dish index`")
         ix = _open_index(file) if add or remove else None
         if ix is not None and remove is not None:
             removed = _remove(ix, remove, columns)
@@ -162,7 +164,7 @@ def _with_labels(path: Path, coded: tuple[Any, Any, Any], model: Path) -> tuple[
     from dish.registry import load
 
     hasher, (B, ids, labels) = load(model), coded
-    check_same_model(model_of(path), hasher.fingerprint_, str(path), str(model))
+    check_same_model(model_of(path), hasher.fingerprint_, str(path), f"the model {model}")
     return hasher.with_labels(B, labels), ids, labels
 
 
@@ -176,14 +178,24 @@ def _put(ix: HammingIndex | None, path: Path, coded: tuple[Any, Any, Any], bits:
         ix = HammingIndex(note.n_bits(B.shape[1]) if bits is None else bits, model=note.model)
         ix.add(B, ids, labels)
         return ix
-    ix.check_model(note.model, str(path))
+    ix.check_model(note.model, f"the model of {path}")
     if bits not in (None, ix.n_bits):
         raise InputError(f"--bits {bits}, but the index has codes of {ix.n_bits} bits")
     if ids is None:
         ix.add(B, None, labels)
     else:
-        ix.upsert(B, ids, labels)
+        ix.upsert(B, ids, _labels_there(ix, ids) if labels is None else labels)
     return ix
+
+
+def _labels_there(ix: HammingIndex, ids: NDArray[Any]) -> list[Any]:
+    """Return the labels that the index has for some ids, None for new ones."""
+    from dish.ids_and_labels import as_ids
+
+    rows, given = ix.snapshot(), as_ids(ids)
+    known = rows.rows_of(given) >= 0
+    there = iter(rows.label_list(given[known]))
+    return [next(there) if is_known else None for is_known in known.tolist()]
 
 
 @example(
@@ -224,7 +236,7 @@ def search(
 
     check_rescore(rescore, radius, shortlist, model=model, vectors=vectors, query_vectors=query_vectors)
     ix, Q = HammingIndex.load(index), read_codes(queries)
-    ix.check_model(model_of(queries), str(queries))
+    ix.check_model(model_of(queries), f"the model of {queries}")
     if vectors is not None:
         ix.attach_vectors(vectors, None if vector_ids is None else read_ids(vector_ids))
     if model is not None:

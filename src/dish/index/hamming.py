@@ -144,8 +144,8 @@ class HammingIndex:
         """Return the bytes held by codes, search accelerators, ids with their lookup, and labels."""
         return self._now.nbytes()
 
-    def check_model(self, fingerprint: str | None, what: str = "the model") -> None:
-        """Raise ModelMismatchError if the codes come from another model; ``what`` names their source in the message.
+    def check_model(self, fingerprint: str | None, what: str = "the given model") -> None:
+        """Raise ModelMismatchError if the codes come from another model; ``what`` names that model in the message.
 
         If either model is unknown, nothing is checked and a line is logged.
         """

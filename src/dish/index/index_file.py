@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dish.errors import FileInUseError, FileReplacedError, ModelFileError
+from dish.index.writer_note import WriterNote, read_note, remove_note, write_note
 from dish.io import modelfile
 
 try:
@@ -21,6 +22,10 @@ except ImportError:  # Windows
 
 StrPath = str | os.PathLike[str]
 LOCK_SECONDS = 0.3  # a process that only looks whether the file is in use holds the lock for an instant
+UNKNOWN = (
+    "another process writes to this index (a server with --writable, or `dish index`). Stop it, or change items over "
+    "HTTP"
+)
 
 
 @dataclass(frozen=True)
@@ -60,16 +65,23 @@ class IndexFile:
         self.path = Path(os.path.realpath(path))
         self._handles: list[int] = []
         self._stamp: tuple[int, ...] | None = None  # of the file as we know it; None: there is none
+        self._signed = False
         self._replacing = threading.RLock()  # held from before a rename until the stamp is that of the new file
         self._lock()
 
+    def sign(self, program: str, url: str | None = None) -> None:
+        """Leave a note next to the file that tells other processes who writes to it, and at which address."""
+        write_note(self.path, WriterNote.of_this_process(program, url))
+        self._signed = True
+
     def check_settled(self) -> None:
-        """Raise an error if a server that was killed may have changes in its journal that are not in the file."""
+        """Raise an error if a server may have changes in its journal that are not in the file."""
         mark = read_mark(self.path)
         if mark is not None and mark.open:
             raise ModelFileError(
-                f"{self.path} has a journal with changes of a server that was killed: start `dish serve --writable` "
-                "once and stop it, so that they are written to the index"
+                f"{self.path} has a journal with changes of a server that was killed (or still runs, if this file "
+                "system has no locks): start `dish serve --writable` once and stop it, so that they are written to "
+                "the index"
             )
 
     def write(self, state: dict[str, Any], mark: JournalMark | None = None) -> None:
@@ -104,6 +116,9 @@ class IndexFile:
 
     def close(self) -> None:
         """Release the lock."""
+        if self._signed:
+            remove_note(self.path)
+            self._signed = False
         self._close_handles(lambda handle: True)
 
     def _close_handles(self, is_done: Callable[[int], bool]) -> None:
@@ -127,11 +142,14 @@ class IndexFile:
                 continue
             os.close(handle)
             if time.monotonic() > end:
-                raise FileInUseError(
-                    f"{self.path} is in use: another process writes to this index (a server with --writable, or "
-                    "`dish index`). Stop it, or change items over HTTP"
-                )
+                raise FileInUseError(f"{self.path} is in use: {advice(self.path)}")
             time.sleep(0.01)
+
+
+def advice(path: Path) -> str:
+    """Return who writes to an index that is locked, as far as it is known, and what to do."""
+    note = read_note(path)
+    return UNKNOWN if note is None else note.advice()
 
 
 def in_use(path: StrPath) -> bool:

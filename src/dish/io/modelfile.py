@@ -178,16 +178,18 @@ def family(fingerprint: str) -> str:
 
 
 def check_same_model(known: str | None, given: str | None, where: str, what: str) -> None:
-    """Raise ModelMismatchError for models of two families: ``known`` of codes in ``where``, ``given`` of ``what``.
+    """Raise ModelMismatchError if two models are of different families.
 
-    If either is None, the model is unknown. Nothing is checked then, and a message is logged.
+    ``known`` is the fingerprint of the model that computed the codes in ``where``, ``given`` that of ``what``, a
+    model, such as "the model of q.npy". If either is None, nothing is checked, and a message is logged.
     """
-    if known is None or given is None:
-        unknown = where if known is None else what
-        log.info("the model of %s is unknown: whether %s and %s match is not checked", unknown, where, what)
+    if known is None:
+        log.info("%s does not name the model of its codes: whether it is %s is not checked", where, what)
+    elif given is None:
+        log.info("the fingerprint of %s is unknown: whether it fits %s is not checked", what, where)
     elif family(known) != family(given):
         raise ModelMismatchError(
-            f"{where} holds codes of the model with the fingerprint {known}, but that of {what} is {given}: their "
-            "codes cannot be compared. Use the same model for both, or one fitted with compatible_with, or encode "
-            "the rows again"
+            f"{where} holds codes of the model with the fingerprint {known}, but {what} has the fingerprint {given}. "
+            "Codes of different models cannot be compared: use the same model for both, use one that was fitted with "
+            "compatible_with, or encode the rows again"
         )

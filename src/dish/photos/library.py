@@ -52,6 +52,7 @@ def open_library(
         check_labels_early(files, options)
     with closing(IndexFile(home / "index.dish")) as index_file, FeatureCache(home / "features.db", NET) as cache:
         index_file.check_settled()
+        index_file.sign("`dish photos`")
         known = cache.stamps()
         new = [name for name in files if name not in known]
         gone = [name for name in known if name not in files]

@@ -213,7 +213,7 @@ def prepare(plan: EncodingPlan, folder: Path) -> list[EncodingBlock]:
             model, changed = known["model"], [name for name in wanted if known[name] != wanted[name]]
         except (ValueError, KeyError, TypeError):
             raise DataFileError(f"{place} is damaged: remove the folder and encode again") from None
-        check_same_model(model, plan.model, f"the folder {folder}", "this job")
+        check_same_model(model, plan.model, f"the folder {folder}", "the model of this job")
         raise InputError(
             f"{folder} holds the output of a job with other {', '.join(changed)}: choose another folder, or give the "
             "same inputs and options to resume that job"

@@ -186,7 +186,7 @@ class ShardedIndex:
         """Return the memory that a search for the k nearest takes here, beside its results."""
         return 0
 
-    def check_model(self, fingerprint: str | None, what: str = "the model") -> None:
+    def check_model(self, fingerprint: str | None, what: str = "the given model") -> None:
         """Raise ModelMismatchError if the codes come from another model. See ``HammingIndex.check_model``."""
         modelfile.check_same_model(self.model, fingerprint, "the index", what)
 

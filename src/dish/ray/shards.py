@@ -71,7 +71,7 @@ def plan_shards(
     files = [_CodeFile.open(path) for path in _files(paths)]
     model, bits = files[0].model, files[0].n_bits if n_bits is None else check_integer("n_bits", n_bits, low=1)
     for file in files:
-        modelfile.check_same_model(model, file.model, str(files[0].path), str(file.path))
+        modelfile.check_same_model(model, file.model, str(files[0].path), f"the model of {file.path}")
         if codes.n_bytes(file.n_bits) != codes.n_bytes(bits) or (file.n_bits != bits and file.known_bits):
             raise InputError(f"{file.path} holds codes of {file.n_bits} bits, not of {bits}")
     ends = np.cumsum([0, *(file.n for file in files)])

@@ -391,7 +391,7 @@ class Store(ABC):
                     f"former (`dish store search` {'--string-ids' if name == 'ids' else '--bits'})"
                 )
         if self.model is not None:
-            check_same_model(info.model, self.model, f"table {self.table!r}", "the model given")
+            check_same_model(info.model, self.model, f"table {self.table!r}", "the given model")
 
     # --- primitives of an engine ---
 

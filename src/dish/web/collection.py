@@ -276,6 +276,11 @@ class Collection:
         if self.writer is None:
             raise HTTPException(403, f"this server is read-only: {self.read_only_reason}")
 
+    def announce(self, url: str) -> None:
+        """Tell processes that find the index locked where it is served, so that they can say where to change it."""
+        if self.writer is not None:
+            self.writer.sign(url)
+
     def upsert(
         self, ids: Sequence[Id], codes: Codes, labels: Sequence[Label | None] | None, *, replace: bool = True
     ) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from dish.codes import n_bytes
 from dish.errors import FileReplacedError, InputError, JournalError
 from dish.index.hamming import HammingIndex
-from dish.index.index_file import IndexFile, JournalMark, in_use, read_mark
+from dish.index.index_file import IndexFile, JournalMark, advice, in_use, read_mark
 from dish.web.journal import Base, Journal, count_pending, journal_path, sync_folder
 
 JOURNAL_LIMIT = 64 << 20  # bytes of journal beyond which the index file is written again
@@ -57,8 +57,13 @@ class IndexWriter:
         log.info("journal", extra={"fields": {"records": len(self.journal.records)}})
         self._apply(self.journal.records)
         self.journal.records.clear()
+        self.sign()
         if self._mark is None or not self._mark.open:
             self._write_file(*self._now(), open=True)
+
+    def sign(self, url: str | None = None) -> None:
+        """Tell other processes that a server writes to the index, and at which address once it is known."""
+        self.file.sign("a server with --writable", url)
 
     def change(self, record: dict[str, Any], require: Callable[[], None] = lambda: None) -> int:
         """Write a change to the journal, then to the index; return the new size.
@@ -174,7 +179,7 @@ def check_served_alone(index: Path) -> None:
     """Raise an error if a read-only server would miss changes to an index. Opens nothing for writing."""
     for _ in range(2):  # a server that replaces the file has no lock on it for a moment
         if in_use(index):
-            raise InputError(f"{index} is in use: a server with --writable writes to it. Search there, or stop it")
+            raise InputError(f"{index} is in use: {advice(index)}")
         if count_pending(index):
             raise JournalError(
                 f"{journal_path(index)} has changes that are not in {index.name} yet: start once with --writable"

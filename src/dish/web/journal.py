@@ -141,7 +141,7 @@ class Journal:
     def check_owner(self, model: str | None, n_bits: int) -> None:
         """Raise an error if the pending records are codes of another model or another length."""
         if self.base is not None and self.records:
-            check_same_model(self.base.model, model, str(self.path), "the model")
+            check_same_model(self.base.model, model, str(self.path), "the given model")
             if self.base.n_bits != n_bits:
                 raise JournalError(f"{self.path} has codes of {self.base.n_bits} bits, but the model's have {n_bits}")
 

@@ -150,16 +150,22 @@ def serve(
     """
     warm_up(collection, encode=eager)
     listener = listen(host, port)
-    limits = limits_for_host(limits, host, allowed_hosts)
+    limits, address = limits_for_host(limits, host, allowed_hosts), url(host, listener)
+    collection.announce(address)
 
     def announce() -> None:
-        print(f"dish: serving {len(collection):,} items on {url(host, listener)}  (Control-C stops)", flush=True)
+        print(f"dish: serving {len(collection):,} items on {address}  (Control-C stops)", flush=True)
         if show:
-            threading.Thread(target=webbrowser.open, args=(url(host, listener),), daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    def prepare_next(source: Source, files: CollectionFiles) -> Collection:
+        found = prepare(source, files)
+        found.announce(address)
+        return found
 
     service = create_app(collection, limits, alias=None if source is None else source.alias)
     if source is not None:
-        reload = service.reload = Reloader(service, source, prepare)
+        reload = service.reload = Reloader(service, source, prepare_next)
         on_hangup(lambda: threading.Thread(target=reload_and_log, args=(reload,), name="dish-reload").start())
     run(service, listener, announce)
 
