@@ -76,7 +76,7 @@ def test_killed_actors_under_load(searched, ray, replicas):
             thread.start()
         try:
             for pid in pids:
-                before, end = len(answers), time.monotonic() + 60
+                before, end = len(answers), time.monotonic() + 240  # a busy machine starts an actor late
                 os.kill(pid, signal.SIGKILL)
                 while len(answers) < before + 6 and time.monotonic() < end:
                     time.sleep(0.01)

@@ -71,6 +71,13 @@ def is_running(process):
     return False
 
 
+def title(process):
+    """The first word of its command line; "" for a process that has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return next(iter(process.cmdline()), "")
+    return ""
+
+
 def wanted_hits(index, code, k):
     D, ids = index.search(code, k)
     codes = [code.tobytes().hex() for code in index.get(ids[0])]
@@ -133,8 +140,7 @@ def test_a_killed_process_costs_no_wrong_answer(served, name):
     thread = threading.Thread(target=search)
     thread.start()
     try:
-        processes = owner.children(recursive=True)
-        victim = next(one for one in processes if one.cmdline() and one.cmdline()[0].startswith(name))
+        victim = next(one for one in owner.children(recursive=True) if title(one).startswith(name))
         victim.send_signal(signal.SIGKILL)
         killed, end = len(answers), time.monotonic() + 90
         while time.monotonic() < end:
