@@ -101,7 +101,8 @@ def prepared(digits, tmp_path, monkeypatch):
     np.save("new.npy", np.zeros((2, 8), np.uint8))
     np.save("new.ids.npy", ["row-0", "row-new"])
     np.save("gone.npy", ["row-1"])
-    return {"np": np, "X": X, "y": y, "Xdb": Xdb, "Xq": Xq, "yq": yq, "names": names, "allowed": names[:50], "ids": names[:10]}
+    arrays = {"np": np, "X": X, "y": y, "Xdb": Xdb, "Xq": Xq, "yq": yq}
+    return arrays | {"names": names, "allowed": names[:50], "ids": names[:10]}
 
 
 def _write_table(path, **columns):
