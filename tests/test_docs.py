@@ -83,10 +83,11 @@ def test_every_fence_belongs_to_a_block():
 def prepared(digits, tmp_path, monkeypatch):
     """A folder with the files, and a namespace with the arrays, that the pages use."""
     X, y, Xq, yq = digits
+    Xdb, ydb = X[600:800].astype(np.float32), y[600:800]
     X, y = X[:600].astype(np.float32), y[:600]
     monkeypatch.chdir(tmp_path)
     names = [f"row-{i}" for i in range(len(X))]
-    for name, array in {"X": X, "y": y, "Xq": Xq, "yq": yq}.items():
+    for name, array in {"X": X, "y": y, "Xdb": Xdb, "ydb": ydb, "Xq": Xq, "yq": yq}.items():
         np.save(f"{name}.npy", array)
     for folder in ("photos", "other-photos"):
         for label in ("cat", "dog"):
@@ -100,7 +101,8 @@ def prepared(digits, tmp_path, monkeypatch):
     np.save("new.npy", np.zeros((2, 8), np.uint8))
     np.save("new.ids.npy", ["row-0", "row-new"])
     np.save("gone.npy", ["row-1"])
-    return {"np": np, "X": X, "y": y, "Xq": Xq, "yq": yq, "names": names, "allowed": names[:50], "ids": names[:10]}
+    arrays = {"np": np, "X": X, "y": y, "Xdb": Xdb, "Xq": Xq, "yq": yq}
+    return arrays | {"names": names, "allowed": names[:50], "ids": names[:10]}
 
 
 def _write_table(path, **columns):

@@ -230,6 +230,7 @@ SOME = np.concatenate([X[::3], X[:5] + 1])  # 30 training rows, then 5 others
 EXPECTED = np.arange(35) < 30
 
 
+@pytest.mark.filterwarnings("ignore:n_anchors")
 @pytest.mark.parametrize("method", ["dish_k", "dish", "lsh"])  # without and with codes of labels; without classes
 def test_training_rows_are_recognised_after_loading(method, tmp_path):
     made = registry.find(method)(n_bits=8).fit(X, Y)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dish import DISH, DISHK, metrics
+from dish.evaluation import compare as module
 from dish.evaluation.compare import compare
 
 PROBABILITIES, LABELS = "class probabilities, float32", "DISH, label codes"
@@ -73,3 +74,60 @@ def test_models_without_probabilities_and_multilabel_rows(parts):
     assert "logistic regression, float32" not in multilabel
     own = metrics.mean_average_precision(paper.transform(Xq), yq, paper.transform(X), y)
     assert multilabel["DISHK"].map == pytest.approx(own)
+
+
+@pytest.fixture(scope="module")
+def halves(digits):
+    """Queries, database, and a model trained on rows 0, 2, 4, …"""
+    X, y, Xq, yq = digits
+    X, y = X[:600].astype(np.float32), y[:600]
+    model = DISH(n_bits=16, n_anchors=60).fit(X[::2], y[::2]).remember_rows(X[::2])
+    return model, (Xq[:80].astype(np.float32), yq[:80]), (X, y)
+
+
+def test_rows_that_were_trained_on_are_scored_apart(halves):
+    model, queries, (X, y) = halves
+    lines = compare(model, queries, (X, y))
+    assert [line.database for line in lines] == ["untrained"] * 6 + ["trained"] * 6
+    for name, rows in (("untrained", slice(1, None, 2)), ("trained", slice(0, None, 2))):
+        here = by_name([line for line in lines if line.database == name])
+        q, b = model.transform(queries[0]), model.transform(X[rows])
+        for ranking, base in (("DISH", b), (LABELS, model.transform(X[rows], labels=y[rows]))):
+            assert here[ranking].map == pytest.approx(metrics.mean_average_precision(q, queries[1], base, y[rows]))
+        assert here["DISH"].n_database == 300
+        unit, unit_q = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (X[rows], queries[0]))
+        expected = metrics.neighbour_recall(unit_q, q, unit, b, k=10, oversampling=(1, 10))
+        assert list(here["DISH"].neighbours_at.values()) == pytest.approx(list(expected.values()))
+        assert here["float cosine"].neighbours_at == {10: 1.0, 100: 1.0}
+    groups = {line.group for line in lines}
+    assert groups == {"all queries (80), 300 rows not trained on", "all queries (80), 300 rows that were trained on"}
+
+
+def test_a_database_of_held_out_rows_is_one_part(halves):
+    model, queries, (X, y) = halves
+    lines = compare(model, queries, (X[1::2], y[1::2]))
+    assert {(line.database, line.n_database) for line in lines} == {("untrained", 300)}
+
+
+def test_a_logistic_regression_learns_no_label_of_a_row_that_was_not_trained_on(halves):
+    _, queries, (X, y) = halves
+    model = DISHK(n_bits=8, n_anchors=30).fit(X[::2], y[::2]).remember_rows(X[::2])
+    shuffled = y.copy()
+    shuffled[1::2] = np.random.default_rng(0).permutation(y[1::2])  # these labels would teach nothing
+    name = "logistic regression, float32"
+    true, wrong = (by_name(compare(model, queries, (X, labels))[5:])[name] for labels in (y, shuffled))
+    assert (true.database, true.map) == ("trained", wrong.map)
+    assert name not in by_name(compare(model, queries, (X[1::2], y[1::2])))
+
+
+def test_queries_are_sampled_and_files_give_the_same_scores(halves, monkeypatch, tmp_path):
+    model, queries, (X, y) = halves
+    X, y = X[:200], y[:200]
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    assert compare(model, queries, (mapped, y)) == compare(model, queries, (X, y))
+    monkeypatch.setattr(module, "MAX_QUERIES", 30)
+    assert {line.n_queries for line in compare(model, queries, (X, y))} == {30}
+    monkeypatch.setattr(module, "MAX_PAIRS", 200 * 10)
+    monkeypatch.setattr(module, "FEW_QUERIES", 5)
+    assert {line.n_queries for line in compare(model, queries, (X, y))} == {10}

@@ -136,5 +136,7 @@ def test_command_line_under_torchrun_makes_the_model_of_one_process(tmp_path, di
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count(f"16 bits learned from {len(X):,} rows") == 1
     alone = DISH(n_bits=16, n_anchors=80).fit(X.astype(np.float64), y)
-    np.testing.assert_array_equal(load(tmp_path / "m.dish").codes_, alone.codes_)
+    together = load(tmp_path / "m.dish")
+    np.testing.assert_array_equal(together.codes_, alone.codes_)
+    np.testing.assert_array_equal(together.row_hashes_, alone.remember_rows(X).row_hashes_)  # of all processes
     assert not (tmp_path / "m.dish.checkpoint").exists()

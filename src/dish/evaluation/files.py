@@ -65,6 +65,7 @@ def evaluate_files(
     yq, y = plain_labels(yq, y)
     if y.shape[0] != X.shape[0]:
         raise InputError(f"the database has {X.shape[0]:,} rows but {y.shape[0]:,} labels")
+    k = None if k is None else check_k(k, X.shape[0])
     q, keys, repeated = hasher.transform(Xq), row_digests(Xq), set[bytes]()
     known = trained_rows(hasher, Xq)
     parts = (ALL,) if known is None else (UNTRAINED, TRAINED)
@@ -82,7 +83,7 @@ def evaluate_files(
     if ranks.first:
         _warn(queries_in_database, known)
     by_part = {part: metrics.Histograms(*total[i]) for i, part in enumerate(parts)}
-    scores = _reports(by_part, None if k is None else check_k(k, X.shape[0]))
+    scores = _reports(by_part, k)
     return FileScores(
         *(scores, X.shape[0], len(q)),
         trained_rows=None if known is None else scores[TRAINED].n_database if TRAINED in scores else 0,
