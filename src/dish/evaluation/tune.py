@@ -41,6 +41,7 @@ class Trial:
     map: float
     precision_at_10: float
     seconds: float  # fit time
+    n_train: int  # rows it learned from
 
     @property
     def value(self) -> Any:
@@ -206,7 +207,8 @@ class HeldOut:
             hasher.transform(Xq), yq, hasher.transform(X), y, n_bits=hasher.n_bits, at=(min(10, len(X)),)
         )
         (precision,) = scores.precision_at.values()
-        return Trial(parameter, DEFAULTS | params, codes.n_bytes(hasher.n_bits), scores.map, precision, seconds)
+        n_bytes = codes.n_bytes(hasher.n_bits)
+        return Trial(parameter, DEFAULTS | params, n_bytes, scores.map, precision, seconds, self.n_train)
 
 
 def _settings(candidates: Mapping[str, Sequence[Any]], n_train: int) -> Iterator[tuple[str, Any]]:
