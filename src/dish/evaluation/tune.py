@@ -337,7 +337,8 @@ class Search:
     def notes(self, seconds: float) -> list[str]:
         """What could not be tried."""
         missed = ", ".join(f"{s.parameter}={s.value}" for s in self.not_tried)
-        return [*self.failed, *([f"not tried within {seconds:.0f} s, or with so few rows: {missed}"] if missed else [])]
+        note = f"not tried within {seconds:.0f} s, or with so few rows: {missed}"
+        return [*self.failed, note] if missed else self.failed
 
 
 def _together(done: list[Trial]) -> Setting | None:
