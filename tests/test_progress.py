@@ -10,7 +10,7 @@ import pytest
 
 from dish import DISH
 from dish import progress as module
-from dish.progress import Stopwatch, progress
+from dish.progress import Stopwatch, progress, rounds
 
 
 class Terminal(io.StringIO):
@@ -98,6 +98,16 @@ def test_a_bar_changes_no_code(monkeypatch, digits):
     plain = DISH(16, n_anchors=20).fit(X[:200], y[:200]).codes_
     use_terminal(monkeypatch)
     assert np.array_equal(DISH(16, n_anchors=20).fit(X[:200], y[:200]).codes_, plain)
+
+
+def test_rounds_are_a_range_with_progress(monkeypatch):
+    terminal = use_terminal(monkeypatch)
+    assert list(rounds(4)) == [0, 1, 2, 3]
+    assert "75%" in terminal.getvalue()
+    for i in rounds(4, "bits"):
+        if i == 1:
+            break
+    assert module._bar.blocks == []
 
 
 def test_the_seconds_of_a_stage_add_up():

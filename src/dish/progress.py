@@ -35,6 +35,14 @@ def progress(title: str, total: float | None = None, *, counts: float = 0.0) -> 
         _bar.close(block)
 
 
+def rounds(n: int, title: str = "rounds") -> Iterator[int]:
+    """``range(n)`` with its progress."""
+    with progress(title, n, counts=1) as done:
+        for i in range(n):
+            yield i
+            done(1)
+
+
 def _watched() -> bool:
     return (
         threading.current_thread() is threading.main_thread()

@@ -13,6 +13,7 @@ from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor
 from dish.numba_lazy import njit
+from dish.progress import rounds
 
 
 class BRE(KernelHasher):
@@ -82,7 +83,7 @@ class BRE(KernelHasher):
         used_by = W != 0
         objective = [float(np.mean((target - differ / r) ** 2))]
         with self._stage("coordinate descent"):
-            for _ in range(self.n_iter):
+            for _ in rounds(self.n_iter):
                 for p in rng.permutation(r):
                     order = rng.permutation(np.flatnonzero(used_by[:, p]))
                     _update_bit(columns, F[p], W[:, p], order, i, j, target, differ, graph, r)

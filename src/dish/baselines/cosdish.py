@@ -14,6 +14,7 @@ from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.machine import threads_for
 from dish.numba_lazy import njit
+from dish.progress import rounds
 from dish.similarity import Similarity
 
 
@@ -74,7 +75,7 @@ class COSDISH(KernelHasher):
         S, n, rng = data.S, data.n, data.rng
         B = torch.from_numpy(np.where(rng.random_sample((n, r)) < 0.5, 1.0, -1.0)).to(data.device)
         with self._stage("codes"), threads_for(n):
-            for _ in range(self.n_draws):
+            for _ in rounds(self.n_draws):
                 columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(data.device)
                 draw = Draw(S, columns)
                 for _ in range(self.n_alternations):

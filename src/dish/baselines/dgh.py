@@ -16,6 +16,7 @@ from dish.errors import InputError
 from dish.lazy import torch
 from dish.numba_lazy import njit, prange
 from dish.posterior.projection import rotation
+from dish.progress import rounds
 
 
 class DGH(AnchorGraphHasher):
@@ -104,7 +105,7 @@ class DGH(AnchorGraphHasher):
         """Alternate B-step and Y-step, starting from B = sgn(Y)."""
         B = np.where(Y >= 0, 1.0, -1.0)
         value = [A.quadratic(B) + self.rho * float((B * Y).sum())]
-        for _ in range(self.n_iter):
+        for _ in rounds(self.n_iter):
             B = b_step(A, B, Y, self.rho, self.MOST_B_STEPS)
             Y = y_step(B, random_state)
             value.append(A.quadratic(B) + self.rho * float((B * Y).sum()))

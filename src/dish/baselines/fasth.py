@@ -32,6 +32,7 @@ from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit
+from dish.progress import rounds
 from dish.similarity import Classes, LabelCounts, Similarity, from_labels
 
 N_STARTS = 10  # random initial signs of the blocks
@@ -99,7 +100,7 @@ class FastH(KernelHasher):
     ) -> Self:
         pairs, n, r = BitInference(labelled(S), self.n_bits), S.n, self.n_bits
         H, Z = np.zeros((n, r), np.int8), np.zeros((n, r), np.int8)
-        for k in range(r):
+        for k in rounds(r):
             with self._stage("inference"):
                 Z[:, k] = pairs.infer(H, k, rng)
             with self._stage("classifier"):

@@ -14,6 +14,7 @@ from dish.encoder import Linear
 from dish.kernel.features import F_blocks, feature_blocks
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
+from dish.progress import rounds
 from dish.similarity import Classes, LabelCounts
 
 
@@ -71,7 +72,7 @@ class FSSH(KernelHasher):
         B = torch.from_numpy(signs).to(data.device)
         W = white.solve(KtB(K, B))
         with self._stage("codes"):
-            for _ in range(self.n_iter):
+            for _ in rounds(self.n_iter):
                 G = sums.g_step(W, YtB(S, B), n * self.mu)
                 W = white.solve(sums.w_step(G, KtB(K, B), n * self.theta))
                 if b_step(B, K, W, sums.Y_g @ G, S, self.mu, self.theta) == 0:

@@ -18,6 +18,7 @@ from dish.kernel.fit_data import FitData
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.spectral import Relaxation
 from dish.lazy import Tensor, torch
+from dish.progress import rounds
 from dish.similarity import Similarity
 
 
@@ -73,7 +74,7 @@ def learn(data: FitData, r: int, n_steps: int, whiten: bool = True) -> Tensor:
     L_inv = relaxed.L_inv.to(K.dtype) if whiten else None
     residue = Residue(data.S, r, K)
     W = []
-    for _ in range(r):
+    for _ in rounds(r):
         w = relaxed.weights(relaxed.best()).to(K.dtype)
         F = K @ w
         w_new, F_new = descend(K, L_inv, residue, w, F, n_steps)

@@ -11,6 +11,7 @@ from dish.encoder import row_blocks
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.machine import threads_for
+from dish.progress import rounds
 from dish.similarity import Similarity
 
 
@@ -73,7 +74,7 @@ class LFH(KernelHasher):
         S, n, rng = data.S, data.n, data.rng
         U = torch.from_numpy(rng.standard_normal((n, r))).to(data.device)
         with self._stage("factors"), threads_for(n):
-            for _ in range(self.n_iter):
+            for _ in rounds(self.n_iter):
                 columns = torch.from_numpy(rng.choice(n, min(c, n), replace=False)).to(data.device)
                 update_factors(U, S, columns, self.beta)
         H = torch.where(U >= 0, 1.0, -1.0)

@@ -13,6 +13,7 @@ from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
 from dish.machine import threads_for
+from dish.progress import rounds
 
 
 class MLH(KernelHasher):
@@ -116,7 +117,7 @@ class MLH(KernelHasher):
         half = self.batch_size // 2
         n_batches = -(-min(len(i), 100_000) // self.batch_size)
         bounds = []
-        for t in range(self.n_iter):
+        for t in rounds(self.n_iter):
             eta, bound = self.eta * (1 - t / self.n_iter), 0.0
             for _ in range(n_batches):
                 batch = np.append(random_state.choice(near, self.batch_size - half), random_state.choice(far, half))

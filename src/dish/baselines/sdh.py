@@ -24,6 +24,7 @@ from dish.kernel.kernel_hasher import KernelHasher
 from dish.kernel.whitening import Whitening
 from dish.lazy import Tensor, torch
 from dish.numba_lazy import njit, prange
+from dish.progress import rounds
 from dish.similarity import Classes, LabelCounts
 
 MAX_SWEEPS = 10  # over the bits in one B-step, as in the authors' code; most rows stop changing earlier
@@ -79,7 +80,7 @@ class SDH(KernelHasher):
         with self._stage("F-step"):
             P, c = f_step(K, white, B)
         objective = []
-        for _ in range(self.n_iter):
+        for _ in rounds(self.n_iter):
             with self._stage("G-step"):
                 W = g_step(B, labels, self.lam)
             with self._stage("B-step"):

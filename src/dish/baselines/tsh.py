@@ -17,6 +17,7 @@ from dish.checks import check_integer, check_number, check_option
 from dish.encoder import Linear
 from dish.kernel.kernel_hasher import KernelHasher
 from dish.lazy import Tensor, torch
+from dish.progress import rounds
 from dish.similarity import Similarity
 
 Vector = NDArray[np.float64]
@@ -116,7 +117,7 @@ class TSH(KernelHasher):
         features, r = K.double().cpu().numpy(), self.n_bits
         W, intercept = np.zeros((K.shape[1], r)), H[0].copy()
         with self._stage("out of sample"):
-            for k in range(r):
+            for k in rounds(r):
                 if len(np.unique(H[:, k])) == 2:
                     model = LinearSVC(C=self.C, random_state=0).fit(features, H[:, k])
                     W[:, k], intercept[k] = model.coef_[0], model.intercept_[0]

@@ -44,7 +44,7 @@ HELP = {
     "net": "Network: 6conv, 6conv-paper, nin, alexnet, vgg16, efficientnet_lite0, efficientnet_lite2, …",
     "weights": "Initial weights of the network: imagenet, or a .pth or .safetensors file.",
     "freeze": "Do not train the network; fit DISH on its features.",
-    "epochs": "Training epochs per round.",
+    "epochs": "Training epochs per round. Without it, images get at most as many as take about a minute.",
     "batch_size": "Images per training step.",
     "lr": "Learning rate: auto, or a number.",
     "weight_decay": "Weight decay: auto, or a number.",

@@ -1,11 +1,12 @@
-"""`dish tune`: find good parameters of DISH for your own rows."""
+"""`dish tune`: find a good method and parameters for your own rows."""
 
 from __future__ import annotations
 
 import json as js
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -24,6 +25,10 @@ from dish.cli.options import (
     example,
     show_table,
 )
+
+if TYPE_CHECKING:
+    from dish.evaluation.tune import Recommendation
+    from dish.io.readers import ColumnNames
 
 
 @example(
@@ -48,7 +53,10 @@ def tune(
     id_column: IdColumn = None,
     header: Header = None,
 ) -> None:
-    """Try code lengths, anchors and kernels on held-out rows within a time limit, and recommend parameters."""
+    """Compare DISH with several parameters, DISH-K and PCA-ITQ on held-out rows, and recommend a command for the fit.
+
+    All settings first learn from few rows, and the best from more, until the time is used.
+    """
     check_picture(picture, rows, labels)
     from dish.checks import check_number
 
@@ -65,16 +73,32 @@ def tune(
     if json:
         print(js.dumps(found.to_dict()))
         return
-    names = ("parameter", "value", "bytes", "MAP", "precision@10", "fit, s")
+    names = ("rows", "parameter", "value", "bytes", "MAP", "precision@10", "fit, s")
     cells = (
-        (t.parameter, str(t.value), str(t.bytes), f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}")
+        (t.n_train, t.parameter, t.value, t.bytes, f"{t.map:.3f}", f"{t.precision_at_10:.3f}", f"{t.seconds:.2f}")
         for t in found.trials
     )
-    show_table(None, names, cells, box=box.SIMPLE_HEAD)
+    show_table(None, names, (map(str, row) for row in cells), box=box.SIMPLE_HEAD)
     for note in found.notes:
         print(note)
-    words = " ".join(f"{option_name(name)} {value}" for name, value in found.params.items())
-    print(f"recommended: dish fit {rows}{f' {labels}' if labels else ''} -o model.dish {words}")
+    print("recommended:")
+    data = [rows, *([labels] if labels else []), *_table_options(columns)]
+    data += ["--drop-unlabelled"] if drop_unlabelled else []
+    print(shlex.join(["dish", "fit", *map(str, data), "-o", "model.dish", *_method_options(found, seed)]))
+
+
+def _table_options(columns: ColumnNames) -> list[str]:
+    """The options that name these columns."""
+    named = [("--x-column", name) for name in columns.x] + [("--y-column", columns.y), ("--id-column", columns.ids)]
+    words = [word for option, name in named if name is not None for word in (option, name)]
+    return words if columns.header is None else [*words, "--header" if columns.header else "--no-header"]
+
+
+def _method_options(found: Recommendation, seed: int) -> list[str]:
+    """The options of the recommended method, and the seed unless it is the default."""
+    words = [] if found.method == "dish" else ["--method", found.method]
+    params = found.params | ({"random_state": seed} if seed else {})
+    return [*words, *(word for name, value in params.items() for word in (option_name(name), str(value)))]
 
 
 def _status(line: str) -> None:

@@ -157,12 +157,16 @@ def comparison_figure(lines: Sequence[RankingScores]) -> Figure:
 
 
 def tuning_figure(found: Recommendation) -> Figure:
-    """MAP and precision@10 against every parameter that was varied, with fit times below."""
+    """MAP and precision@10 against every parameter that was varied, with fit times below.
+
+    All settings were tried with the rows of the first trial; only the best with more.
+    """
     first = found.trials[0]
     varied = [name for name in first.params if any(t.parameter == name for t in found.trials)]
-    figure, axes = panels(max(1, len(varied)), f"DISH on {found.n_rows:,} rows, scored on held-out rows", 6.0, 2)
+    heading = f"DISH fitted to {first.n_train:,} rows, scored on held-out rows"
+    figure, axes = panels(max(1, len(varied)), heading, 6.0, 2)
     for name, top, below in zip(varied, axes, axes[len(varied) :], strict=False):
-        trials = [t for t in found.trials if t.parameter in (name, "defaults")]
+        trials = [t for t in found.trials if t.parameter in (name, "defaults") and t.n_train == first.n_train]
         trials.sort(key=lambda t: (isinstance(t.params[name], str), t.params[name]))
         values = [str(t.params[name]) for t in trials]
         top.plot(values, [t.map for t in trials], "o-", color="#c1121f", label="MAP")
