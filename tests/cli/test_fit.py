@@ -240,9 +240,9 @@ def test_rows_without_a_label_are_dropped_on_request(cli, folder, blobs):
     np.save(folder / "y.npy", np.where(np.arange(120) % 3 == 0, -1, y))
     command = ["fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "--anchors", 20]
     assert cli(*command)[0] == 2
-    code, out, err = cli(*command, "--drop-unlabelled")
+    code, out, err = cli(*command, "--drop-missing")
     assert code == 0
-    assert "40 of 120 rows have no label" in err
+    assert "40 of 120 rows without a label" in err
     assert "learned from 80 rows" in out
 
 

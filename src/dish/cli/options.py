@@ -57,11 +57,12 @@ VectorIdsPath = Annotated[
     Path | None, typer.Option("--vector-ids", help="The id of each vector. Default: row i belongs to the id i.")
 ]
 
-DropUnlabelled = Annotated[
+DropMissing = Annotated[
     bool,
     typer.Option(
-        "--drop-unlabelled",
-        help="Ignore rows without a label (an empty field, None, NaN, or -1), and print how many there are.",
+        "--drop-missing",
+        help="Leave out rows with gaps: no complete vector (null, NaN, an empty field or list), no id, or no label "
+        "where one is needed. Says how many, and which. By default they are an error.",
     ),
 ]
 ON_RAY = "Several machines"
@@ -109,8 +110,12 @@ def columns_of(
     y: str | None = None,
     ids: str | None = None,
     header: bool | None = None,
+    gaps: bool = False,
 ) -> ColumnNames:
-    """The columns that the options about tables name. Raises InputError if none of the files is such a table."""
+    """The columns that the options about tables name. Raises InputError if none of the files is such a table.
+
+    ``gaps``: whether rows with gaps are read, to be left out.
+    """
     from dish.io.readers import ColumnNames, is_table
 
     given = {"--x-column": x, "--y-column": y, "--id-column": ids}
@@ -119,7 +124,7 @@ def columns_of(
         raise InputError(f"{named} is for tables with named columns (.csv, .parquet), and there is none")
     if header is not None and not any(file is not None and file.suffix == ".csv" for file in files):
         raise InputError(f"--{'' if header else 'no-'}header is for .csv files, and there is none")
-    return ColumnNames(tuple(x or ()), y, ids, header)
+    return ColumnNames(tuple(x or ()), y, ids, header, gaps=gaps)
 
 
 def check_picture(path: Path | None, *inputs: Path | None) -> None:
