@@ -27,15 +27,15 @@ def bad_rows():
     gap, missing = X.copy(), y.astype(float)
     gap[7, 2] = missing[5] = np.nan
     return {
-        "infinity in row 7": (gap, y),
+        "1 of 60 rows without a complete vector (row 7,": (gap, y),
         "of shape (60,)": (X[:, 0], y),
         "of shape (0, 4)": (X[:0], y[:0]),
         "its labels have shape (50,)": (X, y[:50]),
-        "the first is row 5": (X, missing),
+        "1 of 60 rows without a label (row 5,": (X, missing),
         "1 class": (X, 0 * y),
         "too few to hold some out": (X[:1], y[:1]),
         "holds fractions": (X, X[:, 0]),
-        "-1 (first in row 0)": (X, np.where(y == 0, -1, y)),
+        "20 of 60 rows without a label (-1 is none) (rows 0, 3,": (X, np.where(y == 0, -1, y)),
         "only 0 and 1": (X, 2 * np.eye(3, dtype=int)[y]),
         "<U32": (X.astype(str), y),
         "do not vary": (0 * X, y),

