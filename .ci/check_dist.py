@@ -1,7 +1,8 @@
 """Build the wheel and the sdist, and test the wheel in fresh environments without the repository: `make dist`.
 
-With all dependencies: install, run the README's code, uninstall. The distribution without torch, with its extras for
-tables and the service: encode and search; if run as root, also from a read-only installation by a user without rights.
+With all dependencies: install, run the README's code, uninstall. The distribution without torch, with its extras
+for tables and the service: encode and search; if run as root, also from a read-only installation by a user without
+rights.
 Prints sizes and times.
 """
 

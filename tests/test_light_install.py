@@ -68,6 +68,11 @@ def test_no_extra_pulls_in_torch():
     assert "torch" in needed(project("pyproject.toml")["dependencies"])
 
 
+def outside():
+    """The environment variables of a process that does not see the repository."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+
 def install(folder):
     """A fresh environment with the light distribution, and the packages that the tests use, but not torch."""
     wheel = [
@@ -87,7 +92,7 @@ def install(folder):
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
     (built,) = (folder / "dist").glob("*.whl")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", built], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", built], check=True, env=outside())
     own = next((folder / "venv/lib").glob("python*")) / "site-packages"
     for place in {sysconfig.get_path("purelib"), *site.getsitepackages()}:
         for item in Path(place).iterdir():
@@ -98,21 +103,19 @@ def install(folder):
 
 def run(python, *words):
     """A process outside the repository that sees only the environment."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, env=kept, cwd="/")
+    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, env=outside(), cwd="/")
     return done.returncode, done.stdout, done.stderr
 
 
 def serve_once(python, folder):
     """The answer of `dish serve` to a search for the first row."""
     files = ["--model", folder / "m.dish", "--index", folder / "ix.dish", "--port", "0"]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     with subprocess.Popen(
         [python, "-m", "dish", "serve", *files],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=kept,
+        env=outside(),
         cwd="/",
     ) as server:
         try:
