@@ -334,7 +334,9 @@ def _read_queries(path: Path) -> NDArray[Any]:
     """Packed codes of queries. If rows were left out when they were encoded, a note says which query is which row."""
     Q = read_codes(path)
     if rows_of(path, len(Q)) is not None:
-        typer.echo(f"dish: note: query i is the row of its vector at place i of {rows_path(path)}", err=True)
+        typer.echo(
+            f"dish: note: rows were left out of {path}: query i is the row at place i of {rows_path(path)}", err=True
+        )
     return Q
 
 
