@@ -1,7 +1,9 @@
 """Build the wheel and the sdist, and test the wheel in fresh environments without the repository: `make dist`.
 
-With all dependencies: install, run the README's code, uninstall. Without torch: encode and search; if run as root,
-also from a read-only installation by a user without rights. Prints sizes and times.
+With all dependencies: install, run the README's code, uninstall. The distribution without torch, with its extras
+for tables and the service: encode and search; if run as root, also from a read-only installation by a user without
+rights.
+Prints sizes and times.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIGHT = ("numpy", "scipy", "scikit-learn", "numba", "safetensors", "typer", "rich")
 NOBODY = 65534
 DATA = """
 import numpy as np
@@ -39,8 +40,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the fresh environments")
     given = parser.parse_args()
-    wheel, sdist = build(given.output)
+    wheel, sdist = build(ROOT, "dish_hash", given.output)
+    light_wheel, light_sdist = build(ROOT / "light", "dish_hash_encode", given.output)
     check_content(wheel, sdist)
+    check_content(light_wheel, light_sdist)
     with tempfile.TemporaryDirectory(prefix="dish-dist-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -50,24 +53,27 @@ def main() -> None:
         whole.run_readme()
         whole.report("pip install dish-hash")
         light = Environment(folder / "light", given.python, folder)
-        light.install("--no-deps", str(wheel))
-        light.install(f"-c{ROOT / 'constraints.txt'}", *LIGHT)
+        light.install(f"-c{ROOT / 'constraints.txt'}", str(light_wheel))
+        light.report("pip install dish-hash-encode")
+        light.install(f"-c{ROOT / 'constraints.txt'}", f"{light_wheel}[serve,tables]")
+        light.check_no_torch()
         light.lines(ENCODE, folder)
-        light.report("without torch")
+        light.report("pip install 'dish-hash-encode[serve,tables]'")
         light.check_read_only(given.python)
-        for environment in (whole, light):
-            environment.check_uninstall()
-    print(f"written: {wheel} ({wheel.stat().st_size >> 10} KB), {sdist} ({sdist.stat().st_size >> 10} KB)")
+        whole.check_uninstall("dish-hash")
+        light.check_uninstall("dish-hash-encode")
+    for file in (wheel, sdist, light_wheel, light_sdist):
+        print(f"written: {file} ({file.stat().st_size >> 10} KB)")
 
 
-def build(output: Path) -> tuple[Path, Path]:
+def build(project: Path, name: str, output: Path) -> tuple[Path, Path]:
     """Build the sdist, and the wheel from it, which shows that the sdist is complete."""
-    for old in output.glob("dish_hash-*"):
+    for old in output.glob(f"{name}-*"):
         old.unlink()
     subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(output), str(ROOT)], check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "build", "--outdir", str(output), str(project)], check=True, stdout=subprocess.DEVNULL
     )
-    (wheel,), (sdist,) = output.glob("*.whl"), output.glob("*.tar.gz")
+    (wheel,), (sdist,) = output.glob(f"{name}-*.whl"), output.glob(f"{name}-*.tar.gz")
     return wheel, sdist
 
 
@@ -172,9 +178,15 @@ class Environment:
                 file.chmod(file.stat().st_mode | 0o200)
         print("read-only installation as another user: encodes and searches")
 
-    def check_uninstall(self) -> None:
+    def check_no_torch(self) -> None:
+        """Check that no dependency has installed torch, and that the service can be imported."""
+        found = self.python("-c", "import importlib.util as u, dish.web.server; print(u.find_spec('torch'))")
+        if found.strip() != "None":
+            raise SystemExit("the distribution without torch has installed torch")
+
+    def check_uninstall(self, name: str) -> None:
         """Uninstall, and check that nothing is left to import."""
-        self.python("-m", "pip", "uninstall", "--quiet", "--yes", "dish-hash")
+        self.python("-m", "pip", "uninstall", "--quiet", "--yes", name)
         find = "import importlib.util as u; print(u.find_spec('dish'))"
         if self.python("-c", find).strip() != "None":
             raise SystemExit("uninstalled, but `import dish` still finds something")

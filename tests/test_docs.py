@@ -98,6 +98,8 @@ def prepared(digits, tmp_path, monkeypatch):
     for i in range(2):
         np.save(f"shards/part-{i}.npy", X[300 * i : 300 * (i + 1)])
     _write_table(Path("docs.parquet"), doc=names, embedding=list(X), topic=[f"topic {v}" for v in y])
+    gaps = {"embedding": [None, *X[1:]], "topic": [f"topic {v}" for v in y[:-1]] + [None]}
+    _write_table(Path("gaps.parquet"), doc=names, **gaps)
     np.save("new.npy", np.zeros((2, 8), np.uint8))
     np.save("new.ids.npy", ["row-0", "row-new"])
     np.save("gone.npy", ["row-1"])

@@ -133,8 +133,11 @@ def test_bench_takes_a_split_and_columns(tmp_path, digits, cli):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda X, y: (np.where(np.arange(len(X))[:, None] == 7, np.nan, X), y), "NaN or infinity in row 7"),
-        (lambda X, y: (X, np.where(np.arange(len(y)) == 5, np.nan, y)), "the first is row 5"),
+        (
+            lambda X, y: (np.where(np.arange(len(X))[:, None] == 7, np.nan, X), y),
+            "1 of 360 rows without a complete vector (row 7,",
+        ),
+        (lambda X, y: (X, np.where(np.arange(len(y)) == 5, np.nan, y)), "1 of 360 rows without a label (row 5,"),
         (lambda X, y: (X, 2 * np.eye(3, dtype=int)[y]), "only 0 and 1"),
         (lambda X, y: (X[:, 0], y), "must hold a matrix"),
         (lambda X, y: (X, y[:50]), "its labels have shape (50,)"),

@@ -263,9 +263,9 @@ def test_rows_without_a_label_are_dropped_on_request(cli, folder, blobs):
     np.save(folder / "y.npy", np.where(np.arange(120) % 3 == 0, -1, y))
     command = ["fit", folder / "X.npy", folder / "y.npy", "-o", folder / "m.dish", "--bits", 8, "--anchors", 20]
     assert cli(*command)[0] == 2
-    code, out, err = cli(*command, "--drop-unlabelled")
+    code, out, err = cli(*command, "--drop-missing")
     assert code == 0
-    assert "40 of 120 rows have no label" in err
+    assert "40 of 120 rows without a label" in err
     assert "learned from 80 rows" in out
 
 
@@ -296,7 +296,7 @@ def test_a_refused_fit_leaves_no_checkpoint(cli, folder):
         "-q",
     )
     code, _, err = cli(*call)
-    assert (code, "NaN" in err) == (2, True)
+    assert (code, "1 of 120 rows without a complete vector (row 5," in err) == (2, True)
     assert not (folder / "m.dish.checkpoint").exists()
     assert not (folder / "m.dish").exists()
 
@@ -325,7 +325,7 @@ def test_a_model_remembers_the_rows_that_had_labels(cli, folder, blobs, method):
     X, y = blobs
     labels = [None if i < 20 else f"c{k}" for i, k in enumerate(y)]
     pd.DataFrame(X, columns=list("abcdef")).assign(y=labels).to_parquet(folder / "t.parquet")
-    options = ("--drop-unlabelled", "--bits", 4, "-q", "--method", method)
+    options = ("--drop-missing", "--bits", 4, "-q", "--method", method)
     assert cli("fit", folder / "t.parquet", "-o", folder / "m.dish", *options)[0] == 0
     known = dish.load(folder / "m.dish").without_names().trained_on(X)
     np.testing.assert_array_equal(known, np.arange(120) >= 20)

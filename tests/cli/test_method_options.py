@@ -16,7 +16,7 @@ def test_option_names_of_a_class_are_unique(name):
     names = [option_name(parameter) for parameter in method_options.parameters(registry.find(name))]
     assert len(set(names)) == len(names)
     assert "--bits" in names
-    common = {"--output", "--method", "--checkpoint", "--resume", "--drop-unlabelled", "--header", "--quiet"}
+    common = {"--output", "--method", "--checkpoint", "--resume", "--drop-missing", "--header", "--quiet"}
     assert not common & set(names)
 
 

@@ -73,11 +73,11 @@ def check(cli, folder, seed):
     table = random_table(seed)
     kinds = table.rng.choice([".csv", ".parquet"], 2)
     train = table.write(folder / f"train{kinds[0]}")
-    code, _, err = cli("fit", train, "-o", folder / "m.dish", *OPTIONS, *table.options, "--drop-unlabelled")
+    code, _, err = cli("fit", train, "-o", folder / "m.dish", *OPTIONS, *table.options, "--drop-missing")
     X, y = table.read(train)
     keep = y.notna().to_numpy()
     assert code == 0, err
-    assert (f"{(~keep).sum()} of {len(keep)} rows have no label" in err) == (not keep.all())
+    assert (f"{(~keep).sum()} of {len(keep)} rows without a label" in err) == (not keep.all())
     expected = DISH(8, n_anchors=10).fit(X[keep], y[keep].to_numpy())
     model = dish.load(folder / "m.dish")
     assert model.feature_names_in_.tolist() == table.features

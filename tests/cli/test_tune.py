@@ -48,7 +48,7 @@ def test_the_printed_command_runs_with_the_same_columns(cli, digits, tmp_path, m
              for i, (row, label) in enumerate(zip(X[:200, chosen], y, strict=False))]  # fmt: skip
     path.write_text("\n".join([",".join([*names, "the class", "key"]), *lines]))
     options = [word for name in names[1:] for word in ("--x-column", name)]
-    options += ["--y-column", "the class", "--id-column", "key", "--header", "--drop-unlabelled", "--seed", 3]
+    options += ["--y-column", "the class", "--id-column", "key", "--header", "--drop-missing", "--seed", 3]
     if method != "dish":
         best = tune.Trial("method", method, {}, 8, 1.0, 1.0, 1.0, 100, tune.Setting("method", method))
         monkeypatch.setattr(tune.Search, "run", lambda self, settings: best)
@@ -71,15 +71,15 @@ def bad_rows():
     gap, missing = X.copy(), y.astype(float)
     gap[7, 2] = missing[5] = np.nan
     return {
-        "infinity in row 7": (gap, y),
+        "1 of 60 rows without a complete vector (row 7,": (gap, y),
         "of shape (60,)": (X[:, 0], y),
         "of shape (0, 4)": (X[:0], y[:0]),
         "its labels have shape (50,)": (X, y[:50]),
-        "the first is row 5": (X, missing),
+        "1 of 60 rows without a label (row 5,": (X, missing),
         "1 class": (X, 0 * y),
         "too few to hold some out": (X[:1], y[:1]),
         "holds fractions": (X, X[:, 0]),
-        "-1 (first in row 0)": (X, np.where(y == 0, -1, y)),
+        "20 of 60 rows without a label (-1 is none) (rows 0, 3,": (X, np.where(y == 0, -1, y)),
         "only 0 and 1": (X, 2 * np.eye(3, dtype=int)[y]),
         "<U32": (X.astype(str), y),
         "do not vary": (0 * X, y),

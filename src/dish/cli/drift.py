@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json as js
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 
 from dish.cli.encode import rows_for
+from dish.cli.gaps import complete_vectors
 from dish.cli.options import (
+    DropMissing,
     Header,
     ModelPath,
     RowsPath,
@@ -24,6 +27,7 @@ from dish.cli.options import (
 
 if TYPE_CHECKING:
     from dish.evaluation.drift import Drift
+    from dish.io.readers import ColumnNames
 
 ALARM = 1  # exit code; bad input has 2
 
@@ -53,6 +57,7 @@ def drift(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Tell whether new rows are still like those that a model learned from.
@@ -64,11 +69,13 @@ def drift(
     """
     check_picture(picture, model, rows, reference)
     from dish.evaluation.drift import drift as compare
+    from dish.io.gaps import counted
 
-    columns = columns_of(rows, reference, x=x_column, header=header)
+    columns = columns_of(rows, reference, x=x_column, header=header, gaps=drop_missing)
     hasher, columns = load_model(model, columns)
-    X, base = (None if path is None else rows_for(hasher, path, columns)[0] for path in (rows, reference))
-    found = compare(hasher, X, base)
+    X, base = (None if path is None else _complete(hasher, path, columns) for path in (rows, reference))
+    with counted(rows, X), nullcontext() if reference is None else counted(reference, base):
+        found = compare(hasher, X, base)
     if picture is not None:
         from dish.experiments import figures
 
@@ -79,6 +86,12 @@ def drift(
         _show(found)
     if alert is not None and found.score >= alert:
         raise typer.Exit(ALARM)
+
+
+def _complete(hasher: Any, path: Path, columns: ColumnNames) -> Any:
+    """The rows of a file with a complete vector, or the path of images."""
+    X = rows_for(hasher, path, columns)[0]
+    return X if isinstance(X, Path) else complete_vectors(path, X, columns)[0]
 
 
 def _show(found: Drift) -> None:

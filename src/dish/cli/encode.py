@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as js
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +12,19 @@ from rich import box
 from rich.markup import escape
 from typer.core import TyperCommand
 
+from dish.cli.gaps import (
+    check_same_rows,
+    complete_rows,
+    kept_values,
+    labelled_rows,
+    labels_with_gaps,
+    write_labels,
+    write_rows,
+)
 from dish.cli.options import (
     ON_RAY,
     CodesPath,
+    DropMissing,
     Header,
     IdColumn,
     LabelCodes,
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
 
     from dish.evaluation.files import FileScores
     from dish.io.readers import ColumnNames
+    from dish.parallel import Ranks
 
 MANY_ARRAYS = 20  # from here on, arrays are summarised: the model is a network
 DatabasePaths = Annotated[
@@ -68,6 +79,7 @@ def encode(
     y_column: YColumn = None,
     id_column: IdColumn = None,
     label_codes: LabelCodes = False,
+    drop_missing: DropMissing = False,
     header: Header = None,
     ray: OnRay = False,
     ray_address: RayAddress = None,
@@ -81,46 +93,67 @@ def encode(
     For a folder of images, ids and labels are written next to codes.npy. The ids (codes.ids.npy) are paths in the
     folder without suffix, as `dish index --ids` and `dish serve --images` expect them; a suffix is kept if two images
     would have the same id. The labels (codes.labels.npy) are the names of the sub-folders. For a table, the columns
-    --id-column and --y-column are written to the same files.
+    --id-column and --y-column are written to the same files; labels with gaps to codes.labels.parquet.
 
     --label-codes is for a database whose labels are known; queries are encoded without it. Rows without a label, or
     with one that the model does not know, are encoded from their features.
+
+    If --drop-missing leaves rows out, code i is not of row i: codes.rows.npy holds the row of each code, counted from
+    0, and `dish index` asks for ids.
 
     --ray encodes .npy, .parquet or .lance files on all machines of a Ray cluster. It writes one Arrow file per block
     of rows to a folder; the same command resumes a job that was interrupted. `dish serve --ray` searches the folder.
     """
     if ray:
-        _encode_on_ray(
-            model, rows, output, ray_address, ray_workers, (x_column, id_column, y_column, header, label_codes)
-        )
+        options = (x_column, id_column, y_column, header, label_codes, drop_missing)
+        _encode_on_ray(model, rows, output, ray_address, ray_workers, options)
         return
     if ray_workers is not None:
         raise InputError("--ray-workers needs --ray")
-    check_writable(output, model, rows)
-    if output.suffix in NOT_NPY:
-        raise InputError(f"codes are written as .npy (packed uint8), not {output.suffix}: use -o {output.stem}.npy")
+    _check_output(output, model, rows)
     from dish import parallel
-    from dish.io.batch_jobs import encode_file
-    from dish.io.data_cache import save_npy
+    from dish.io.gaps import counted
 
-    columns = columns_of(rows, x=x_column, y=y_column, ids=id_column, header=header)
+    columns = columns_of(rows, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing)
     hasher, columns = load_model(model, columns)
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
-            X, extra, labels = _rows_and_columns(hasher, rows, columns)
-            if label_codes and labels is None:
+            given = _rows_and_columns(hasher, rows, columns)
+            if label_codes and given.labels is None:
                 raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
-        n, width = encode_file(hasher, X, output, ranks, labels if label_codes else None)
-        if ranks.first:
-            for suffix, array in extra.items():
-                save_npy(output.with_suffix(suffix), array)
-            print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
+        with counted(rows, given.X):
+            _write_codes(hasher, given, output, ranks, label_codes)
+
+
+def _check_output(output: Path, *inputs: Path) -> None:
+    """Raise InputError if codes cannot be written to a file."""
+    check_writable(output, *inputs)
+    if output.suffix in NOT_NPY:
+        raise InputError(f"codes are written as .npy (packed uint8), not {output.suffix}: use -o {output.stem}.npy")
+
+
+def _write_codes(hasher: Any, given: _RowsToEncode, output: Path, ranks: Ranks, label_codes: bool) -> None:
+    """Write the codes, the columns that belong to them and, if rows were left out, the row of each code."""
+    from dish.io.batch_jobs import encode_file
+
+    if ranks.first and given.kept is not None:
+        write_rows(output, given.kept)  # before the codes, which must never be without it
+    n, width = encode_file(hasher, given.X, output, ranks, given.labels if label_codes else None)
+    if not ranks.first:
+        return
+    if given.kept is None:
+        write_rows(output, None)
+    for name, array in given.extra.items():
+        _write_column(output, name, array)
+    print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
 
 
 def _encode_on_ray(
     model: Path, rows: Path, output: Path, address: str | None, workers: int | None, options: tuple[Any, ...]
 ) -> None:
-    x, ids, labels, header, label_codes = options
+    x, ids, labels, header, label_codes, drop_missing = options
+    if drop_missing:
+        raise InputError("--drop-missing does not go with --ray: leave rows with gaps out of the files")
     if label_codes or header is not None:
         raise InputError("--label-codes and --header do not go with --ray: labels are carried along, and not encoded")
     from dish.ray.connection import cluster
@@ -132,22 +165,54 @@ def _encode_on_ray(
     print(f"{output}: {n:,} codes")
 
 
-def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> tuple[Any, dict[str, NDArray[Any]], Any]:
-    """Rows to encode, the arrays to write next to their codes, by suffix, and the labels of the rows."""
+@dataclass(frozen=True)
+class _RowsToEncode:
+    """Rows and what belongs to them; ``extra`` are the columns that are written next to the codes."""
+
+    X: Any
+    labels: Any = None
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+    kept: NDArray[Any] | None = None  # the indices of the rows in the input; None: all rows
+
+
+def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> _RowsToEncode:
+    """The rows to encode, without those that have gaps, and the columns that belong to them."""
     import numpy as np
 
-    from dish.io import images, readers
+    from dish.io import gaps, images, readers
 
-    X, own_labels = rows_for(hasher, path, columns)
+    X, labels = rows_for(hasher, path, columns)
     if isinstance(X, Path):
         X, labels, names = images.read_folder(X, None, hasher.image_side)
-        return X, {".ids.npy": np.array(names)} | ({} if labels is None else {".labels.npy": labels}), labels
-    extra = {}
-    for suffix, name in {".ids.npy": columns.ids, ".labels.npy": columns.y}.items():
-        if name is not None:
-            column = columns.only(name)
-            extra[suffix] = readers.as_saved(path, name, readers.read_labels(path, column))
-    return X, extra, extra.get(".labels.npy", own_labels)
+        return _RowsToEncode(X, labels, {"ids": np.array(names)} | ({} if labels is None else {"labels": labels}))
+    given = {"ids": columns.ids, "labels": columns.y}
+    extra = {key: readers.read_labels(path, columns.only(name)) for key, name in given.items() if name is not None}
+    found = [(gaps.VECTOR, path, gaps.without_vector(X))] if columns.gaps else []
+    if "ids" in extra:
+        found.append((gaps.ID, path, gaps.without_id(extra["ids"])))
+    kept = complete_rows(columns.gaps, columns, *found, of=path)
+    labels = extra.get("labels", labels)
+    if kept is not None:
+        X, labels = gaps.take_rows(X, kept), None if labels is None else labels[kept]
+        extra = {key: kept_values(column, kept) for key, column in extra.items()}
+    if "ids" in extra:
+        extra["ids"] = readers.as_saved(path, str(columns.ids), extra["ids"])
+    if "labels" in extra and not labels_with_gaps(extra["labels"]):
+        extra["labels"] = readers.as_saved(path, str(columns.y), extra["labels"])
+    return _RowsToEncode(X, labels, extra, kept)
+
+
+def _write_column(codes: Path, name: str, column: NDArray[Any]) -> None:
+    """Write the ids or labels of codes next to them: to a .parquet file if they have gaps, which .npy cannot hold."""
+    from dish.io.data_cache import save_npy
+
+    npy, table = codes.with_suffix(f".{name}.npy"), codes.with_suffix(f".{name}.parquet")
+    if labels_with_gaps(column):
+        write_labels(table, column)
+        npy.unlink(missing_ok=True)
+    else:
+        save_npy(npy, column)
+        table.unlink(missing_ok=True)
 
 
 @example(
@@ -162,6 +227,7 @@ def backfill(
     x_column: XColumn = None,
     y_column: YColumn = None,
     label_codes: LabelCodes = False,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Encode codes again with a newer model: the least certain rows first, a budget at a time.
@@ -170,17 +236,20 @@ def backfill(
     codes can be compared. X has the rows of CODES, in their order. The least certain codes are those farthest from
     the codeword of any class. CODES is replaced; call the command again for the next rows, until none remain.
 
-    --label-codes, as in `dish encode`: give it if CODES was made with it.
+    --label-codes and --drop-missing, as in `dish encode`: give them if CODES was made with them.
     """
     check_writable(codes, model, rows)
     from dish.io import backfill as job
+    from dish.io.gaps import counted
 
-    columns = columns_of(rows, x=x_column, y=y_column, header=header)
+    columns = columns_of(rows, x=x_column, y=y_column, header=header, gaps=drop_missing)
     hasher, columns = load_model(model, columns)
-    X, _, labels = _rows_and_columns(hasher, rows, columns)
-    if label_codes and labels is None:
+    given = _rows_and_columns(hasher, rows, columns)
+    if label_codes and given.labels is None:
         raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
-    done = job.backfill(hasher, X, codes, budget, labels if label_codes else None)
+    check_same_rows(codes, given.X, given.kept)
+    with counted(rows, given.X):
+        done = job.backfill(hasher, given.X, codes, budget, given.labels if label_codes else None)
     did = f"{done.encoded:,} rows encoded again, {done.changed:,} codes changed"
     print(f"{codes}: {did}; {done.remaining:,} rows remain")
 
@@ -210,12 +279,14 @@ def evaluate(
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """MAP, precision and recall of a model on labelled queries, compared with other rankings of the same rows.
 
     Database rows that the model was not trained on are scored first, and apart from the others, whose scores are
-    higher than those of new rows. Queries should be neither training rows nor rows of the database.
+    higher than those of new rows. Queries should be neither training rows nor rows of the database. All rows and
+    queries need a label.
 
     "sign bits" are those of the centred vectors, "PCA-ITQ" codes learned without labels, "class probabilities" floats
     of the model (or of a logistic regression), "label codes" codes of database rows whose labels are known. A second
@@ -226,20 +297,20 @@ def evaluate(
     check_picture(picture, model, *db, *queries)
     from dish import parallel
     from dish.evaluation.files import evaluate_files
+    from dish.io.gaps import counted
 
-    columns = columns_of(*db, *queries, seen, x=x_column, y=y_column, ids=id_column, header=header)
+    columns = columns_of(*db, *queries, seen, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing)
     hasher, columns = load_model(model, columns)
     base, columns = _labelled_for(hasher, *db, columns)
     wanted, _ = _labelled_for(hasher, *queries, columns)
     with parallel.from_environment() as ranks:
-        scores = evaluate_files(hasher, wanted, base, top, ranks)
+        with counted(queries[0], wanted[0]), counted(db[0], base[0]):
+            scores = evaluate_files(hasher, wanted, base, top, ranks)
         if not ranks.first:
             return
     lines = _other_rankings(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if compare else []
     if picture is not None:
-        from dish.experiments import figures
-
-        figures.write(figures.comparison_figure(lines), picture)
+        _draw_rankings(lines, picture)
     if json:
         print(js.dumps(scores.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
     else:
@@ -283,6 +354,13 @@ def _other_rankings(
 
     labels = None if seen is None else read_labels(seen, columns.only_labels())
     return compare(hasher, queries, database, labels)
+
+
+def _draw_rankings(lines: list[Any], path: Path) -> None:
+    """Plot the rankings to a file."""
+    from dish.experiments import figures
+
+    figures.write(figures.comparison_figure(lines), path)
 
 
 def _show_scores(scores: FileScores) -> None:
@@ -394,9 +472,11 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -
     Labels "-" come with the rows, or are the names of the sub-folders of images.
     """
     from dish.io import images
+    from dish.io.gaps import take_rows
     from dish.io.readers import feature_names, read_labels
 
     within = str(labels) == "-"
+    own = None if within else labels
     columns_of_rows = columns if within else columns.without_labels()
     X, y = rows_for(hasher, rows, columns_of_rows)
     y = y if within else read_labels(labels, columns.only_labels())
@@ -404,6 +484,9 @@ def _labelled_for(hasher: Any, rows: Path, labels: Path, columns: ColumnNames) -
         X, y = images.with_labels(X, y, hasher.image_side)
     else:
         columns = replace(columns, order=columns.order or feature_names(rows, columns_of_rows))
+        kept = None if y is None or len(y) != X.shape[0] else labelled_rows(rows, own, X, y, columns)
+        if kept is not None:
+            X, y = take_rows(X, kept), y[kept]
     if y is None:
         raise InputError(f"{rows} comes without labels: give a file of labels instead of -")
     return (X, y), columns

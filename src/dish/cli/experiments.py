@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dish.cli.options import RESULTS, Header, IdColumn, XColumn, YColumn, columns_of, example, show_table
+from dish.cli.options import RESULTS, DropMissing, Header, IdColumn, XColumn, YColumn, columns_of, example, show_table
 from dish.errors import InputError
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of runs and the expected time.")]
@@ -62,6 +62,7 @@ def bench(
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Compare methods on a data set. Every run is stored as a JSON file, and finished runs are skipped.
@@ -76,7 +77,9 @@ def bench(
     if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
         raise InputError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
     opened = benchmark.OpenDatasets()
-    columns = columns_of(Path(data), labels, split, x=x_column, y=y_column, ids=id_column, header=header)
+    columns = columns_of(
+        Path(data), labels, split, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing
+    )
     key = opened.key(data, labels, split, columns)
     runs = _runs(key, data, methods, bits, train, trials, top)
     if dry_run:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dish.cli.gaps import rows_of, rows_path
 from dish.cli.options import (
     Bits,
     CodesPath,
+    DropMissing,
     Header,
     IdColumn,
     IdsPath,
@@ -22,6 +25,8 @@ from dish.cli.options import (
 from dish.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dish.io.code_provenance import Note
 
 
@@ -68,6 +73,7 @@ def export(
     bits: Bits = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Write packed codes in the form that another engine expects.
@@ -82,7 +88,7 @@ def export(
         raise InputError("give either --to FORM or --engine ENGINE")
     if to is not None and (ids or labels or name != "codes"):
         raise InputError("--ids, --labels and --name are for --engine; the files of --to hold codes only")
-    from dish.cli.search import read_codes
+    from dish.cli.search import read_coded, read_codes
     from dish.io.code_provenance import note_of
 
     B, note = read_codes(codes), note_of(codes)
@@ -91,25 +97,27 @@ def export(
         _write_form(codes, B, n_bits, to, output, note)
         return
     assert engine is not None
-    from dish.io import readers
     from dish.stores.engine_files.writer import write_engine_files
 
     if output is None:
         raise InputError("--engine needs a folder: -o FOLDER")
-    columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header)
-    given = None if ids is None else readers.read_ids(ids, columns)
-    y = None if labels is None else readers.read_labels(labels, columns.only_labels())
+    columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header, gaps=drop_missing)
+    B, given, y = read_coded(codes, ids, labels, columns)
     files = write_engine_files(output, engine, name, B, n_bits, given, y)
     print(f"{output}: {B.shape[0]:,} codes of {n_bits} bits for {files.title}; start with {output / 'README.md'}")
     print(files.tested)
 
 
-def _write_form(codes: Path, B: object, n_bits: int, form: str, output: Path | None, note: Note) -> None:
+def _write_form(codes: Path, B: NDArray[Any], n_bits: int, form: str, output: Path | None, note: Note) -> None:
     """Write the file of one form and say so."""
     from dish.checks import check_option
     from dish.io.code_files import SUFFIXES, write_form
 
     check_option("--to", form, tuple(SUFFIXES))
+    if rows_of(codes, len(B)) is not None:
+        if form == "bson":  # its documents have the number of the row as id
+            raise InputError(f"{codes}: code i is not of row i, because rows were left out: use --engine with --ids")
+        print(f"dish: note: code i is of the row at place i of {rows_path(codes)}", file=sys.stderr)
     path = codes.with_name(f"{codes.stem}.{form}{SUFFIXES[form][0]}") if output is None else output
     check_writable(path, codes)
     n = write_form(path, B, n_bits, form, note.model if form == "arrow" else None)

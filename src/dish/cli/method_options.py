@@ -17,7 +17,7 @@ from dish.errors import InputError
 RENAMED = {"random_state": "seed", "anchors": "anchor-selection"}
 NOT_OFFERED = ("checkpoint", "verbose")  # the command itself has --checkpoint and --quiet
 FLAGS = (  # options without a value
-    *("--resume", "--drop-unlabelled", "--header", "-q", "--quiet", "-h", "--help"),
+    *("--resume", "--drop-missing", "--header", "-q", "--quiet", "-h", "--help"),
     *("--freeze", "--augment", "--mirror", "--error-diffusion", "--take-back"),
 )
 HELP = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from dish.errors import InputError
+from dish.install import pip_install
 
 if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
 PICTURES = (".png", ".svg")
+FOR_SERVICE = ("fastapi", "pydantic", "uvicorn", "PIL", "prometheus_client", "orjson")  # modules of the extra serve
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
@@ -57,11 +60,12 @@ VectorIdsPath = Annotated[
     Path | None, typer.Option("--vector-ids", help="The id of each vector. Default: row i belongs to the id i.")
 ]
 
-DropUnlabelled = Annotated[
+DropMissing = Annotated[
     bool,
     typer.Option(
-        "--drop-unlabelled",
-        help="Ignore rows without a label (an empty field, None, NaN, or -1), and print how many there are.",
+        "--drop-missing",
+        help="Leave out rows with gaps: no complete vector (null, NaN, an empty field or list), no id, or no label "
+        "where one is needed. Says how many, and which. By default they are an error.",
     ),
 ]
 ON_RAY = "Several machines"
@@ -109,8 +113,12 @@ def columns_of(
     y: str | None = None,
     ids: str | None = None,
     header: bool | None = None,
+    gaps: bool = False,
 ) -> ColumnNames:
-    """The columns that the options about tables name. Raises InputError if none of the files is such a table."""
+    """The columns that the options about tables name. Raises InputError if none of the files is such a table.
+
+    ``gaps``: whether rows with gaps are read, to be left out.
+    """
     from dish.io.readers import ColumnNames, is_table
 
     given = {"--x-column": x, "--y-column": y, "--id-column": ids}
@@ -119,7 +127,7 @@ def columns_of(
         raise InputError(f"{named} is for tables with named columns (.csv, .parquet), and there is none")
     if header is not None and not any(file is not None and file.suffix == ".csv" for file in files):
         raise InputError(f"--{'' if header else 'no-'}header is for .csv files, and there is none")
-    return ColumnNames(tuple(x or ()), y, ids, header)
+    return ColumnNames(tuple(x or ()), y, ids, header, gaps=gaps)
 
 
 def check_picture(path: Path | None, *inputs: Path | None) -> None:
@@ -147,6 +155,15 @@ def load_model(path: Path, columns: ColumnNames) -> tuple[Hasher, ColumnNames]:
 
     hasher = load(path)
     return hasher.without_names(), columns.for_model(hasher)
+
+
+def check_service_installed(command: str) -> None:
+    """Raise ModuleNotFoundError that names what is not installed of the packages of the service, and the extra."""
+    absent = [name for name in FOR_SERVICE if find_spec(name) is None]
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        names = " and ".join(absent)
+        raise ModuleNotFoundError(f"{command} needs {names}, which {verb} not installed: {pip_install('serve')}")
 
 
 def check_token(token: str | None) -> None:

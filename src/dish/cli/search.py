@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dish.cli.gaps import check_ids_given, complete_rows, kept_values, rows_of, rows_path
 from dish.cli.options import (
     AsJson,
     Bits,
     CodesPath,
+    DropMissing,
     Header,
     IdColumn,
     IdsPath,
@@ -83,6 +85,7 @@ def index(
     ] = False,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Build a search index of packed codes, or add codes to one, or remove ids from it.
@@ -90,7 +93,7 @@ def index(
     --label-codes is for rows whose labels are known: codes that `dish encode` made without labels get the bits of
     their --labels, as from `dish encode --label-codes`. Rows without a label, or with one that the model does not
     know, keep their codes. Queries are encoded without labels. --add without --labels leaves the labels of existing
-    ids as they are; new items then have none.
+    ids as they are; new items then have none. An index keeps rows without a label; every row needs an id.
     """
     check_writable(output, codes, ids, labels, remove, model)
     if label_codes != (model is not None) or (label_codes and labels is None):
@@ -104,7 +107,8 @@ def index(
         raise InputError("CODES are missing: give a file of packed codes (only --remove works without)")
     from dish.index.index_file import IndexFile
 
-    columns, removed = columns_of(ids, labels, remove, y=y_column, ids=id_column, header=header), ""
+    removed = ""
+    columns = columns_of(ids, labels, remove, y=y_column, ids=id_column, header=header, gaps=drop_missing)
     with closing(IndexFile(output)) as file:  # from here on, nobody else changes it
         file.check_settled()
         file.sign("`dish index`")
@@ -112,7 +116,7 @@ def index(
         if ix is not None and remove is not None:
             removed = _remove(ix, remove, columns)
         if codes is not None:
-            coded = _read(codes, ids, labels, columns)
+            coded = read_coded(codes, ids, labels, columns)
             ix = _put(ix, codes, coded if model is None else _with_labels(codes, coded, model), bits)
         assert ix is not None
         file.write(ix.__getstate__())
@@ -237,7 +241,7 @@ def search(
     from dish.io.readers import read_ids
 
     check_rescore(rescore, radius, shortlist, model=model, vectors=vectors, query_vectors=query_vectors)
-    ix, Q = HammingIndex.load(index), read_codes(queries)
+    ix, Q = HammingIndex.load(index), _read_queries(queries)
     ix.check_model(model_of(queries), f"the model of {queries}")
     if vectors is not None:
         ix.attach_vectors(vectors, None if vector_ids is None else read_ids(vector_ids))
@@ -271,14 +275,15 @@ def push(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted upload.")] = False,
     y_column: YColumn = None,
     id_column: IdColumn = None,
+    drop_missing: DropMissing = False,
     header: Header = None,
 ) -> None:
     """Upload packed codes. The table is created if it does not exist."""
     from dish import stores
     from dish.io.code_provenance import note_of
 
-    columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header)
-    B, given, y = _read(codes, ids, labels, columns)
+    columns = columns_of(ids, labels, y=y_column, ids=id_column, header=header, gaps=drop_missing)
+    B, given, y = read_coded(codes, ids, labels, columns)
     kind = "string" if given is not None and given.dtype.kind in "UO" else "integer"
     note = note_of(codes)
     n_bits = note.n_bits(B.shape[1]) if bits is None else bits
@@ -303,19 +308,29 @@ def search_store(
     from dish import stores
     from dish.io.code_provenance import note_of
 
-    Q, note = read_codes(queries), note_of(queries)
+    Q, note = _read_queries(queries), note_of(queries)
     kind = "string" if strings else "integer"
     n_bits = note.n_bits(Q.shape[1]) if bits is None else bits
     with stores.open(address, table, n_bits=n_bits, ids=kind, model=note.model) as store:
         _show_hits(store, Q, k, radius, json)
 
 
-def _read(codes: Path, ids: Path | None, labels: Path | None, columns: ColumnNames) -> tuple[NDArray[Any], Any, Any]:
-    """Codes, ids (or None) and labels (or None)."""
-    from dish.io import readers
+def read_coded(
+    codes: Path, ids: Path | None, labels: Path | None, columns: ColumnNames
+) -> tuple[NDArray[Any], Any, Any]:
+    """Codes, ids (or None) and labels (or None); with ``columns.gaps``, only those with an id."""
+    from dish.io import gaps, readers
 
+    B = read_codes(codes)
+    check_ids_given(codes, len(B), ids)
     y = None if labels is None else readers.read_labels(labels, columns.only_labels())
-    return read_codes(codes), None if ids is None else readers.read_ids(ids, columns), y
+    if ids is None:
+        return B, None, y
+    given = readers.read_ids(ids, columns)
+    kept = complete_rows(columns.gaps, columns, (gaps.ID, ids, gaps.without_id(given)))
+    if kept is None or len(given) != len(B):
+        return B, given, y
+    return B[kept], kept_values(given, kept), None if y is None else kept_values(y, kept)
 
 
 def read_codes(path: Path) -> NDArray[Any]:
@@ -326,6 +341,16 @@ def read_codes(path: Path) -> NDArray[Any]:
     if codes.dtype != "uint8":
         raise InputError(f"{path}: packed codes are uint8, as `dish encode` writes them; found {codes.dtype}")
     return codes
+
+
+def _read_queries(path: Path) -> NDArray[Any]:
+    """Packed codes of queries. If rows were left out when they were encoded, a note says which query is which row."""
+    Q = read_codes(path)
+    if rows_of(path, len(Q)) is not None:
+        typer.echo(
+            f"dish: note: rows were left out of {path}: query i is the row at place i of {rows_path(path)}", err=True
+        )
+    return Q
 
 
 def _show_hits(where: Any, Q: Any, k: int | None, radius: int | None, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from dish.cli.options import (
     Token,
     VectorIdsPath,
     VectorsPath,
+    check_service_installed,
     check_token,
     example,
     show_table,
@@ -92,8 +93,7 @@ def serve(
     machine of a Ray cluster. Results are the same; a search covers all shards or is an error. With
     --ray-address, Ray Serve runs the service in --workers replicas. Restart the server to switch to other files.
     """
-    check_token(token)
-    _check_processes(workers, writable, ray, shards is not None or replicas > 1)
+    _check_options(token, workers, writable, ray, shards is not None or replicas > 1)
     from dish.web.limits import Limits
     from dish.web.logs import start_log
     from dish.web.source import Source
@@ -120,7 +120,10 @@ def serve(
     server.serve(found, limits, host=host, port=port, allowed_hosts=allowed_host or (), source=source)
 
 
-def _check_processes(workers: int, writable: bool, ray: bool, sharded: bool) -> None:
+def _check_options(token: str | None, workers: int, writable: bool, ray: bool, sharded: bool) -> None:
+    """Raise an error for options that exclude each other, and if packages of the service are not installed."""
+    check_service_installed("dish serve")
+    check_token(token)
     if workers > 1 and writable:
         raise InputError(
             f"--workers {workers} and --writable exclude each other: workers share one index, which none of them may "
@@ -189,6 +192,7 @@ def demo(
 
 
 def _serve_demo(data: str, host: str, port: int) -> None:
+    check_service_installed("dish demo --serve")
     from dish.web import server
     from dish.web.demo import DEMOS
     from dish.web.limits import Limits

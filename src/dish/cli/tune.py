@@ -14,7 +14,7 @@ from rich import box
 from dish.cli.fit import rows_and_labels
 from dish.cli.method_options import option_name
 from dish.cli.options import (
-    DropUnlabelled,
+    DropMissing,
     Header,
     IdColumn,
     RowsPath,
@@ -47,7 +47,7 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    drop_unlabelled: DropUnlabelled = False,
+    drop_missing: DropMissing = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
@@ -62,10 +62,12 @@ def tune(
 
     check_number("--minutes", minutes, low=0, strict=True)
     from dish.evaluation.tune import recommend
+    from dish.io.gaps import counted
 
-    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header)
-    X, y = rows_and_labels(rows, labels, columns, drop_unlabelled)
-    found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
+    columns = columns_of(rows, labels, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing)
+    X, y = rows_and_labels(rows, labels, columns)
+    with counted(rows, X):
+        found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
     if picture is not None:
         from dish.experiments import figures
 
@@ -83,7 +85,7 @@ def tune(
         print(note)
     print("recommended:")
     data = [rows, *([labels] if labels else []), *_table_options(columns)]
-    data += ["--drop-unlabelled"] if drop_unlabelled else []
+    data += ["--drop-missing"] if drop_missing else []
     print(shlex.join(["dish", "fit", *map(str, data), "-o", "model.dish", *_method_options(found, seed)]))
 
 
