@@ -67,7 +67,9 @@ def index(
     ids: IdsPath = None,
     labels: LabelsPath = None,
     bits: Bits = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to an existing index; codes of existing ids are replaced.")] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add to an existing index; codes of existing ids are replaced.")
+    ] = False,
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Remove the ids in this file from an existing index.")
     ] = None,

@@ -141,6 +141,12 @@ class ItemsRequest(StrictModel):
         return self
 
 
+class RemovalRequest(StrictModel):
+    """Items to remove. Ids are compared with their type: "7" is not 7."""
+
+    ids: list[AnyId] = Field(min_length=1)
+
+
 class ImageForm(BaseModel):
     """A picture to encode."""
 
@@ -227,6 +233,12 @@ class RemovedResponse(BaseModel):
     size: int
 
 
+class RemovalResponse(RemovedResponse):
+    """Sent once the removals are on disk: all of them, or none."""
+
+    not_found: list[int | str] = Field(description="Ids of the request that the index did not have.")
+
+
 class SampleResponse(BaseModel):
     """An example to search with: an ``id`` of the index, or a ``picture`` to download and upload again."""
 
@@ -285,6 +297,7 @@ class RequestModels:
     search: type[SearchRequest]
     encode: type[EncodeRequest]
     items: type[ItemsRequest]
+    removal: type[RemovalRequest]
     image_search: type[ImageSearchForm]
     code_filters: type[CodeFilters]
     k: Any
@@ -321,6 +334,7 @@ class RequestModels:
             items=_narrow(
                 ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
             ),
+            removal=_narrow(RemovalRequest, _most(most, 0), ids=(ids, ...)),
             image_search=_narrow(ImageSearchForm, **range_),
             code_filters=_narrow(
                 CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)
