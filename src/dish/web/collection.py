@@ -52,7 +52,8 @@ class Sample:
 class SearchRange:
     """The ``k`` nearest items, or all within a ``radius``; among those that match the filters, if there are any.
 
-    ``rescore`` orders the ``shortlist`` nearest items by something finer, see ``HammingIndex.search``.
+    With ``rescore``, the ``shortlist`` nearest items are ordered by outputs or float vectors instead of codes, see
+    ``HammingIndex.search``.
     """
 
     k: int | None = None
@@ -230,7 +231,7 @@ class Collection:
     ) -> list[Hits]:
         """Return the hits of several queries, at most ``max_hits`` each, from one snapshot.
 
-        ``finer`` has what rescored queries are compared by: their outputs or their vectors.
+        ``finer`` has the real outputs or the float vectors of the rescored queries, by their position.
         """
         found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
         by_range: dict[tuple[SearchRange, tuple[type, ...]], list[int]] = defaultdict(list)

@@ -26,8 +26,8 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 AnyId = Int64 | Annotated[str, Field(min_length=1, max_length=500)]
 Rescore = Literal["asymmetric", "float"]
 RESCORE = (
-    "Order a shortlist of the nearest codes by something finer: the outputs of the query (asymmetric), or the float "
-    "vectors of query and items (float)."
+    "Find a shortlist by codes, then order it: by the inner product of the query's real outputs and the codes "
+    "(asymmetric), or by the cosine of float vectors (float)."
 )
 SHORTLIST = "Number of items that rescore orders; 10 k, and at least 100, if it is not given."
 AnyLabel = Int64 | Annotated[str, Field(max_length=500)]  # of new items
@@ -197,7 +197,7 @@ class SearchResponse(BaseModel):
     distances: list[int]
     labels: list[Any] = Field(description="null for an item without a label.")
     codes: list[str] = Field(description="Packed codes of the hits in hexadecimal.")
-    scores: list[float] | None = Field(description="Of a rescored search: larger is better; else null.")
+    scores: list[float] | None = Field(description="Larger is better; null without rescore.")
     found: int = Field(description="Number of hits, including those beyond the limit of the response.")
     code: str = Field(description="Packed code of the query in hexadecimal.")
     n_bits: int
