@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -303,44 +304,47 @@ class RequestModels:
     k: Any
 
     @classmethod
-    def for_collection(cls, collection: Collection, limits: Limits) -> Self:
+    def for_collection(cls, collection: Collection, limits: Limits) -> RequestModels:
         """Restrict vectors to the collection's number of features, and k and radius to their limits."""
-        d, bits = collection.n_features, collection.n_bits
-        k = _int_between(1, limits.max_k, f"k must be between 1 and {limits.max_k}")
-        radius = _int_between(0, bits, f"radius must be between 0 and {bits}, the number of bits of a code")
-        number = {"type": "number", "minimum": -MAX_FLOAT32, "maximum": MAX_FLOAT32}
-        schema = {"items": number, "minItems": d or 0, "maxItems": d or 0}
-        row = Annotated[list[float], Field(fail_fast=True, json_schema_extra=schema), AfterValidator(_row_check(d))]
-        most = limits.max_rows
-        rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
-        ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
-        labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
-        some_labels = Annotated[LabelFilter, Field(fail_fast=True, max_length=most)]
-        some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
-        range_ = {"k": (k | None, None), "radius": (radius | None, None)}
-        search_most = _most(1, d or 0)
-        search_most |= {what: search_most[what] + 2 * most for what in ("strings", "values")}  # ids and labels
-        return cls(
-            search=_narrow(
-                SearchRequest,
-                search_most,
-                vector=(row | None, None),
-                code=(_hex_code(bits) | None, None),
-                ids=(some_ids | None, None),
-                labels=(some_labels | None, None),
-                **range_,
-            ),
-            encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
-            items=_narrow(
-                ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
-            ),
-            removal=_narrow(RemovalRequest, _most(most, 0), ids=(ids, ...)),
-            image_search=_narrow(ImageSearchForm, **range_),
-            code_filters=_narrow(
-                CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)
-            ),
-            k=k,
-        )
+        return _request_models(collection.n_features, collection.n_bits, limits)
+
+
+@lru_cache(maxsize=8)  # FastAPI and pydantic keep models in caches: new ones for each reload would add up
+def _request_models(d: int | None, bits: int, limits: Limits) -> RequestModels:
+    """Return the request models for vectors of d numbers and codes of this many bits."""
+    k = _int_between(1, limits.max_k, f"k must be between 1 and {limits.max_k}")
+    radius = _int_between(0, bits, f"radius must be between 0 and {bits}, the number of bits of a code")
+    number = {"type": "number", "minimum": -MAX_FLOAT32, "maximum": MAX_FLOAT32}
+    schema = {"items": number, "minItems": d or 0, "maxItems": d or 0}
+    row = Annotated[list[float], Field(fail_fast=True, json_schema_extra=schema), AfterValidator(_row_check(d))]
+    most = limits.max_rows
+    rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
+    ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
+    labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
+    some_labels = Annotated[LabelFilter, Field(fail_fast=True, max_length=most)]
+    some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
+    range_ = {"k": (k | None, None), "radius": (radius | None, None)}
+    search_most = _most(1, d or 0)
+    search_most |= {what: search_most[what] + 2 * most for what in ("strings", "values")}  # ids and labels
+    return RequestModels(
+        search=_narrow(
+            SearchRequest,
+            search_most,
+            vector=(row | None, None),
+            code=(_hex_code(bits) | None, None),
+            ids=(some_ids | None, None),
+            labels=(some_labels | None, None),
+            **range_,
+        ),
+        encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
+        items=_narrow(
+            ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
+        ),
+        removal=_narrow(RemovalRequest, _most(most, 0), ids=(ids, ...)),
+        image_search=_narrow(ImageSearchForm, **range_),
+        code_filters=_narrow(CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)),
+        k=k,
+    )
 
 
 def _narrow(model: Any, most: dict[str, int] | None = None, /, **fields: Any) -> Any:
