@@ -245,6 +245,19 @@ def test_page_refers_to_no_other_site(client):
         assert client.get(f"/static/{name}").status_code == 404
 
 
+def test_schema_describes_filters_and_bulk_changes(client):
+    paths = client.get("/openapi.json").json()["paths"]
+
+    def fields(path, media_type="application/json"):
+        return paths[path]["post"]["requestBody"]["content"][media_type]["schema"]["properties"]
+
+    assert {"ids", "labels"} <= fields("/search").keys()
+    assert {"ids", "labels"} <= fields("/search", "multipart/form-data").keys()
+    assert {"ids", "labels", "k"} == {one["name"] for one in paths["/search/codes"]["post"]["parameters"]}
+    for path in ("/items", "/items/delete"):
+        assert fields(path)["ids"]["maxItems"] == 10_000
+
+
 @pytest.fixture(scope="module")
 def api_schema(learned, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")
@@ -258,7 +271,17 @@ VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMo
 
 GENERATED = [
     (path, mode)
-    for path in ("/search", "/search/image", "/encode", "/encode/image", "/items", "/items/image", "/samples", "/ids")
+    for path in (
+        "/search",
+        "/search/image",
+        "/encode",
+        "/encode/image",
+        "/items",
+        "/items/delete",
+        "/items/image",
+        "/samples",
+        "/ids",
+    )
     for mode in (VALID, INVALID)
 ]
 

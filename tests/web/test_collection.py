@@ -34,7 +34,7 @@ def test_items_are_added_replaced_and_kept(learned, tmp_path):
     assert count_pending(tmp_path / "ix.dish") == 0  # a graceful stop writes the index
     late = client.post("/items", json={"ids": [2], "vectors": X[:1].tolist()})
     assert late.status_code == 503
-    assert "none was saved" in late.json()["error"]
+    assert "was not made" in late.json()["error"]
     index = HammingIndex.load(tmp_path / "ix.dish")
     assert len(index) == 601
     assert index.get([1000]).tobytes().hex() == code
@@ -132,7 +132,7 @@ def test_full_disk_gives_503_and_loses_nothing(learned, tmp_path):
     found.writer.journal._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full
     refused = client.post("/items", json={"ids": list(range(2, 602)), "vectors": X.tolist()})
     assert refused.status_code == 503
-    assert "none was saved" in refused.json()["error"]
+    assert "was not made" in refused.json()["error"]
     assert client.get("/info").json()["size"] == 601
     assert client.post("/search", json={"id": 1}).status_code == 200
     found.writer.journal._connection.execute("PRAGMA max_page_count = 1000000")

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from dish import DISH, DISHK
+from dish.errors import JournalError
 from dish.index.hamming import HammingIndex
 from dish.web import pictures
 from dish.web.app import create_app
@@ -183,6 +184,57 @@ def test_integer_ids_are_removed_by_their_digits_only(learned, tmp_path, id):
         assert sorted(found.index.ids.tolist()) == [3, 4]
 
 
+def test_many_items_are_removed_in_one_step(learned, tmp_path):
+    with closing(writable(learned, tmp_path)) as found:
+        client = TestClient(create_app(found), base_url=BASE)
+        written = found.writer.journal.last
+        ids = [*range(1000, 1300), 1000, 5, "1301", 2**63 - 1]
+        answer = client.post("/items/delete", json={"ids": ids})
+        assert answer.json() == {"removed": 300, "size": 300, "not_found": [5, "1301", 2**63 - 1]}
+        assert found.index.ids.tolist() == list(range(1300, 1600))
+        assert found.writer.journal.last == written + 1  # one record: all of them or none
+        assert client.post("/items/delete", json={"ids": [1000]}).json()["not_found"] == [1000]
+        shutil.copytree(tmp_path, tmp_path / "crash", ignore=shutil.ignore_patterns("crash"))
+    with closing(writable(learned, tmp_path / "crash")) as replayed:  # what a killed server had acknowledged
+        replayed.writer.compact()
+        assert replayed.index.ids.tolist() == list(range(1300, 1600))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"ids": []}, 422, "ids"),
+        ({"ids": [1.5]}, 422, "ids"),
+        ({"ids": [True]}, 422, "ids"),
+        ({"ids": "1000"}, 422, "ids"),
+        ({"id": 1000}, 422, "ids"),
+        ({"ids": list(range(10_001))}, 413, "at most 10,000"),
+    ],
+)
+def test_rejects_invalid_removals(learned, tmp_path, body, status, says):
+    with closing(writable(learned, tmp_path)) as found:
+        answer = TestClient(create_app(found), base_url=BASE).post("/items/delete", json=body)
+        assert (answer.status_code, says in answer.json()["error"], len(found)) == (status, True, 600), answer.text
+
+
+def test_read_only_server_removes_nothing(client):
+    answer = client.post("/items/delete", json={"ids": [1000]})
+    assert (answer.status_code, "--writable" in answer.json()["error"]) == (403, True)
+
+
+def test_failed_write_removes_nothing(learned, tmp_path, monkeypatch):
+    with closing(writable(learned, tmp_path)) as found:
+
+        def full(record):
+            raise JournalError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(found.writer.journal, "append", full)
+            client = TestClient(create_app(found), base_url=BASE)
+            answer = client.post("/items/delete", json={"ids": [1000, 1001]})
+        assert (answer.status_code, len(found)) == (503, 600)
+
+
 def at_once(n, function):
     """The results of n calls at the same time."""
     barrier = threading.Barrier(n)
@@ -292,6 +344,9 @@ def test_items_get_the_codes_of_labels_that_the_model_knows(learned, tmp_path):
         url = f"http://{host}:{port}"
         body = {"ids": ids, "vectors": X[:8].tolist(), "labels": labels}
         answer = httpx.post(f"{url}/items", json=body)
+        metrics = httpx.get(f"{url}/metrics").text
+        for kind, n in (("known", 1), ("unknown", 6), ("none", 1)):
+            assert f'dish_items_saved_total{{label="{kind}"}} {n}.0' in metrics
         assert answer.json() == {"saved": 8, "size": 608, "label_codes": 1}
         hit = httpx.post(f"{url}/search", json={"code": of_label.tobytes().hex(), "k": 608}).json()
         at = hit["ids"].index(0)

@@ -132,7 +132,7 @@ def test_what_cannot_be_served_changes_nothing(folder, spoil, says, learned):
     spoil(folder)
     answer = client.post("/admin/reload")
     assert (answer.status_code, says in answer.json()["error"]) == (409, True), answer.text
-    assert "goes on with what it serves" in answer.json()["error"]
+    assert "continues with the files that it serves now" in answer.json()["error"]
     assert world(client.post("/search", json={"vector": learned[1][3].tolist()})) == ("a", 1)
 
 

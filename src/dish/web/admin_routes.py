@@ -58,11 +58,15 @@ def add_admin_routes(app: FastAPI, service: Service, generation: ServedGeneratio
             raise HTTPException(422, f"{RELOAD} takes no body: the alias says what to load")
         check_allowed(limits)
         if service.reload is None:
-            raise HTTPException(409, "this server has nothing to load again: only `dish serve` has")
+            raise HTTPException(409, "this server cannot reload: only `dish serve` with files or an alias can")
         return json_response(await asyncio.to_thread(service.reload))
 
 
 def check_allowed(limits: Limits) -> None:
     """Refuse to reload for anybody who can reach the server from another machine. The token was checked before."""
     if limits.token is None and limits.any_address:
-        raise HTTPException(403, "other machines can reach this server: start it with --token, or send SIGHUP")
+        raise HTTPException(
+            403,
+            f"{RELOAD} needs a token, because other machines can reach this server: start it with --token, or send "
+            "SIGHUP to the process instead",
+        )

@@ -25,7 +25,7 @@ from dish.web.admin_routes import add_admin_routes
 from dish.web.batches import BatchQueue, StageTimes, json_size, search_batch, to_json
 from dish.web.collection import Codes, Collection, to_hex
 from dish.web.generations import EscapeErrors, ServedGeneration, Service
-from dish.web.item_routes import add_content_routes, add_item_routes
+from dish.web.item_routes import add_content_routes, add_item_routes, add_removal_routes
 from dish.web.limits import Limits
 from dish.web.prometheus_metrics import ServerMetrics
 from dish.web.rescoring import encode_picture, range_of
@@ -78,7 +78,8 @@ def app_of(service: Service, generation: ServedGeneration) -> FastAPI:
     _add_search_routes(app, collection, limits, threads)
     _add_encode_routes(app, collection, limits, threads)
     _add_code_search_route(app, collection, limits, threads)
-    add_item_routes(app, collection, limits, threads)
+    add_item_routes(app, collection, limits, threads, service.metrics)
+    add_removal_routes(app, collection, limits, threads)
     add_content_routes(app, collection, limits, threads)
     add_admin_routes(app, service, generation)
     _add_status_routes(app, collection, service.metrics)

@@ -121,9 +121,9 @@ class BatchQueue(Generic[Item, Result]):
 
 @dataclass(frozen=True)
 class Query:
-    """One search: its start (exactly one of ``vector``, ``id`` and ``code``) and its range.
+    """One search: from a vector, an item's id or a code (exactly one of the three), for the items in a range.
 
-    A rescored search from a picture has a ``code``, and what it is compared by (``finer``).
+    A search from a picture has the picture's ``code`` and, if it is rescored, its outputs or its vector as ``finer``.
     """
 
     range: SearchRange
@@ -220,7 +220,7 @@ def _encode_queries(
 def _finer_rows(
     collection: Collection, queries: list[Query], snapshot: Snapshot, errors: dict[int, Exception]
 ) -> dict[int, NDArray[np.float32]]:
-    """Return what rescored queries are compared by: outputs or vectors. Adds queries that have none to ``errors``."""
+    """Return the outputs or float vectors of rescored queries, by position. Queries without any go to ``errors``."""
     finer: dict[int, NDArray[np.float32]] = {}
     by_outputs = [i for i, query in enumerate(queries) if query.range.rescore == "asymmetric" and query.finer is None]
     if by_outputs:

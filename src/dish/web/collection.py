@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ class Sample:
 class SearchRange:
     """The ``k`` nearest items, or all within a ``radius``; among those that match the filters, if there are any.
 
-    ``rescore`` orders the ``shortlist`` nearest items by something finer, see ``HammingIndex.search``.
+    With ``rescore``, the ``shortlist`` nearest items are ordered by outputs or float vectors instead of codes, see
+    ``HammingIndex.search``.
     """
 
     k: int | None = None
@@ -229,7 +231,7 @@ class Collection:
     ) -> list[Hits]:
         """Return the hits of several queries, at most ``max_hits`` each, from one snapshot.
 
-        ``finer`` has what rescored queries are compared by: their outputs or their vectors.
+        ``finer`` has the real outputs or the float vectors of the rescored queries, by their position.
         """
         found: dict[int, tuple[NDArray[Any], NDArray[Any], int]] = {}  # query → distances, ids, total number of hits
         by_range: dict[tuple[SearchRange, tuple[type, ...]], list[int]] = defaultdict(list)
@@ -287,11 +289,22 @@ class Collection:
         """Add or replace items and return the new size. They are on disk when this returns."""
         given = None if labels is None else list(labels)
         record = {"ids": list(ids), "codes": codes.tobytes().hex(), "labels": given}
-        return self._write(record, known=None if replace else False)
+        return self._write(record, (lambda: None) if replace else partial(self._check_absent, ids))
 
     def remove(self, id: Id) -> int:
         """Remove an item and return the new size. The removal is on disk when this returns."""
-        return self._write({"ids": [id]}, known=True)
+
+        def check() -> None:
+            if id not in self.index:
+                raise HTTPException(404, f"the index has no item {id!r}")
+
+        return self._write({"ids": [id]}, check)
+
+    def remove_many(self, ids: Sequence[Id]) -> tuple[int, list[Id]]:
+        """Remove items in one step; return the new size and the ids that the index did not have."""
+        given, unknown = list(dict.fromkeys(ids)), list[Id]()
+        size = self._write({"ids": given}, lambda: unknown.extend(_unknown(self.index.snapshot(), given)))
+        return size, unknown
 
     def add_items(self, ids: Sequence[Id], vectors: Any, labels: Sequence[Label | None] | None) -> tuple[int, int]:
         """Add or replace items by their vectors; return the new size and how many got the code of their label."""
@@ -327,28 +340,23 @@ class Collection:
             raise
         return name_of(key), n
 
-    def _write(self, record: dict[str, Any], known: bool | None) -> int:
-        """Write a change to disk and to the index.
-
-        ``known`` says whether its ids must be in the index already, or must not be; None means either.
-        """
+    def _write(self, record: dict[str, Any], check: Callable[[], None]) -> int:
+        """Write a change to disk and to the index. No other change comes between ``check`` and this one."""
         self.check_writable()
         assert self.writer is not None
         try:
-            return self.writer.change(record, lambda: self._check_known(record["ids"], known))
+            return self.writer.change(record, check)
         except InputError as error:
             raise HTTPException(422, str(error)) from None
         except (OSError, ModelFileError) as error:
             log.exception("items could not be written")
             reason = f": {error}" if isinstance(error, FileReplacedError) else ""
-            raise HTTPException(503, f"the items could not be written to disk; none was saved{reason}") from error
+            raise HTTPException(503, f"the change could not be written to disk and was not made{reason}") from error
 
-    def _check_known(self, ids: Sequence[Id], known: bool | None) -> None:
-        """Check that all ids are in the index, or that none is. The caller holds the write lock."""
-        for id in ids if known is not None else ():
-            if known and id not in self.index:
-                raise HTTPException(404, f"the index has no item {id!r}")
-            if not known and id in self.index:
+    def _check_absent(self, ids: Sequence[Id]) -> None:
+        """Reject new items whose ids exist."""
+        for id in ids:
+            if id in self.index:
                 raise HTTPException(409, f"item {id!r} exists already: remove it first")
 
     def save(self) -> None:
@@ -364,6 +372,15 @@ class Collection:
     def release(self) -> None:
         """Free the model and the index after the last request. FastAPI's caches may keep the routes, and so this."""
         del self.hasher, self.index, self.writer, self.pictures, self.duplicates, self.queries
+
+
+def _unknown(snapshot: Snapshot, ids: Sequence[Id]) -> list[Id]:
+    """Return the ids, of either type, that are not in the index."""
+    known: set[Id] = set()
+    for kind in (int, str):
+        some = [id for id in ids if isinstance(id, kind)]
+        known.update(id for id, row in zip(some, snapshot.rows_of(as_ids(some)).tolist(), strict=True) if row >= 0)
+    return [id for id in ids if id not in known]
 
 
 def to_hex(codes: Codes) -> list[str]:

@@ -87,13 +87,13 @@ class DriftMonitor:
 
 
 class DriftGauges:
-    """The numbers of ``dish drift --json`` as gauges; there are none before the first query."""
+    """The numbers of ``dish drift --json`` as gauges. Before the first query there are no gauges."""
 
     def __init__(self, monitor: Callable[[], DriftMonitor]) -> None:
         self.monitor = monitor
 
     def collect(self) -> Iterator[Metric]:
-        """Compute all gauges. Those by what was compared have the label ``of``."""
+        """Compute all gauges. The label ``of`` names what was compared, such as "entropy"."""
         found = self.monitor().drift()
         if found is None:
             return

@@ -12,6 +12,7 @@ from dish.web import schemas
 from dish.web.collection import Collection
 from dish.web.limits import Limits
 from dish.web.pictures import Picture
+from dish.web.prometheus_metrics import ServerMetrics
 from dish.web.routing import (
     FORM,
     WorkerThreads,
@@ -35,16 +36,20 @@ ID_IN_QUERY = {"parameters": [{"name": "id", "in": "query", "required": True, "s
 CACHE = {"cache-control": "private, max-age=3600"}
 
 
-def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
-    """Add the routes that add and remove items."""
+def add_item_routes(
+    app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads, metrics: ServerMetrics
+) -> None:
+    """Add the routes that add items. ``metrics`` counts them."""
     models = RequestModels.for_collection(collection, limits)
 
     def save(body: schemas.ItemsRequest) -> dict[str, int]:
         size, n = collection.add_items(body.ids, body.vectors, body.labels)
+        metrics.count_items(body.labels or [None] * len(body.ids), n)
         return {"saved": len(body.ids), "size": size, "label_codes": n}
 
     def save_image(form: ImageItemForm, content: bytes) -> dict[str, Any]:
         id, n = collection.add_picture(content, form.id, form.image.filename or "", form.label, limits.max_pixels)
+        metrics.count_items([form.label], n)
         return {"saved": 1, "size": len(collection), "label_codes": n, "id": id}
 
     @app.post(
@@ -73,6 +78,11 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
         form, content = await read_form(request, ImageItemForm, threads)
         return json_response(await threads.decode(save_image, form, content))
 
+
+def add_removal_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:
+    """Add the routes that remove items."""
+    models = RequestModels.for_collection(collection, limits)
+
     async def removed(id: str) -> Response:
         collection.check_writable()
         size = await threads.run(collection.remove, collection.parse_id(id))
@@ -87,6 +97,22 @@ def add_item_routes(app: FastAPI, collection: Collection, limits: Limits, thread
     async def remove(request: Request, id: str) -> Response:
         """Remove an item. The file of its picture stays. Needs --writable."""
         return await removed(text_in_path(request, "/items/"))
+
+    def remove_all(body: schemas.RemovalRequest) -> dict[str, Any]:
+        size, unknown = collection.remove_many(body.ids)
+        return {"removed": len(set(body.ids)) - len(unknown), "size": size, "not_found": unknown}
+
+    @app.post(
+        "/items/delete", response_model=schemas.RemovalResponse, openapi_extra=describe_body(json=models.removal)
+    )
+    async def remove_many(request: Request) -> Response:
+        """Remove many items in one step: after an error or a crash, all of them are there. Needs --writable.
+
+        It is a POST, because proxies may drop the body of a DELETE.
+        """
+        collection.check_writable()
+        body = await read_json(request, models.removal, threads)
+        return json_response(await threads.run(remove_all, body))
 
 
 def add_content_routes(app: FastAPI, collection: Collection, limits: Limits, threads: WorkerThreads) -> None:

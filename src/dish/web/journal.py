@@ -41,7 +41,7 @@ PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # afterwards the next transaction starts the log from its beginning
-GIVE_UP = "`dish index -o {} --discard-journal` gives these changes up"
+GIVE_UP = "`dish index -o {} --discard-journal` deletes these changes"
 
 log = logging.getLogger("dish.web")
 

@@ -217,8 +217,8 @@ class BudgetShare:
 class ResponseSender:
     """Sends a response in pieces: adds the security headers, records the status, gives up on slow readers.
 
-    A client has ``seconds`` for each piece; and for the first 1 MB, and as long for each further one. Then its
-    connection is cut by ``abort``, because closing it would wait until the client has read the rest.
+    A client has ``seconds`` to take each piece, and ``seconds`` per MB to take the whole answer. A slower one is cut
+    off by ``abort``, because closing the connection would wait until the client has read the rest.
     """
 
     def __init__(

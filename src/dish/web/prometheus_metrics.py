@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -18,7 +19,7 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's variable: the
 
 
 class ServerMetrics:
-    """Requests by method, route and status, their duration, the number in progress, and process statistics.
+    """Requests by method, route and status, their duration, the number in progress, saved items, and the process.
 
     Routes are path templates, not the paths that clients send, so that their number is bounded. Every app has its
     own registry. With several workers, each of them reports the sums over all; process statistics have the label
@@ -29,6 +30,7 @@ class ServerMetrics:
         own, self.registry = CollectorRegistry(), CollectorRegistry()
         self.requests = Counter("dish_requests", "Requests answered.", ("method", "route", "status"), registry=own)
         self.seconds = Histogram("dish_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS, registry=own)
+        self.items = Counter("dish_items_saved", "Items saved, by kind of label.", ("label",), registry=own)
         self.in_flight = Gauge("dish_in_flight", "Requests in progress.", registry=own, multiprocess_mode="livesum")
         if METRICS_FOLDER in os.environ:
             MultiProcessCollector(self.registry)
@@ -45,6 +47,12 @@ class ServerMetrics:
         """Count one finished request."""
         self.requests.labels(method if method in METHODS else "other", route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
+
+    def count_items(self, labels: Sequence[Any], n_known: int) -> None:
+        """Count saved items: ``n_known`` of their labels are classes of the model; None stands for no label."""
+        n_none = sum(label is None for label in labels)
+        for kind, n in (("known", n_known), ("unknown", len(labels) - n_none - n_known), ("none", n_none)):
+            self.items.labels(kind).inc(n)
 
     def text(self) -> bytes:
         """Return all metrics."""

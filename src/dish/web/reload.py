@@ -25,7 +25,7 @@ from dish.web.source import Source
 
 SETTLE_SECONDS = 10.0  # for the requests of the last but one generation
 UNSETTLED = "requests to the collection before this one are still in progress; try again"
-STAYS = "the server goes on with what it serves"
+STAYS = "The server continues with the files that it serves now"
 
 log = logging.getLogger("dish.web")
 
@@ -106,7 +106,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except FileReplacedError as error:
-        raise HTTPException(409, f"{error}. {STAYS}: build the new index under another name") from error
+        raise HTTPException(409, f"{error}. {STAYS}. Build the new index under another name") from error
     except (DishError, FileNotFoundError) as error:
         raise HTTPException(409, f"{error}. {STAYS}") from error
     except (OSError, MemoryError) as error:

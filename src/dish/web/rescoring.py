@@ -1,4 +1,4 @@
-"""Searches with filters and rescoring: what a request may ask for, and what its query is compared by."""
+"""Validation of searches with filters and rescoring, and the codes and outputs of uploaded pictures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def range_of(
 
 
 def _check_start(body: SearchRequest | ImageSearchForm, collection: Collection, rescore: str) -> None:
-    """Reject a search whose start has nothing to rescore by."""
+    """Reject a rescored search whose query has no real outputs, or no float vector."""
     vectors = collection.index.snapshot().vectors
     if rescore == "float" and vectors is None:
         raise HTTPException(422, "rescore=float: this server has no float vectors: start it with --vectors")

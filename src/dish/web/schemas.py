@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -26,8 +27,8 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 AnyId = Int64 | Annotated[str, Field(min_length=1, max_length=500)]
 Rescore = Literal["asymmetric", "float"]
 RESCORE = (
-    "Order a shortlist of the nearest codes by something finer: the outputs of the query (asymmetric), or the float "
-    "vectors of query and items (float)."
+    "Find a shortlist by codes, then order it: by the inner product of the query's real outputs and the codes "
+    "(asymmetric), or by the cosine of float vectors (float)."
 )
 SHORTLIST = "Number of items that rescore orders; 10 k, and at least 100, if it is not given."
 AnyLabel = Int64 | Annotated[str, Field(max_length=500)]  # of new items
@@ -141,6 +142,12 @@ class ItemsRequest(StrictModel):
         return self
 
 
+class RemovalRequest(StrictModel):
+    """Items to remove. Ids are compared with their type: "7" is not 7."""
+
+    ids: list[AnyId] = Field(min_length=1)
+
+
 class ImageForm(BaseModel):
     """A picture to encode."""
 
@@ -191,7 +198,7 @@ class SearchResponse(BaseModel):
     distances: list[int]
     labels: list[Any] = Field(description="null for an item without a label.")
     codes: list[str] = Field(description="Packed codes of the hits in hexadecimal.")
-    scores: list[float] | None = Field(description="Of a rescored search: larger is better; else null.")
+    scores: list[float] | None = Field(description="Larger is better; null without rescore.")
     found: int = Field(description="Number of hits, including those beyond the limit of the response.")
     code: str = Field(description="Packed code of the query in hexadecimal.")
     n_bits: int
@@ -225,6 +232,12 @@ class RemovedResponse(BaseModel):
 
     removed: int
     size: int
+
+
+class RemovalResponse(RemovedResponse):
+    """Sent once the removals are on disk: all of them, or none."""
+
+    not_found: list[int | str] = Field(description="Ids of the request that the index did not have.")
 
 
 class SampleResponse(BaseModel):
@@ -285,48 +298,53 @@ class RequestModels:
     search: type[SearchRequest]
     encode: type[EncodeRequest]
     items: type[ItemsRequest]
+    removal: type[RemovalRequest]
     image_search: type[ImageSearchForm]
     code_filters: type[CodeFilters]
     k: Any
 
     @classmethod
-    def for_collection(cls, collection: Collection, limits: Limits) -> Self:
+    def for_collection(cls, collection: Collection, limits: Limits) -> RequestModels:
         """Restrict vectors to the collection's number of features, and k and radius to their limits."""
-        d, bits = collection.n_features, collection.n_bits
-        k = _int_between(1, limits.max_k, f"k must be between 1 and {limits.max_k}")
-        radius = _int_between(0, bits, f"radius must be between 0 and {bits}, the number of bits of a code")
-        number = {"type": "number", "minimum": -MAX_FLOAT32, "maximum": MAX_FLOAT32}
-        schema = {"items": number, "minItems": d or 0, "maxItems": d or 0}
-        row = Annotated[list[float], Field(fail_fast=True, json_schema_extra=schema), AfterValidator(_row_check(d))]
-        most = limits.max_rows
-        rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
-        ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
-        labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
-        some_labels = Annotated[LabelFilter, Field(fail_fast=True, max_length=most)]
-        some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
-        range_ = {"k": (k | None, None), "radius": (radius | None, None)}
-        search_most = _most(1, d or 0)
-        search_most |= {what: search_most[what] + 2 * most for what in ("strings", "values")}  # ids and labels
-        return cls(
-            search=_narrow(
-                SearchRequest,
-                search_most,
-                vector=(row | None, None),
-                code=(_hex_code(bits) | None, None),
-                ids=(some_ids | None, None),
-                labels=(some_labels | None, None),
-                **range_,
-            ),
-            encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
-            items=_narrow(
-                ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
-            ),
-            image_search=_narrow(ImageSearchForm, **range_),
-            code_filters=_narrow(
-                CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)
-            ),
-            k=k,
-        )
+        return _request_models(collection.n_features, collection.n_bits, limits)
+
+
+@lru_cache(maxsize=8)  # FastAPI and pydantic keep models in caches: new ones for each reload would add up
+def _request_models(d: int | None, bits: int, limits: Limits) -> RequestModels:
+    """Return the request models for vectors of d numbers and codes of this many bits."""
+    k = _int_between(1, limits.max_k, f"k must be between 1 and {limits.max_k}")
+    radius = _int_between(0, bits, f"radius must be between 0 and {bits}, the number of bits of a code")
+    number = {"type": "number", "minimum": -MAX_FLOAT32, "maximum": MAX_FLOAT32}
+    schema = {"items": number, "minItems": d or 0, "maxItems": d or 0}
+    row = Annotated[list[float], Field(fail_fast=True, json_schema_extra=schema), AfterValidator(_row_check(d))]
+    most = limits.max_rows
+    rows = Annotated[list[row], Field(fail_fast=True, min_length=1, max_length=most)]
+    ids = Annotated[list[AnyId], Field(fail_fast=True, min_length=1, max_length=most)]
+    labels = Annotated[list[AnyLabel | None], Field(fail_fast=True, max_length=most)]
+    some_labels = Annotated[LabelFilter, Field(fail_fast=True, max_length=most)]
+    some_ids = Annotated[list[AnyId], Field(fail_fast=True, max_length=most)]
+    range_ = {"k": (k | None, None), "radius": (radius | None, None)}
+    search_most = _most(1, d or 0)
+    search_most |= {what: search_most[what] + 2 * most for what in ("strings", "values")}  # ids and labels
+    return RequestModels(
+        search=_narrow(
+            SearchRequest,
+            search_most,
+            vector=(row | None, None),
+            code=(_hex_code(bits) | None, None),
+            ids=(some_ids | None, None),
+            labels=(some_labels | None, None),
+            **range_,
+        ),
+        encode=_narrow(EncodeRequest, _most(most, d or 0), vectors=(rows, ...)),
+        items=_narrow(
+            ItemsRequest, _most(most, d or 0), ids=(ids, ...), vectors=(rows, ...), labels=(labels | None, None)
+        ),
+        removal=_narrow(RemovalRequest, _most(most, 0), ids=(ids, ...)),
+        image_search=_narrow(ImageSearchForm, **range_),
+        code_filters=_narrow(CodeFilters, ids=(Json[some_ids] | None, None), labels=(Json[some_labels] | None, None)),
+        k=k,
+    )
 
 
 def _narrow(model: Any, most: dict[str, int] | None = None, /, **fields: Any) -> Any:

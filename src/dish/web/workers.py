@@ -3,8 +3,8 @@
 The parent opens the socket, starts the workers, replaces one that dies, and stops them all. It copies the model and
 the index to a temporary folder, and every worker maps the index from there, so that its codes are in memory once.
 Whatever happens to the files meanwhile (replaced, overwritten, cut), all workers serve the same index, also those
-that start later. To map the original would not do: ``cp`` over a mapped file ends its readers with SIGBUS, and a
-hard link shares that fate. None of the workers may change the index.
+that start later. They cannot map the original: ``cp`` over a mapped file kills its readers with SIGBUS, also those
+that mapped it through a hard link. None of the workers may change the index.
 
 A reload has two steps: first every worker loads the new files, next to those that it serves; then, only if all of
 them have, every worker switches. ``following`` is the workers' side.

@@ -62,6 +62,11 @@ def largest_filters() -> bytes:
     return json.dumps({"code": "0" * 16, "k": 1000, "ids": ids, "labels": list(range(10_000))}).encode()
 
 
+def largest_removal() -> bytes:
+    """As many ids as fit into a body, none of which the index has."""
+    return json.dumps({"ids": [f"{i:0400d}" for i in range(10_000)]}).encode()
+
+
 def longest_shortlist() -> bytes:
     return json.dumps({"vector": X[0].tolist(), "k": 1000, "rescore": "asymmetric", "shortlist": 10_000}).encode()
 
@@ -184,6 +189,10 @@ JSON_BODIES = {
         "labels": repeated(b'{"ids":["a"],"vectors":[[0]],"labels":[', b'"ab"', b"]}"),
         "fields": many_fields,
     },
+    "/items/delete": {
+        "short ids": repeated(b'{"ids":[', b'"a"', b"]}"),
+        "fields": many_fields,
+    },
 }
 CHUNKED_BODIES = {
     "trailers": lambda: b"0\r\n" + b"a: b\r\n" * (BODY // 6),
@@ -205,6 +214,7 @@ WORST_REQUESTS = [
     WorstRequest("a body", "/admin/reload", lambda: b"x" * BODY),
     WorstRequest("the largest batch", "/encode", largest_batch, statuses=(200,)),
     WorstRequest("the largest batch with long ids", "/items", lambda: largest_batch(ids=True), statuses=(200,)),
+    WorstRequest("the most long ids", "/items/delete", largest_removal, statuses=(200,)),
     *(
         WorstRequest(name, path, body, FORM, statuses)
         for path in ("/encode", "/search/image")
