@@ -21,7 +21,7 @@ TABLES = {  # name → page
     "reload": "docs/serve.md",
     "stores": "docs/engines.md",
     "updates": "docs/updates.md",
-    **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep.md"),
+    **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep-results.md"),
 }
 REAL, ROBUSTNESS = ROOT / "docs/real.md", ROOT / "docs/robustness.md"  # pages that a script writes as a whole
 
