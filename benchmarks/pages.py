@@ -12,8 +12,8 @@ from dish.io.atomic import write_atomically
 ROOT = Path(__file__).parents[1]
 TABLES = {  # name → page
     "billions": "docs/billions.md",
-    "busy": "docs/scale.md",
-    "gpu": "docs/scale.md",
+    "busy": "docs/scale-results.md",
+    "gpu": "docs/scale-results.md",
     "grids": "docs/baselines.md",
     "index": "docs/search.md",
     "load": "docs/serve.md",
