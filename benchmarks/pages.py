@@ -20,7 +20,7 @@ TABLES = {  # name → page
     "readme": "README.md",
     "reload": "docs/serve.md",
     "stores": "docs/engines.md",
-    "updates": "docs/updates.md",
+    "updates": "docs/updates-results.md",
     **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep-results.md"),
 }
 REAL, ROBUSTNESS = ROOT / "docs/real.md", ROOT / "docs/robustness.md"  # pages that a script writes as a whole
