@@ -52,7 +52,8 @@ def table(content: dict) -> str:
         ("rows encoded per second (**synthetic**, 64 features)", rates.encoded),
     ]
     lines = ["| measured, per core | |", "|---|---:|", *(f"| {name} | {in_words(rate)} |" for name, rate in measured)]
-    lines += ["", f"(results/ray_cluster.json, commit {rates.commit}.) Computed from these:", ""]
+    lines += ["", f"*Measured ([results](../benchmarks/results/ray_cluster.json)), commit {rates.commit}.*", ""]
+    lines += ["Computed from these rates:", ""]
     lines += [
         "| rows | codes and ids | machines | cores | one query, s | queries per second, batches | encoding, hours |",
         "|---:|---:|---:|---:|---:|---:|---:|",

@@ -2,7 +2,7 @@
 
     python benchmarks/busy.py               # everything; writes benchmarks/results/busy.json
     python benchmarks/busy.py first neighbours     # some parts; the others stay in the file as they were
-    python benchmarks/busy.py page                 # the table of docs/scale.md, from the file
+    python benchmarks/busy.py page                 # the table of docs/scale-results.md, from the file
 
 Every number is the fastest of a few runs. Compared runs alternate, so that a change of the load affects both. The
 load average before and after each part is stored. Rows are synthetic. Parts, with the limit of each in brackets:

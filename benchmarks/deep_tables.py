@@ -1,6 +1,8 @@
-"""The tables of docs/deep.md on codewords, from results: deep_codewords.json, carried.json, runs/cifar10_images, and
-deep_recipe.json, which was put together from the groups "recipe" and "net_recipe" of several commits (its notes say
-which: parts that lost are no longer in the code).
+"""The tables of docs/deep-results.md on codewords.
+
+They come from deep_codewords.json, carried.json, runs/cifar10_images, and deep_recipe.json. The last one was put
+together from the groups "recipe" and "net_recipe" of several commits. Its notes say which: parts that lost are no
+longer in the code.
 
 python benchmarks/deep_tables.py      # rewrites what lies between the markers of the page
 """

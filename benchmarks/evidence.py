@@ -44,7 +44,7 @@ from pages import page as page_of
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TABLES = ("billions", "busy", "gpu", "index", "load", "reload", "stores", "updates")  # scripts: RESULTS, table()
-WRITERS = ("real_tables", "robustness")  # scripts with written() → page, text, results
+WRITERS = ("real_tables", "robustness_page")  # scripts with written() → page, text, results
 
 UNITS = {
     "%": 100,

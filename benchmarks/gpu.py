@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                          # on a machine with a GPU; writes benchmarks/results/gpu.json
     python benchmarks/gpu.py labels --out try.json    # one part; without a GPU, a few rows as a check
-    python benchmarks/gpu.py --page                   # rewrites the tables of docs/scale.md
+    python benchmarks/gpu.py --page                   # rewrites the tables of docs/scale-results.md
 
 Rows are synthetic and made on the device. "imagenet": 1,000 classes of SyntheticImageNet, which settle after one or
 two sweeps. "overlapping": 100 Gaussian classes of different sizes that overlap, which move for longer. Every fit runs

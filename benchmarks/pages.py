@@ -12,16 +12,16 @@ from dish.io.atomic import write_atomically
 ROOT = Path(__file__).parents[1]
 TABLES = {  # name → page
     "billions": "docs/billions.md",
-    "busy": "docs/scale.md",
-    "gpu": "docs/scale.md",
+    "busy": "docs/scale-results.md",
+    "gpu": "docs/scale-results.md",
     "grids": "docs/baselines.md",
     "index": "docs/search.md",
     "load": "docs/serve.md",
     "readme": "README.md",
     "reload": "docs/serve.md",
     "stores": "docs/engines.md",
-    "updates": "docs/updates.md",
-    **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep.md"),
+    "updates": "docs/updates-results.md",
+    **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep-results.md"),
 }
 REAL, ROBUSTNESS = ROOT / "docs/real.md", ROOT / "docs/robustness.md"  # pages that a script writes as a whole
 

@@ -1,7 +1,9 @@
-"""Markdown tables (mean ± standard deviation over trials) from results/real/*.json: docs/real.md, and the README's.
+"""Markdown tables (mean ± standard deviation over trials) from results/real/*.json.
+
+They are docs/real.md, a page in docs/real/ for every data set, and the README's table.
 
 python benchmarks/real_tables.py
-python benchmarks/real_tables.py results/clinc150_use.json --output tables.md
+python benchmarks/real_tables.py results/clinc150_use.json --output folder
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,58 +76,67 @@ DRAWN = 3  # rivals with a labelled line, per protocol
 Cases = dict[str, dict[str, dict[str, float]]]  # protocol → data set → method → mean over trials
 INTRO = """# Real data
 
-{finding}
+{finding} The summary has the means of all data sets. [A page per data set](#all-tables) has all figures.{outdated}
+"""
+EXPLANATION = """## Protocols
 
 The data are features of real images, videos and texts. Queries never have labels and are never trained on. The
 protocols differ in the training rows and in the database:
 
-- **trained on**: the training rows are the database, encoded as if their labels were unknown. This usual protocol
-  rewards overfitting.
-- **labelled**: the same rows, and the labels of the database are used. `DISH` encodes it by
-  `transform(X, labels=y)`. Other methods have no codes of labels: the database is `transform(X)` or the codes that
-  they learned for these rows (`codes_`), whichever has the higher MAP for the queries.
-- **disjoint**: one half of the rows is for training, the other half is the database.
-- **5, 10 and 20 rows per class**: the same database; only 5, 10 or 20 rows of each class are for training.
-- **open set**: a quarter of the classes is unseen. Half of the rows of the seen classes is for training. All other
-  rows, of seen and unseen classes, are the database. All queries count.
-- **unseen classes**: the same fit; queries and database are the rows of unseen classes.
-- **neighbours**: the same fit and database as in the open set (for several labels per row: as in disjoint). The
-  score is the share of a query's 10 nearest rows by the cosine of the floats that are among the first 100 by code.
-  Rows at equal Hamming distance count by the chance that a random order has them among the first 100.
+| protocol | training rows | database |
+|---|---|---|
+| trained on | all rows | the training rows, encoded as if their labels were unknown. This usual protocol rewards overfitting |
+| labelled | all rows | the training rows, encoded with their labels |
+| disjoint | one half of the rows | the other half |
+| 5, 10 and 20 rows per class | 5, 10 or 20 rows of each class | as in disjoint |
+| open set | half of the rows of the seen classes; a quarter of the classes is unseen | all other rows, of seen and unseen classes. All queries count |
+| unseen classes | as in the open set | rows of unseen classes; so are the queries |
+| neighbours | as in the open set (for several labels per row: as in disjoint) | as in the open set, or in disjoint |
 
-The tables show MAP (MAP@5000 for several labels per row; the share that was found for neighbours), and in brackets
-the precision within radius 2: mean ± standard deviation over trials. The best codes of a column are bold. The first
-lines rank by real numbers:
+- **Labelled.** `DISH` encodes the database by `transform(X, labels=y)`. Other methods have no codes of labels. Their
+  database is `transform(X)` or the codes that they learned for these rows (`codes_`), whichever has the higher MAP for
+  the queries.
+- **Neighbours.** The score is the share of a query's 10 nearest rows by the cosine of the floats that are among the
+  first 100 by code. Rows at equal Hamming distance count by the chance that a random order has them among the first
+  100.
 
-- the cosine of the rows;
-- the float ceiling: the chance to share a label by the class probabilities that `DISH` learned, which its codes
-  approximate;
-- RaBitQ, faiss's `IndexRaBitQ` with a random rotation and 8 bits per feature of a query: one bit per feature and two
-  numbers per row, without labels. Rescored: its first 1,000 rows are sorted again by the cosine of the floats, which
-  must be stored too.
+## How to read the tables
 
-Methods are described in [baselines.md](baselines.md). {tuned}
+The tables show MAP (MAP@5000 for several labels per row; the share that was found for neighbours), and in brackets the
+precision within radius 2: mean ± standard deviation over trials. The best codes of a column are bold. The first lines
+rank by real numbers instead of codes:
 
-[How the constants of `DISH` were chosen](method.md#dish-fit_to_labels) names every data set that had a part in it.
-Constants of this version were chosen on Tiny ImageNet, CLINC150 and MIRFlickr, which all tables mark with †.
-Corel16k, MediaMill, 20 Newsgroups and R52 (‡) were not looked at until its code was frozen, but some older constants
-had been chosen on them too.
+- **Cosine of the floats**: the rows themselves.
+- **Float ceiling**: the probability that two rows share a label, by the class probabilities that `DISH` learned. Its
+  codes approximate this ranking.
+- **RaBitQ**: faiss's `IndexRaBitQ` with a random rotation and 8 bits per feature of a query. It stores one bit per
+  feature and two numbers per row, and uses no labels. *Rescored*: its first 1,000 rows are sorted again by the cosine
+  of the floats, which must be stored too.
 
-`benchmarks/real_tables.py` writes this page from `benchmarks/results/real/`, which `benchmarks/real.py` makes.
-{commits}
+[The rivals](baselines.md) describes the methods.
+
+## How settings were chosen
+
+{tuned}[How the constants of `DISH` were chosen](method.md#dish-fit_to_labels) names every data set that had a part in it.
+Constants of this version were chosen on Tiny ImageNet, CLINC150 and MIRFlickr, which all tables mark with †. We did
+not look at Corel16k, MediaMill, 20 Newsgroups and R52 (‡) until its code was frozen, but some older constants had been
+chosen on them too.
+"""  # noqa: E501
+MADE = """*Measured by `benchmarks/real.py` ([results](../benchmarks/results/real)), shown by
+`benchmarks/real_tables.py`. {commits}*
 """
 
 
 TUNED = (
     "Each rival has the setting of a small [grid](baselines.md#settings-and-grids) with the highest MAP on held-out "
-    "rows of its training set; `DISH` makes such choices in `fit`. The setting is chosen once per data set and "
-    "training set, with 64 bits: a fifth of the training rows of the first trial, at most 1,000, are queries; the "
-    "others, at most 20,000, are learned from and are the database. No row that is a query in a table takes part. "
+    "rows of its training set. `DISH` makes such choices in `fit`. The setting is chosen once per data set and "
+    "training set, with 64 bits. A fifth of the training rows of the first trial, at most 1,000, are queries; the "
+    "others, at most 20,000, are the training rows and the database. No row that is a query in a table takes part. "
     "Later trials have other splits, so rows of their databases may have taken part, to the advantage of the rivals. "
-    "Times of `fit` do not contain the choice."
+    "Times of `fit` do not contain the choice.\n\n"
 )
 UNTUNED = (
-    "**Outdated:** on {sets}, methods have their default parameters, because these runs are older than the "
+    "\n\n**Outdated:** on {sets}, methods have their default parameters, because these runs are older than the "
     "[grids](baselines.md#settings-and-grids) of the rivals."
 )
 
@@ -228,26 +239,41 @@ def machines(content: dict[str, Any]) -> str:
     return "Measured: " + "; ".join(dict.fromkeys(found)) + "."
 
 
-def section(content: dict[str, Any]) -> str:
-    """The tables of one set."""
-    runs = content["runs"]
-    several = f"{content['labels']} labels, several per row" if content["several_labels"] else None
-    about = (
-        f"{content['rows']:,} rows, {content['features']} features, {several or str(content['labels']) + ' classes'}"
-    )
+def about(content: dict[str, Any]) -> list[str]:
+    """The size of a data set: rows, features, labels."""
+    labels = f"{content['labels']}, several per row" if content["several_labels"] else f"{content['labels']} classes"
+    return [f"{content['rows']:,}", str(content["features"]), labels]
+
+
+def data_page(content: dict[str, Any]) -> str:
+    """The page of one data set."""
+    runs, name = content["runs"], name_of(content["data"])
+    rows, features, labels = about(content)
     trials = 1 + max(run["trial"] for run in runs)
     cut = f", MAP@{content['cut']}" if content["cut"] else ""
     repeated = f"up to {trials} trials" if trials > 1 else "one trial"
-    name = name_of(content["data"])
-    lines = [f"## {name}", f"`{content['data']}`: {about}{cut}, {repeated}. {machines(content)}"]
-    lines.append(f"![{name}](figures/real_{content['data']}.png)")
+    back = "[Real data](../real.md) explains the protocols and how to read the tables."
+    found = finding_of_set(cases_of([content]))
+    parts = [f"# {name}", " ".join([*found, back])]
+    file = f"[results](../../benchmarks/results/real/{content['data']}.json)"
+    size = f"{rows} rows, {features} features, labels: {labels}{cut}, {repeated}"
+    parts.append(f"`{content['data']}` ({file}): {size}.")
+    parts += [CHOSEN_LEGEND.replace("](", "](../")] if content["data"] in CHOSEN else []
+    parts.append(f"![{name}](../figures/real_{content['data']}.png)")
     for protocol in protocols_of(runs):
         of = [run for run in runs if run["protocol"] == protocol]
-        lines += [f"### {name}: {protocol}", protocol_table(of).rstrip()]
+        parts += [f"## {protocol.capitalize()}", protocol_table(of).rstrip()]
         if any("map_seen" in run for run in of):
-            lines.append(seen_table(of).rstrip())
-    lines += [part.rstrip() for part in (paired_table(content), settings_table(content)) if part]
-    return "\n\n".join(lines) + "\n"
+            parts.append(seen_table(of).rstrip())
+    parts += [part.rstrip() for part in (paired_table(content), settings_table(content)) if part]
+    return "\n\n".join([*parts, f"*{machines(content)}*"]) + "\n"
+
+
+def finding_of_set(cases: Cases) -> list[str]:
+    """In how many protocols DISH is first on one data set; nothing if it was not measured."""
+    first = [ranked(found)[0] == "dish" for sets in cases.values() for found in sets.values()]
+    text = f"With {BITS} bits, `DISH` has the best codes in {sum(first)} of {len(first)} protocols."
+    return [text] if first else []
 
 
 # --- paired differences ---
@@ -287,13 +313,13 @@ def paired_table(content: dict[str, Any]) -> str:
         rows.append([protocol, label(best), f"{means['dish']:.3f}", f"{means[best]:.3f}", text])
     if not rows:
         return ""
-    about = (
+    explained = (
         f"`DISH` minus the best rival in MAP, {BITS} bits, with 95 % confidence intervals of paired differences over "
         "all queries of all trials. A query of several trials counts in each. The intervals ignore that the same "
         "queries chose the best rival."
     )
     heads = ["protocol", "best rival", "DISH", "rival", "DISH − rival"]
-    return f"### {name_of(content['data'])}: differences\n\n{about}\n\n" + markdown_grid(heads, rows)
+    return f"## Differences\n\n{explained}\n\n" + markdown_grid(heads, rows)
 
 
 def settings_table(content: dict[str, Any]) -> str:
@@ -308,14 +334,13 @@ def settings_table(content: dict[str, Any]) -> str:
     if not rows:
         return ""
     heads = ["training rows", "method", "chosen", "held-out MAP of all settings", "seconds"]
-    return f"### {name_of(content['data'])}: settings\n\n" + markdown_grid(heads, rows)
+    return "## Settings\n\n" + markdown_grid(heads, rows)
 
 
-def tuned(contents: list[dict[str, Any]]) -> str:
-    """How parameters were chosen, and which runs are older."""
+def outdated(contents: list[dict[str, Any]]) -> str:
+    """Which data sets have runs that are older than the grids."""
     old = [name_of(content["data"], short=True) for content in contents if not content.get("tuning")]
-    parts = [TUNED] if len(old) < len(contents) else []
-    return " ".join([*parts, *([UNTUNED.format(sets=", ".join(old))] if old else [])])
+    return UNTUNED.format(sets=", ".join(old)) if old else ""
 
 
 # --- the README's table ---
@@ -495,8 +520,8 @@ def summary(cases: Cases) -> str:
     rows = [[label(n), *(text(n, p) for p in of)] for n in names if any(n in means for means in of.values())]
     heads = [f"{protocol} (data sets: {len(sets)})" for protocol, sets in cases.items()]
     return (
-        f"## Summary\n\nMean over data sets, codes with {BITS} bits, and in brackets the rank among all codes"
-        ". A method without a result on one of the data sets has no mean.\n\n"
+        f"## Summary\n\nMean MAP over data sets with {BITS} bits (for neighbours: the mean share found), and "
+        "in brackets the rank among all codes. A method without a result on one of the data sets has no mean.\n\n"
         + markdown_grid(["method", *heads], rows)
     )
 
@@ -516,7 +541,7 @@ def exceptions(cases: Cases) -> str:
     if not rows:
         return ""
     heads = ["protocol", "data set", "best codes", "their score", "DISH", LABELS["dish_0"], "DISH − best"]
-    return f"Where `DISH` is not first ({BITS} bits):\n\n" + markdown_grid(heads, rows)
+    return f"### Where DISH is not first\n\nWith {BITS} bits:\n\n" + markdown_grid(heads, rows)
 
 
 def finding(cases: Cases) -> str:
@@ -539,14 +564,23 @@ def commits(contents: list[dict[str, Any]]) -> str:
 
 
 def page(paths: list[Path]) -> str:
-    """The whole page."""
+    """The first page: finding, summary, protocols, and links to the pages of the data sets."""
     contents = contents_of(paths)
     cases = cases_of(contents)
     known = [content for content in contents if content["data"] in SETS]
-    intro = INTRO.format(finding=finding(cases), commits=commits(contents), tuned=tuned(contents))
-    parts = [intro, summary(cases), exceptions(cases)] if cases else [intro]
-    parts += [beside_paper(known), ablation.section(name_of), CHOSEN_LEGEND + "\n"] if known else []
-    return "\n".join([part for part in parts if part] + [section(content) for content in contents])
+    intro = INTRO.format(finding=finding(cases), outdated=outdated(contents))
+    tuned = TUNED if any(content.get("tuning") for content in contents) else ""
+    parts = [intro, *([summary(cases), exceptions(cases)] if cases else [])]
+    parts += [CHOSEN_LEGEND + "\n", EXPLANATION.format(tuned=tuned)]
+    parts += [beside_paper(known), ablation.section(name_of)] if known else []
+    parts += [index(contents), MADE.format(commits=commits(contents))]
+    return "\n".join(part for part in parts if part)
+
+
+def index(contents: list[dict[str, Any]]) -> str:
+    """The data sets, with links to their pages."""
+    rows = [[f"[{name_of(each['data'])}](real/{each['data']}.md)", *about(each)] for each in contents]
+    return "## All tables\n\n" + markdown_grid(["data set", "rows", "features", "labels"], rows)
 
 
 def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
@@ -555,27 +589,36 @@ def contents_of(paths: list[Path]) -> list[dict[str, Any]]:
     return [content for content in contents if content.get("environments")]
 
 
+def texts(paths: list[Path], folder: Path) -> Iterator[tuple[Path, str, list[Path]]]:
+    """Every page in a folder of the docs, its text, and the results that it is made from."""
+    yield folder / pages.REAL.name, page(paths), paths
+    for path in paths:
+        for content in contents_of([path]):
+            yield folder / "real" / f"{content['data']}.md", data_page(content), [path]
+
+
 def written() -> list[tuple[Path, str, list[Path]]]:
-    """The page and the README, what is written there, and the results that it is made from."""
+    """The pages and the README, what is written there, and the results that it is made from."""
     files = sorted(RESULTS.glob("*.json"))
     table = pages.block("readme", readme_table(contents_of(files)))
-    return [(pages.REAL, page(files), files), (pages.page("readme"), table, files)]
+    return [*texts(files, pages.REAL.parent), (pages.page("readme"), table, files)]
 
 
 def main() -> None:
-    """Write the page and its figures."""
+    """Write the pages and their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")))
-    parser.add_argument("--output", type=Path, default=pages.REAL)
+    parser.add_argument("--output", type=Path, default=pages.REAL.parent, help="folder of the pages")
     given = parser.parse_args()
+    for folder in (given.output / "figures", given.output / "real"):
+        folder.mkdir(parents=True, exist_ok=True)
     for content in contents_of(given.files):
-        folder = given.output.parent / "figures"
-        folder.mkdir(exist_ok=True)
-        figures.write(picture(content), folder / f"real_{content['data']}.png")
-    write_atomically(given.output, page(given.files).encode())
-    if given.output == pages.REAL:
+        figures.write(picture(content), given.output / "figures" / f"real_{content['data']}.png")
+    for path, text, _ in texts(given.files, given.output):
+        write_atomically(path, text.encode())
+        print(f"written: {path}")
+    if given.output == pages.REAL.parent:
         pages.write("readme", readme_table(contents_of(given.files)))
-    print(f"written: {given.output}")
 
 
 if __name__ == "__main__":

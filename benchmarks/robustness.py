@@ -1,8 +1,8 @@
 """Codes from bad data: outliers, features of different scales, offsets, heavy tails, wrong labels.
 
-    python benchmarks/robustness.py                        # writes results/robustness.json and docs/robustness.md
+    python benchmarks/robustness.py                        # writes results/robustness.json
     python benchmarks/robustness.py --features clinc.npz   # with real features X, y of one's own
-    python benchmarks/robustness.py page                   # the page alone, from the file
+    python benchmarks/robustness_page.py                   # writes docs/robustness.md from the file
 
 Training rows are damaged; queries and database rows are clean, and neither was trained on. Where the features
 themselves change (scales, offsets, heavy tails), they change for all rows. "warned" lists what ``fit`` said.
@@ -11,7 +11,6 @@ themselves change (scales, offsets, heavy tails), they change for all rows. "war
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +19,9 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-import pages
 from dish import DISH, DISHK, machine, metrics
 from dish.baselines import REGISTRY
 from dish.experiments.bench import write_json
-from dish.io.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "robustness.json"
 BITS, SEEDS = 32, (0, 1, 2)
@@ -174,80 +171,18 @@ def measure(sources: dict[str, Callable[[int], tuple[Rows, Rows]]], only: str) -
     return found
 
 
-# --- The page ---
-
-
-def findings(runs: list[dict[str, Any]]) -> list[str]:
-    """For every method: how often it lost more than 0.02 MAP, and how often without a warning."""
-    clean = {(r["data"], r["method"], r["seed"]): r["map"] for r in runs if r["damage"] == "clean"}
-    lines = []
-    for method in METHODS:
-        damaged = [r for r in runs if r["method"] == method and r["damage"] != "clean"]
-        lost = [r for r in damaged if clean[r["data"], method, r["seed"]] - r["map"] > 0.02]
-        silent = sum(not r["warned"] for r in lost)
-        lines.append(
-            f"- {method}: more than 0.02 MAP lost in {len(lost)} of {len(damaged)} runs, {silent} of them without a "
-            "warning of `fit`."
-        )
-    return lines
-
-
-def page(content: dict[str, Any]) -> str:
-    """docs/robustness.md."""
-    runs = content["runs"]
-    lines = [
-        "# Bad data",
-        "",
-        "<!-- outdated -->",
-        "",
-        *findings(runs),
-        "",
-        "What happens to the codes if the training rows are damaged. Each cell is the mean MAP of three trials at "
-        f"{BITS} bits. Queries and database are clean rows that were not trained on; changed scales, offsets and "
-        "added features apply to all rows. **w** marks cells where `fit` warned in every trial. Synthetic rows say "
-        "so in their name. Outdated, will be repeated: `DISH` chose up to half of its bits for geometry then, now at "
-        "most a quarter, and it learns label sets and few classes differently.",
-        "",
-        f"Commit {content['environment']['commit'][:7]}, {content['environment']['cpu']}. Script: "
-        "`benchmarks/robustness.py`.",
-        "",
-    ]
-    for data in dict.fromkeys(each["data"] for each in runs):
-        lines += [f"## {data}", "", f"| training rows | {' | '.join(METHODS)} |", "|---|" + "---|" * len(METHODS)]
-        for damage in dict.fromkeys(each["damage"] for each in runs if each["data"] == data):
-            cells = []
-            for method in METHODS:
-                key = (data, damage, method)
-                own = [each for each in runs if (each["data"], each["damage"], each["method"]) == key]
-                mark = " **w**" if all(each["warned"] for each in own) else ""
-                cells.append(f"{np.mean([each['map'] for each in own]):.3f}{mark}")
-            lines.append(f"| {damage} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def written() -> list[tuple[Path, str, list[Path]]]:
-    """The page, its text, and the results that it is made from."""
-    return [(pages.ROBUSTNESS, page(json.loads(RESULTS.read_text())), [RESULTS])]
-
-
 def main() -> None:
-    """Run, write the results, write the page."""
+    """Run, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all", "page"], default="all")
     parser.add_argument("--features", type=Path, help=".npz file with X and y, for example CLINC150")
     parser.add_argument("--only", default="", help="only damages whose name holds this text; prints, writes nothing")
     options = parser.parse_args()
     sources = {"synthetic classes": synthetic, "digits": digits}
     if options.features:
         sources[options.features.stem] = features(options.features)
-    if options.what == "all":
-        runs = measure(sources, options.only)
-        if options.only:
-            return
-        content = {"bits": BITS, "runs": runs, "environment": machine.environment()}
-        write_json(RESULTS, content)
-    write_atomically(pages.ROBUSTNESS, page(json.loads(RESULTS.read_text())).encode())
+    runs = measure(sources, options.only)
+    if not options.only:
+        write_json(RESULTS, {"bits": BITS, "runs": runs, "environment": machine.environment()})
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def batches(split: Split, seed: int) -> list[dict[str, Any]]:
 
 
 def table(content: dict[str, Any]) -> str:
-    """The tables of docs/updates.md: means over seeds."""
+    """The tables of docs/updates-results.md: means over seeds."""
     lines = []
     for name, found in content["data"].items():
         made = found["environment"]

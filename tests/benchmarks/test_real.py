@@ -40,6 +40,10 @@ def file(digits, tmp_path):
     return path
 
 
+def data_page(path):
+    return script("real_tables").data_page(json.loads(path.read_text()))
+
+
 def options(real, methods, **changed):
     asked = {"bits": [8], "protocols": ["disjoint"], "trials": 1, "device": "cpu", "limit": 60.0, "again": set()}
     asked["tuned"] = False
@@ -86,7 +90,7 @@ def test_method_over_its_limit_is_stopped_and_recorded(real, file, tmp_path, mon
     found = runs_of(tmp_path / "some_digits.json")
     assert found["lsh", 8]["not_run"] == "over 0.1 s"
     assert found["lsh", 16]["not_run"] == "over 0.1 s with 8 bits in trial 0"
-    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    text = data_page(tmp_path / "some_digits.json")
     assert "| `lsh` | – | over 0.1 s | over 0.1 s |" in text
 
 
@@ -223,7 +227,8 @@ def test_rival_has_the_setting_that_is_best_on_held_out_training_rows(real, file
     data = real.read(file)
     again = real.Results(tmp_path / "some_digits.json", "some_digits", data[0])
     assert real.setting_of("whitened_itq", "half", again, data, asked) == chosen["chosen"]
-    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    path = tmp_path / "some_digits.json"
+    text = script("real_tables").page([path]) + data_page(path)
     assert f"| half | `whitened_itq` | shrinkage={chosen['chosen']['shrinkage']} |" in text
     assert "Outdated" not in text
 
@@ -301,7 +306,7 @@ def test_runs_of_another_commit_are_refused_or_kept(real, file, tmp_path, monkey
 
 def test_tables_have_means_and_deviations_with_the_best_in_bold(real, file, tmp_path):
     real.measure(file, options(real, ["cosine", "lsh", "pca_itq"], trials=2), tmp_path, tmp_path)
-    text = script("real_tables").page([tmp_path / "some_digits.json"])
+    text = data_page(tmp_path / "some_digits.json")
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert lines[0] == "| method | bytes per row | 8 bits | fit, s (8 bits) |"
     maps = [run["map"] for run in json.loads((tmp_path / "some_digits.json").read_text())["runs"]]
@@ -348,9 +353,24 @@ def test_summary_ranks_methods_that_have_all_data_sets_and_lists_exceptions(tmp_
     assert "| **DISH** | **0.650 (1)** |" in lines
     assert "| DISH, `geometry=0` | 0.700 |" in lines
     assert "| `sdh` | 0.500 (2) |" in lines
-    assert not any(line.startswith("| `lsh` |") for line in lines[: lines.index("## one")])
+    assert not any(line.startswith("| `lsh` |") for line in lines)
     assert "| disjoint | one | `sdh` | 0.600 | 0.500 | 0.800 | -0.100 |" in lines
     assert not any(line.startswith("| disjoint | two") for line in lines)
+    assert "| [one](real/one.md) | 1 | 1 | 2 classes |" in lines
+
+
+def test_every_data_set_has_a_page_with_its_finding_and_a_section_per_protocol(tmp_path):
+    tables = script("real_tables")
+    paths = [written(tmp_path, "one", {"dish": 0.5, "sdh": 0.6}), written(tmp_path, "two", {"dish": 0.8, "sdh": 0.4})]
+    found = {path: (text, results) for path, text, results in tables.texts(paths, tmp_path)}
+    assert list(found) == [tmp_path / name for name in ("real.md", "real/one.md", "real/two.md")]
+    assert found[tmp_path / "real.md"][1] == paths
+    text, results = found[tmp_path / "real/one.md"]
+    assert results == [paths[0]]
+    assert "`DISH` has the best codes in 0 of 1 protocols" in text
+    assert "\n## Disjoint\n" in text
+    assert "commit c.*" in text
+    assert "in 1 of 1 protocols" in found[tmp_path / "real/two.md"][0]
 
 
 def test_paired_differences_have_intervals_of_all_queries(real, tmp_path):
@@ -376,7 +396,8 @@ def test_pages_mark_old_runs_and_the_data_sets_that_constants_were_chosen_on(tmp
     path = written(tmp_path, "clinc150_use", {"cosine": 0.9, "dish": 0.5, "sdh": 0.6})
     text = tables.page([path])
     assert "**Outdated:** on CLINC150 †, methods have their default parameters" in text
-    assert "## CLINC150, sentence embeddings †" in text
+    assert data_page(path).startswith("# CLINC150, sentence embeddings †\n")
+    assert "(../method.md#dish-fit_to_labels)" in data_page(path)
     assert "| disjoint | CLINC150 † | `sdh` |" in text
     assert tables.CHOSEN_LEGEND in text
 
