@@ -189,7 +189,7 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     assert json.loads(out)["rankings"] == []
     code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
     assert code == 2
-    assert "--picture must end in .png or .svg" in err
+    assert "--picture must end in .pdf, .svg, .png" in err
 
 
 def test_rows_with_labels_get_the_codes_of_their_labels(digits, cli, tmp_path):

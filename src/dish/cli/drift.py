@@ -49,7 +49,7 @@ def drift(
         typer.Option(min=0.0, max=1.0, help="Exit with code 1 if the score is at least this, such as 0.1."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Plot new rows against reference rows to a .png or .svg file.")
+        Path | None, typer.Option(help="Plot new rows against reference rows to a .pdf, .svg or .png file.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
@@ -70,9 +70,9 @@ def drift(
     X, base = (None if path is None else rows_for(hasher, path, columns)[0] for path in (rows, reference))
     found = compare(hasher, X, base)
     if picture is not None:
-        from dish.experiments import figures
+        from dish.experiments import figures, style
 
-        figures.write(figures.drift_figure(found), picture)
+        style.write(figures.drift_figure(found), picture)
     if json:
         print(js.dumps(found.to_dict()))
     else:

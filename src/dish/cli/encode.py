@@ -203,7 +203,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Labels of the training rows: score queries of seen and unseen classes separately."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Plot the rankings to a .png or .svg file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Plot the rankings to a .pdf, .svg or .png file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
@@ -232,9 +232,9 @@ def evaluate(
             return
     lines = _other_rankings(hasher, wanted, base, seen, columns, needed=bool(seen or picture)) if compare else []
     if picture is not None:
-        from dish.experiments import figures
+        from dish.experiments import figures, style
 
-        figures.write(figures.comparison_figure(lines), picture)
+        style.write(figures.comparison_figure(lines), picture)
     if json:
         print(js.dumps(report.to_dict() | {"rankings": [line.to_dict() for line in lines]}))
     else:

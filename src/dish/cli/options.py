@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
-PICTURES = (".png", ".svg")
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file made by `dish fit`.")]
@@ -122,12 +122,16 @@ def columns_of(
     return ColumnNames(tuple(x or ()), y, ids, header)
 
 
-def check_picture(path: Path | None, *inputs: Path | None) -> None:
-    """Raise an error if a picture cannot be written, or is of an unknown kind."""
+def check_picture(path: Path | None, *inputs: Path | None, option: str = "--picture") -> None:
+    """Raise an error if a picture cannot be drawn or written, or has an unknown ending: before the work starts."""
     if path is None:
         return
-    if path.suffix not in PICTURES:
-        raise InputError(f"--picture must end in {' or '.join(PICTURES)}; got {path.name!r}")
+    from dish.experiments.style import FORMS
+
+    if path.suffix not in FORMS:
+        raise InputError(f"{option} must end in {', '.join(FORMS)}; got {path.name!r}")
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError(f"{option} needs matplotlib: pip install 'dish-hash[plot]'")
     check_writable(path, *inputs)
 
 
