@@ -57,6 +57,14 @@ def test_names_stand_at_the_ends_of_lines():
     }
 
 
+def test_names_of_lines_on_a_logarithmic_axis():
+    _, (axis,) = style.panels(1, "a heading")
+    axis.plot([0, 1], [1, 10], label="ten")
+    axis.set(yscale="log", ylim=(1, 1000))
+    style.name_lines(axis, axis.lines)
+    assert axis.texts[0].get_position()[1] == pytest.approx(1 / 3)
+
+
 def test_panels_are_as_wide_as_a_page():
     for n, columns in ((1, 2), (5, 2), (4, 1)):
         figure, axes = style.panels(n, "x", columns=columns)

@@ -191,8 +191,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's tables and figures, and compare its numbers with ours.
 
-    Missing runs are done first. If a run fails, the others continue, and the exit status is 1. "coverage" runs
-    nothing: it lists which of the paper's numbers are measured.
+    Missing runs are done first. If a run fails, the others continue, and the exit status is 1. Two words run nothing:
+    "figures" draws finished runs, and "coverage" lists which of the paper's numbers are measured.
     """
     from dish.experiments import reproduce as paper
 

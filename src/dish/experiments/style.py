@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dish.errors import InputError
 from dish.io.atomic import write_atomically
@@ -60,7 +61,8 @@ def style(method: str, variant: int = 0) -> dict[str, Any]:
     if method in FLOATS:
         return {"color": INK, "linestyle": FLOATS[method], "linewidth": 1.4}
     if method in OURS:
-        return {"color": OURS[method], "linestyle": DASHES[variant % len(DASHES)], "marker": "o", "linewidth": 2.4}
+        marker = MARKERS[variant % len(MARKERS)]
+        return {"color": OURS[method], "linestyle": DASHES[variant % len(DASHES)], "marker": marker, "linewidth": 2.4}
     if method in COLOURS:
         place = RIVALS[COLOURS[method]].index(method) + variant
         colour = COLOURS[method]
@@ -103,12 +105,12 @@ def name_lines(axis: Axes, lines: Sequence[Line2D], heights: Sequence[float] | N
         return
     if heights is None:
         heights = [float(np.asarray(line.get_ydata(), float)[np.isfinite(line.get_ydata())][-1]) for line in lines]
-    figure = axis.get_figure(root=True)
-    assert figure is not None
+    figure: Any = axis.figure
     inch = 1 / (figure.get_figwidth() * axis.get_position().width)  # as a share of the panel, before its layout
     step = 1.15 * (FONT - 1) / (72 * figure.get_figheight() * axis.get_position().height)
-    low, high = axis.get_ylim()
-    places = spread([(height - low) / (high - low) for height in heights], step)
+    low, high = axis.yaxis.get_transform().transform(axis.get_ylim())  # of logarithms on a logarithmic axis
+    wanted = (axis.yaxis.get_transform().transform(np.asarray(heights, float)) - low) / (high - low)
+    places = spread(wanted, step)
     for line, place in zip(lines, places, strict=True):
         key = Line2D([], [])
         key.update_from(line)
@@ -124,7 +126,7 @@ def name_lines(axis: Axes, lines: Sequence[Line2D], heights: Sequence[float] | N
         axis.text(at, place, name, transform=axis.transAxes, color=colour, va="center", fontsize=FONT - 1)
 
 
-def spread(wanted: Sequence[float], step: float) -> list[float]:
+def spread(wanted: Sequence[float] | NDArray[np.float64], step: float) -> list[float]:
     """The places nearest to the wanted ones, in the same order, at least ``step`` apart; in 0 to 1 if they fit."""
     from sklearn.isotonic import isotonic_regression
 
