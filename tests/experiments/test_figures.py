@@ -93,6 +93,7 @@ def test_rankings_of_a_comparison_are_named_beside_their_lines():
     ]
     scored, top = figures.comparison_figure(lines).axes
     assert len(scored.lines) == 4
+    assert names(scored) == names(top)
     assert names(top)["DISH"] == names(top)["DISH, labelled rows"] == style.COLOURS["dish"]
     assert names(top)["PCA-ITQ"] == style.COLOURS["pca_itq"]
     assert np.allclose(top.get_ylim(), (0, 1.05))

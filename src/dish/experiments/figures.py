@@ -169,13 +169,15 @@ def comparison_figure(lines: Sequence[RankingScores]) -> Figure:
         for line in lines:
             if line.queries == queries:
                 look = _look_of_ranking(line.ranking)
-                scored.plot(line.bytes, line.map, **{**look, "markersize": 8, "marker": look.get("marker", "o")})
+                dot = {**look, "markersize": 8, "marker": look.get("marker", "o")}
+                scored.plot(line.bytes, line.map, label=line.ranking, **dot)
                 top.plot(*zip(*line.precision_at.items(), strict=True), label=line.ranking, **look)
         which = "all queries" if queries == "all" else f"queries of {queries} classes"
         scored.set(xlabel="bytes per row", ylabel="MAP", xscale="log", ylim=(0, 1.05))
         top.set(xlabel="k", ylabel="precision@k", xscale="log", ylim=(0, 1.05))
         for axis in (scored, top):
             axis.set_title(which, fontsize=style.FONT)
+        name_lines(scored, scored.lines)
         name_lines(top, top.lines)
     return figure
 
