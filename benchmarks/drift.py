@@ -11,15 +11,17 @@ classes and of the withheld ones; a file's own queries are among them. Three par
   do. The same for a profile of training rows, which shows why the profile in a model is of held-out rows.
 - Recentring: MAP and neighbours before a shift of the database and its queries, after it, and after `recentre`.
 
-Writes benchmarks/results/drift.json and docs/figures/drift-roc.png.
+Writes benchmarks/results/drift.json and docs/figures/drift-roc.svg.
 
     python benchmarks/drift.py data/clinc150_use.npz data/tinyimagenet_lite0.npz
+    python benchmarks/drift.py                    # measures nothing: draws the results again
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,16 +32,17 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from dish import DISH, machine, metrics
 from dish.evaluation.drift import Drift, profile_of
-from dish.experiments import bench, figures
+from dish.experiments import bench, style
 from dish.metrics.profile import KNOWN, Profile, RowTraits
 from real_protocols import Part, read
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
-PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "drift-roc.png"
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "drift-roc.svg"
 WITHHELD = 0.25  # of the classes
 SIZES = (100, 300, 1000, 3000, 10_000)
 ALERT = 0.1
 RULE = "rule of dish drift"
+LOOKS = (("sign", 0), ("sdh", 0), ("dish_k", 1), ("dish", 0))  # of the curves: a method's style, and its variant
 MOST_NEW = 16_000  # new rows
 MOST = 2000  # queries, and rows whose neighbours are found
 FALSE_POSITIVES = np.linspace(0, 1, 101)
@@ -245,28 +248,35 @@ def trial(path: Path, seed: int, given: argparse.Namespace) -> dict[str, Any]:
 def picture(trials: list[dict[str, Any]], path: Path) -> None:
     """ROC curves, averaged over the trials of each file."""
     names = list(dict.fromkeys(each["data"] for each in trials))
-    figure, axes = figures.panels(len(names), "Rows of withheld classes against new rows of known classes", 4.6)
+    figure, axes = style.panels(
+        len(names), "rows of withheld classes against new rows of known classes", 3.4, columns=1
+    )
     for axis, data in zip(axes, names, strict=True):
         part = [each["judged on"] for each in trials if each["data"] == data]
-        for colour, name in zip(("#9c9c9c", "#1d4e89", "#00818a", "#c1121f"), part[0]["by"], strict=True):
+        for (look, variant), name in zip(LOOKS, part[0]["by"], strict=True):
             curve = np.mean([each["by"][name]["curve"] for each in part], axis=0)
             auc = np.mean([each["by"][name]["auc"] for each in part])
-            width = 2.6 if name == RULE else 1.4
-            axis.plot(FALSE_POSITIVES, curve, color=colour, linewidth=width, label=f"{name}: AUC {auc:.3f}")
+            drawn = {**style.style(look, variant), "marker": ""}
+            axis.plot(FALSE_POSITIVES, curve, label=f"{name}: AUC {auc:.3f}", **drawn)
         shares = [[each["limits in the model"][kind] for each in part] for kind in ("known", "withheld")]
-        axis.plot(*np.mean(shares, axis=1), "o", color="black", label="limits in the model")
+        at = np.mean(shares, axis=1)
+        axis.plot(*at, "o", color=style.INK)
+        axis.annotate("limits in the model", at, (6, -4), textcoords="offset points", color=style.INK)
         axis.set(
-            xlabel="share of known rows that are flagged", ylabel="share of withheld rows", title=data, ylim=(0, 1.02)
+            xlabel=f"share of known rows that are flagged ({data})",
+            ylabel="share of withheld rows",
+            ylim=(0, 1.02),
         )
-        axis.axvline(1 - KNOWN, color="#9c9c9c", linewidth=1, linestyle=":")
-        axis.legend(fontsize="small", loc="lower right")
-    figures.write(figure, path)
+        axis.axvline(1 - KNOWN, color=style.INK, linewidth=1, linestyle=":")
+        curves = axis.lines[: len(LOOKS)]
+        style.name_lines(axis, curves, [float(np.interp(0.2, *np.asarray(line.get_data()))) for line in curves])
+    style.write(figure, path)
 
 
 def main() -> None:
     """Measure all files and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--per-class", type=int, default=80, help="training rows per class")
@@ -275,7 +285,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     given = parser.parse_args()
-    trials = []
+    trials = [] if given.files else json.loads(given.output.read_text())["trials"]
     for path in given.files:
         for seed in range(given.seeds):
             trials.append(trial(path, seed, given))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import ablation
 import pages
-from dish.experiments import figures, paper
+from dish.experiments import paper, style
 from dish.experiments.significance import interval
 from dish.experiments.tables import cell, markdown_grid
 from dish.io.atomic import write_atomically
@@ -70,9 +70,15 @@ NAMES = {"l2": "cosine"}  # of the same ranking, in the paper's tables and here
 FLOATS = ("cosine", "ceiling", "rabitq", "rabitq_rescored")
 OURS = ("dish", "dish_0", "dish_k", "dish_k_2")
 FIRST = (*FLOATS, *OURS)
+VARIANT_OF = {  # in figures: method, number of the setting, and what follows the name of the method
+    "cosine": ("l2", 0, ""),
+    "dish_0": ("dish", 1, ", geometry=0"),
+    "dish_k_2": ("dish_k", 1, ", w = 2"),
+    "cosdish_1000": ("cosdish", 1, ", 1,000 columns"),
+}
 VARIANTS = ("dish_0",)  # another setting of DISH: shown, but not ranked against it
 BITS = 64  # of the summary
-DRAWN = 3  # rivals with a labelled line, per protocol
+DRAWN = 3  # rivals in each panel of a figure
 Cases = dict[str, dict[str, dict[str, float]]]  # protocol → data set → method → mean over trials
 INTRO = """# Real data
 
@@ -259,7 +265,7 @@ def data_page(content: dict[str, Any]) -> str:
     size = f"{rows} rows, {features} features, labels: {labels}{cut}, {repeated}"
     parts.append(f"`{content['data']}` ({file}): {size}.")
     parts += [CHOSEN_LEGEND.replace("](", "](../")] if content["data"] in CHOSEN else []
-    parts.append(f"![{name}](../figures/real_{content['data']}.png)")
+    parts.append(f"![{name}](../figures/real_{content['data']}.svg)")
     for protocol in protocols_of(runs):
         of = [run for run in runs if run["protocol"] == protocol]
         parts += [f"## {protocol.capitalize()}", protocol_table(of).rstrip()]
@@ -385,54 +391,39 @@ def readme_cells(found: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def picture(content: dict[str, Any]) -> Any:
-    """MAP against bits, a panel per protocol."""
+    """MAP against bits, a panel per protocol: our methods, float rankings and the best rivals of the protocol."""
     runs = [run for run in content["runs"] if main_scores([run])]
     protocols = protocols_of(runs)
-    rows = 1 + (len(protocols) > 5)
-    columns = -(-len(protocols) // rows)
-    figure, axes = figures.panels(columns, SETS.get(content["data"], content["data"]), 1.0 + 4 * rows, rows)
-    looks = _looks(runs)
-    for axis in axes[len(protocols) :]:
-        axis.set_axis_off()
-    for axis, protocol in zip(axes, protocols, strict=False):
+    shown = (
+        f"our methods, rankings by floats, and the {DRAWN} best rivals of each protocol; bars: standard deviations"
+    )
+    figure, axes = style.panels(len(protocols), f"{SETS.get(content['data'], content['data'])}\n{shown}")
+    for axis, protocol in zip(axes, protocols, strict=True):
         of = [run for run in runs if run["protocol"] == protocol]
-        for name, style in looks.items():
-            mine = [run for run in of if run["method"] == name]
-            lengths = sorted({run["bits"] for run in mine} - {None})
-            if name in FLOATS and mine:
-                axis.axhline(np.mean(main_scores(mine)), **style)
-            elif lengths:
-                found = [main_scores([run for run in mine if run["bits"] == r]) for r in lengths]
-                axis.errorbar(lengths, [np.mean(m) for m in found], [np.std(m) for m in found], **style)
+        for name in (*FIRST, *_best_rivals(runs, protocol)):
+            _draw(axis, name, [run for run in of if run["method"] == name])
         axis.set(
-            xlabel="bits",
+            xlabel=f"bits ({protocol})",
             ylabel="found" if protocol == "neighbours" else "MAP",
-            title=protocol,
             xticks=sorted({run["bits"] for run in of} - {None}),
         )
-    named = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=5, fontsize="small")
+        style.name_lines(axis, axis.lines)
     return figure
 
 
-def _looks(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The line style of each method."""
-    names = dict.fromkeys(run["method"] for run in runs)
-    rivals = [name for name in names if name not in FIRST]
-    best = list(dict.fromkeys(name for protocol in PROTOCOLS for name in _best_rivals(runs, protocol)))
-    ours, others = figures.styles(figures.OURS, 2.4), figures.styles(figures.COLOURS, 1.3)
-    looks: dict[str, dict[str, Any]] = {
-        name: {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1} for name in rivals if name not in best
-    }
-    looks |= {name: {**next(others), "label": name} for name in best}
-    looks |= {
-        name: {**next(ours), "label": LABELS[name].strip("*").replace("`", ""), "zorder": 3}
-        for name in OURS
-        if name in names
-    }
-    for name, dashes in zip(FLOATS, (":", "--", "-.", (0, (1, 3))), strict=True):
-        looks[name] = {"color": "black", "linestyle": dashes, "linewidth": 1.5, "label": LABELS[name]}
-    return looks
+def _draw(axis: Any, name: str, runs: list[dict[str, Any]]) -> None:
+    """Draw the mean and standard deviation of a method by code length; a float ranking as a horizontal line."""
+    method, variant, of_variant = VARIANT_OF.get(name, (name, 0, ""))
+    look = {"label": style.name_of(method) + of_variant, **style.style(method, variant)}
+    lengths = sorted({run["bits"] for run in runs} - {None})
+    if name in FLOATS and runs:
+        axis.axhline(np.mean(main_scores(runs)), **look)
+    elif lengths:
+        found = [main_scores([run for run in runs if run["bits"] == r]) for r in lengths]
+        axis.plot(lengths, [np.mean(m) for m in found], **look)
+        axis.errorbar(
+            lengths, [np.mean(m) for m in found], [np.std(m) for m in found], fmt="none", ecolor=look["color"]
+        )
 
 
 def _best_rivals(runs: list[dict[str, Any]], protocol: str) -> list[str]:
@@ -613,7 +604,7 @@ def main() -> None:
     for folder in (given.output / "figures", given.output / "real"):
         folder.mkdir(parents=True, exist_ok=True)
     for content in contents_of(given.files):
-        figures.write(picture(content), given.output / "figures" / f"real_{content['data']}.png")
+        style.write(picture(content), given.output / "figures" / f"real_{content['data']}.svg")
     for path, text, _ in texts(given.files, given.output):
         write_atomically(path, text.encode())
         print(f"written: {path}")

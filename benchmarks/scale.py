@@ -4,7 +4,7 @@ python benchmarks/scale.py gpu              on a machine with a GPU: results/sca
 python benchmarks/scale.py cpu              from a memory-mapped file of 21 GB: results/scale_cpu.json
 python benchmarks/scale.py ranks            two processes and one: results/scale_ranks.json
 python benchmarks/scale.py kills            20 fits killed at random moments: results/scale_kills.json
-python benchmarks/scale.py plot             results/scale.png from the first two
+python benchmarks/scale.py plot             results/scale.svg from the first two
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Time and memory of a DISH-K fit as n doubles: 25k … 400k synthetic rows, d = 128, 100 classes, r = 64, m = 1000.
 
-Each size runs in its own process, so that peak memory is measured separately. Writes results/scaling.json and .png.
+Each size runs in its own process, so that peak memory is measured separately. Writes results/scaling.json and .svg.
 
     python benchmarks/scaling.py
+    python benchmarks/scaling.py plot       # measures nothing: draws the results again
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dish import machine
-from dish.experiments import bench
+from dish.experiments import bench, style
 
 SIZES = (25_000, 50_000, 100_000, 200_000, 400_000)
 D, N_CLASSES, R, M, N_ITER = 128, 100, 64, 1000, 5
@@ -56,26 +57,19 @@ def one(n: int) -> dict[str, float]:
 
 def plot(rows: list[dict[str, float]], path: Path) -> None:
     """Plot time and peak memory against n on logarithmic axes, with a line proportional to n."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     n = np.array([row["n"] for row in rows])
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, axes = style.panels(2, "DISH-K fit, m = 1000, r = 64: time and memory against n", columns=1)
     for axis, name, values in (
         (axes[0], "seconds", np.array([row["seconds"] for row in rows])),
         (axes[1], "peak memory, GB", np.array([row["peak_bytes"] / 1e9 for row in rows])),
     ):
-        axis.loglog(n, values, "o-", label="measured")
-        axis.loglog(n, values[-1] * n / n[-1], "--", color="grey", label="proportional to n")
+        axis.loglog(n, values, label="measured", **style.style("dish_k"))
+        axis.loglog(n, values[-1] * n / n[-1], "--", color=style.INK, label="proportional to n")
         axis.set_xticks(n, [f"{k // 1000}k" for k in n])
         axis.minorticks_off()
         axis.set(xlabel="rows (synthetic, d = 128)", ylabel=name)
-        axis.grid(True, which="both", alpha=0.3)
-        axis.legend()
-    figure.suptitle("DISH-K fit, m = 1000, r = 64: time and memory are linear in n")
-    figure.savefig(path, dpi=150)
+        style.name_lines(axis, axis.lines)
+    style.write(figure, path)
 
 
 def main() -> None:
@@ -105,12 +99,14 @@ def main() -> None:
     content = {"what": "fit time and memory against n", "setting": setting, "rows": rows}
     content |= {"beyond_slope_bytes_a_row": slope, "beyond_constant_bytes": constant}
     bench.write_json(RESULTS / "scaling.json", content | {"environment": machine.environment()})
-    plot(rows, RESULTS / "scaling.png")
-    print(f"written: {RESULTS / 'scaling.json'} and scaling.png")
+    plot(rows, RESULTS / "scaling.svg")
+    print(f"written: {RESULTS / 'scaling.json'} and scaling.svg")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["plot"]:
+        plot(json.loads((RESULTS / "scaling.json").read_text())["rows"], RESULTS / "scaling.svg")
+    elif len(sys.argv) > 1:
         print(json.dumps(one(int(sys.argv[1]))))
     else:
         main()

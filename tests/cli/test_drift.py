@@ -46,7 +46,7 @@ def test_reference_rows(cli, files, model):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--picture", "d.pdf"), "--picture must end in .png or .svg"),
+        (("--picture", "d.jpg"), "--picture must end in .pdf, .svg, .png"),
         (("--alert", "2"), "'--alert': Input should be less than or equal to 1"),
         (("--reference", "missing.npy"), "missing.npy"),
     ],

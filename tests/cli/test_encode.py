@@ -190,7 +190,7 @@ def test_eval_compares_with_other_rankings(digits, cli, tmp_path):
     assert json.loads(out)["rankings"] == []
     code, _, err = cli(*command, *queries, "--picture", tmp_path / "e.jpg")
     assert code == 2
-    assert "--picture must end in .png or .svg" in err
+    assert "--picture must end in .pdf, .svg, .png" in err
 
 
 @pytest.fixture

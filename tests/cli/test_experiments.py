@@ -59,7 +59,7 @@ def test_tables_with_an_own_class(cli, tmp_path, monkeypatch):
     assert lines[0]["map"] == lines[2]["map"]
     shown = f"{float(lines[1]['map']):.3f}"
     assert f" {shown} |" in (tmp_path / "t.md").read_text()
-    assert f"& {shown} &" in (tmp_path / "t.tex").read_text()
+    assert f"& \\textbf{{{shown}}} &" in (tmp_path / "t.tex").read_text()
     assert shown in out
     for name in ("cosine of the floats", "float ceiling"):  # in every table
         assert name in out
@@ -68,6 +68,26 @@ def test_tables_with_an_own_class(cli, tmp_path, monkeypatch):
     assert (code != 0, ".md, .tex, .csv" in errors) == (True, True)
     code, _, errors = cli("bench", "--methods", "my_module:Nothing")
     assert (code != 0, "has no Nothing" in errors) == (True, True)
+
+
+@pytest.mark.slow
+def test_figure_of_precision_and_recall(cli, tmp_path):
+    options = ("bench", "--bits", "8,16", "--results", tmp_path / "runs")
+    for ending, start in (("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")):
+        code, out, err = cli(*options, "--methods", "lsh,sh,l2", "--figure", tmp_path / f"pr.{ending}")
+        assert code == 0, err
+        assert "pr." in out.split("written:")[1]
+        assert (tmp_path / f"pr.{ending}").read_bytes().startswith(start)
+    svg = (tmp_path / "pr.svg").read_text()
+    for text in ("digits", "LSH", "SH", "recall (8 bits)", "recall (16 bits)", "precision"):
+        assert f">{text}</text>" in svg
+    for given, says in (
+        (("--methods", "lsh", "--figure", tmp_path / "pr.jpg"), "--figure must end in .pdf, .svg, .png"),
+        (("--methods", "lsh", "--figure", tmp_path / "none" / "pr.pdf"), "does not exist"),
+        (("--methods", "l2", "--figure", tmp_path / "pr.pdf"), "--figure needs a method with codes"),
+    ):
+        code, _, err = cli(*options, *given)
+        assert (code, says in err) == (2, True), err
 
 
 def test_failed_method_is_reported_and_the_others_run(cli, tmp_path, monkeypatch):
@@ -161,6 +181,7 @@ def test_bad_data_are_refused_once_and_not_by_every_run(cli, tmp_path, damage, s
         (("--bits", "²"), "--bits must be comma-separated whole numbers above 0"),
         (("--train", "0"), "--train must be comma-separated whole numbers above 0"),
         (("--dry-run", "--table", "t.md"), "--dry-run writes no --table"),
+        (("--dry-run", "--figure", "t.pdf"), "--dry-run writes no --figure"),
     ],
 )
 def test_bad_options_of_bench_are_refused_in_one_line(cli, tmp_path, options, says):

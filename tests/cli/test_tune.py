@@ -100,7 +100,7 @@ def test_bad_rows_and_labels_are_refused_in_one_line(cli, tmp_path, says):
     [
         (("--minutes", "nan"), "--minutes must be a number above 0"),
         (("--seed", -1), "random_state must be"),
-        (("--picture", "x.xyz"), "--picture must end in .png or .svg"),
+        (("--picture", "x.xyz"), "--picture must end in .pdf, .svg, .png"),
         (("--x-column", "a"), "--x-column is for tables with named columns"),
         (("--no-header",), "--no-header is for .csv files"),
     ],

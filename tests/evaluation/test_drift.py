@@ -11,7 +11,7 @@ from dish import DISH, DISHK, DeepDISH
 from dish.baselines import REGISTRY
 from dish.errors import InputError
 from dish.evaluation.drift import Drift, drift, profile_of
-from dish.experiments import figures
+from dish.experiments import figures, style
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -166,8 +166,8 @@ def test_the_picture_shows_every_comparison(seven, tmp_path):
     hasher, _, new_classes, _ = seven
     found = drift(hasher, new_classes)
     figure = figures.drift_figure(found)
-    assert [axis.get_title() for axis in figure.axes][1] == "distance to the nearest codeword"
-    figures.write(figure, tmp_path / "d.png")
+    assert [axis.get_xlabel() for axis in figure.axes][1] == "distance to the nearest codeword"
+    style.write(figure, tmp_path / "d.png")
     assert (tmp_path / "d.png").stat().st_size > 10_000
     before, after = figure.axes[2].patches[:2]  # the bars hold all rows
     assert before.get_data().values.sum() == pytest.approx(1)

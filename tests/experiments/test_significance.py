@@ -1,5 +1,7 @@
 """Confidence intervals and paired tests of benchmark runs."""
 
+import csv
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -70,7 +72,8 @@ def test_runs_store_average_precisions_and_tables_show_the_tests(tmp_path, cli):
     for result in found.values():
         assert np.mean(result[AVERAGE_PRECISIONS]) == pytest.approx(result["map"], abs=1e-4)
     tables.write_bench(tmp_path / "t.csv", "t", runs, found)
-    line = (tmp_path / "t.csv").read_text().splitlines()[1].split(",")
-    assert float(line[-2]) < float(line[4]) < float(line[-1])
+    with (tmp_path / "t.csv").open() as file:
+        line = next(csv.DictReader(file))
+    assert float(line["map_low"]) < float(line["map"]) < float(line["map_high"])
     _, _, err = cli("bench", "--data", "digits", "--methods", "lsh", "--bits", 16, "--results", tmp_path / "runs")
     assert "1 finished runs reused" in err

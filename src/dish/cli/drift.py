@@ -53,7 +53,7 @@ def drift(
         typer.Option(min=0.0, max=1.0, help="Exit with code 1 if the score is at least this, such as 0.1."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Plot new rows against reference rows to a .png or .svg file.")
+        Path | None, typer.Option(help="Plot new rows against reference rows to a .pdf, .svg or .png file.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
@@ -77,9 +77,9 @@ def drift(
     with counted(rows, X), nullcontext() if reference is None else counted(reference, base):
         found = compare(hasher, X, base)
     if picture is not None:
-        from dish.experiments import figures
+        from dish.experiments import figures, style
 
-        figures.write(figures.drift_figure(found), picture)
+        style.write(figures.drift_figure(found), picture)
     if json:
         print(js.dumps(found.to_dict()))
     else:

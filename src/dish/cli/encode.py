@@ -274,7 +274,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Labels of the training rows: score queries of seen and unseen classes separately."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Plot the rankings to a .png or .svg file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Plot the rankings to a .pdf, .svg or .png file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     x_column: XColumn = None,
     y_column: YColumn = None,
@@ -358,9 +358,9 @@ def _other_rankings(
 
 def _draw_rankings(lines: list[Any], path: Path) -> None:
     """Plot the rankings to a file."""
-    from dish.experiments import figures
+    from dish.experiments import figures, style
 
-    figures.write(figures.comparison_figure(lines), path)
+    style.write(figures.comparison_figure(lines), path)
 
 
 def _show_scores(scores: FileScores) -> None:

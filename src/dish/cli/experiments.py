@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from dish.cli.options import RESULTS, DropMissing, Header, IdColumn, XColumn, YColumn, columns_of, example, show_table
+from dish.cli.options import (
+    RESULTS,
+    DropMissing,
+    Header,
+    IdColumn,
+    XColumn,
+    YColumn,
+    check_picture,
+    check_writable,
+    columns_of,
+    example,
+    show_table,
+)
 from dish.errors import InputError
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of runs and the expected time.")]
@@ -35,7 +47,7 @@ Page = Annotated[
     "dish bench --data cifar10_gist --methods all --bits 16,32,64,96 --trials 5",
     "dish bench --data X.npy --labels y.npy --methods dish,pca_itq,l2 --dry-run",
     "dish bench --data docs.parquet --x-column embedding --y-column topic --split split.npy",
-    "dish bench --methods dish,my_package.my_module:MyHasher --table table.tex",
+    "dish bench --methods dish,my_module:MyHasher --table table.tex --figure pr.pdf",
 )
 def bench(
     data: Annotated[
@@ -44,7 +56,7 @@ def bench(
     labels: Labels = None,
     split: Split = None,
     methods: Annotated[
-        str, typer.Option(help="Comma-separated names, or all. For your own class: module:Class.")
+        str, typer.Option(help="Comma-separated names, or all. For your own class in this folder: module:Class.")
     ] = "all",
     bits: Annotated[str, typer.Option(help="Comma-separated code lengths.")] = "16,32,64",
     train: Annotated[
@@ -59,6 +71,12 @@ def bench(
     table: Annotated[
         Path | None, typer.Option(help="Also write the table to a file: .md, .tex, or .csv with one line per run.")
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw precision against recall: a .pdf, .svg or .png file, one panel per code length."
+        ),
+    ] = None,
     x_column: XColumn = None,
     y_column: YColumn = None,
     id_column: IdColumn = None,
@@ -72,24 +90,48 @@ def bench(
     --methods names them (l2, ceiling). If a run fails, the others continue, and the exit status is 1.
     """
     from dish.experiments import bench as benchmark
-    from dish.experiments import tables
 
-    if table is not None and table.suffix not in tables.FORMS:  # before hours of work, not after
-        raise InputError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
+    _check_outputs(table, figure, dry_run)
     opened = benchmark.OpenDatasets()
     columns = columns_of(
         Path(data), labels, split, x=x_column, y=y_column, ids=id_column, header=header, gaps=drop_missing
     )
     key = opened.key(data, labels, split, columns)
     runs = _runs(key, data, methods, bits, train, trials, top)
+    if figure is not None and all(run.method in benchmark.FLOATS for run in runs):
+        raise InputError("--figure needs a method with codes: rankings by real numbers have no Hamming radius")
     if dry_run:
-        if table is not None:
-            raise InputError("--dry-run writes no --table: leave out one of the two")
         print(benchmark.plan(runs, results, force=force, data=opened))
         return
     found = benchmark.run_all(runs, results, force=force, data=opened, report=_status)
     floats = benchmark.float_lines(runs, results, data=opened, report=_status)
-    _show_results(f"{data}: MAP" + (f"@{top}" if top else ""), floats, found, results, table)
+    _show_results(f"{data}: MAP" + (f"@{top}" if top else ""), floats, found, table)
+    if figure is not None:
+        from dish.experiments import figures, style
+
+        style.write(figures.precision_recall_figure(_named(data, found), runs, found), figure)
+        print(f"written: {figure}")
+    _report_failures({run.path(results): x["failed"] for run, x in (floats | found).items() if "failed" in x})
+
+
+def _check_outputs(table: Path | None, figure: Path | None, dry_run: bool) -> None:
+    """Raise an error if a file cannot be written: before hours of work, not after."""
+    from dish.experiments import tables
+
+    for name, path in (("--table", table), ("--figure", figure)):
+        if dry_run and path is not None:
+            raise InputError(f"--dry-run writes no {name}: leave out one of the two")
+    if table is not None and table.suffix not in tables.FORMS:
+        raise InputError(f"--table must end in {', '.join(tables.FORMS)}; got {table.name!r}")
+    if table is not None:
+        check_writable(table, figure)
+    check_picture(figure, option="--figure")
+
+
+def _named(data: str, found: dict[Any, Any]) -> str:
+    """The name of the data in a figure. Synthetic data are called so."""
+    synthetic = any(result["definition"]["synthetic"] for result in found.values())
+    return f"{data} (synthetic)" if synthetic else Path(data).stem
 
 
 def _runs(key: str, data: str, methods: str, bits: str, train: str, trials: int, top: int | None) -> list[Any]:
@@ -102,10 +144,8 @@ def _runs(key: str, data: str, methods: str, bits: str, train: str, trials: int,
     return [Run(key, *one, cut=top) for one in each]
 
 
-def _show_results(
-    title: str, floats: dict[Any, Any], found: dict[Any, Any], results: Path, table: Path | None
-) -> None:
-    """Print the table, the significance of differences, and the failed runs; write the table to a file."""
+def _show_results(title: str, floats: dict[Any, Any], found: dict[Any, Any], table: Path | None) -> None:
+    """Print the table and the significance of differences; write the table to a file."""
     from dish.experiments import significance, tables
 
     runs, both = list(found), floats | found
@@ -116,7 +156,6 @@ def _show_results(
     if table is not None:
         tables.write_bench(table, title, runs if table.suffix == ".csv" else list(both), both)
         print(f"written: {table}")
-    _report_failures({run.path(results): result["failed"] for run, result in both.items() if "failed" in result})
 
 
 @example(
@@ -156,8 +195,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's tables and figures, and compare its numbers with ours.
 
-    Missing runs are done first. If a run fails, the others continue, and the exit status is 1. "coverage" runs
-    nothing: it lists which of the paper's numbers are measured.
+    Missing runs are done first. If a run fails, the others continue, and the exit status is 1. Two words run nothing:
+    "figures" draws finished runs, and "coverage" lists which of the paper's numbers are measured.
     """
     from dish.experiments import reproduce as paper
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dish.hasher import Hasher
     from dish.io.readers import ColumnNames
 
-PICTURES = (".png", ".svg")
 FOR_SERVICE = ("fastapi", "pydantic", "uvicorn", "PIL", "prometheus_client", "orjson")  # modules of the extra serve
 RESULTS = Path("benchmarks/results/runs")  # in a checkout, the folder of the committed runs
 
@@ -130,12 +129,16 @@ def columns_of(
     return ColumnNames(tuple(x or ()), y, ids, header, gaps=gaps)
 
 
-def check_picture(path: Path | None, *inputs: Path | None) -> None:
-    """Raise an error if a picture cannot be written, or is of an unknown kind."""
+def check_picture(path: Path | None, *inputs: Path | None, option: str = "--picture") -> None:
+    """Raise an error if a picture cannot be drawn or written, or has an unknown ending: before the work starts."""
     if path is None:
         return
-    if path.suffix not in PICTURES:
-        raise InputError(f"--picture must end in {' or '.join(PICTURES)}; got {path.name!r}")
+    from dish.experiments.style import FORMS
+
+    if path.suffix not in FORMS:
+        raise InputError(f"{option} must end in {', '.join(FORMS)}; got {path.name!r}")
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError(f"{option} needs matplotlib: {pip_install('plot')}")
     check_writable(path, *inputs)
 
 

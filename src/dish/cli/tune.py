@@ -43,7 +43,7 @@ def tune(
     minutes: Annotated[float, typer.Option(help="Approximate time limit.")] = 2.0,
     max_rows: Annotated[int, typer.Option(min=100, help="Largest sample of the rows.")] = 20_000,
     picture: Annotated[
-        Path | None, typer.Option(help="Plot the effect of each parameter to a .png or .svg file.")
+        Path | None, typer.Option(help="Plot the effect of each parameter to a .pdf, .svg or .png file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -69,9 +69,9 @@ def tune(
     with counted(rows, X):
         found = recommend(X, y, seconds=60 * minutes, max_rows=max_rows, random_state=seed, report=_status)
     if picture is not None:
-        from dish.experiments import figures
+        from dish.experiments import figures, style
 
-        figures.write(figures.tuning_figure(found), picture)
+        style.write(figures.tuning_figure(found), picture)
     if json:
         print(js.dumps(found.to_dict()))
         return

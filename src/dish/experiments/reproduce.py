@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dish.errors import InputError
-from dish.experiments import bench, coverage, figures, paper, report, tables
+from dish.experiments import bench, coverage, figures, paper, report, style, tables
 from dish.experiments.bench import OpenDatasets, Progress, Results, Run
 from dish.io.atomic import write_atomically
 
@@ -62,7 +62,8 @@ class Reproduction:
     def runs(self) -> list[Run]:
         """All runs to do. Without a GPU, networks are not trained."""
         found = [run for table in self.tables.values() if not _needs_gpu(table) for run in self.runs_of(table)]
-        return found + (paper.sensitivity_runs(self.trials) if self.draws_sensitivity else [])
+        runs_sensitivity = self.what in ("sensitivity", "all")
+        return found + (paper.sensitivity_runs(self.trials) if runs_sensitivity else [])
 
     def gpu_runs(self) -> list[Run]:
         """Runs that are left out, because this machine has no GPU."""
@@ -103,15 +104,21 @@ def reproduce(
     if left_out := job.gpu_runs():
         progress("no GPU here, so only finished runs of networks are shown (benchmarks/paper_runs.py trains)")
         results |= bench.finished(left_out, folder, job.opened)
-    drawn = []  # figures of methods need finished runs; the table's own command does those
-    for name, table in paper.TABLES.items() if job.draws_methods else ():
-        finished = bench.finished(job.runs_of(table), folder, job.opened)
+    drawn = []  # figures need finished runs; the commands of the tables and of the sensitivity do those
+    for name, runs in _runs_of_figures(job).items():
+        finished = bench.finished(runs, folder, job.opened)
         results |= finished
-        drawn += [name] if finished and len(table.bits) > 1 else []
+        drawn += [name] if finished else []
         if not finished:
             progress(f"{name} has no finished runs: do them with dish reproduce {name}")
     _write_tables(job, results, output, show)
     return _write_html(job, drawn, results, output)
+
+
+def _runs_of_figures(job: Reproduction) -> dict[str, list[Run]]:
+    """The runs that the figures show, by the command that does them."""
+    found = {name: job.runs_of(table) for name, table in paper.TABLES.items() if job.draws_methods}
+    return found | ({"sensitivity": paper.sensitivity_runs(job.trials)} if job.draws_sensitivity else {})
 
 
 def failures(job: Reproduction, folder: Path) -> dict[Path, str]:
@@ -162,15 +169,16 @@ def _write_html(job: Reproduction, drawn: list[str], results: Results, output: P
     parts: list[str] = []
     for name in paper.TABLES:
         figure, table = "", job.tables.get(name, paper.TABLES[name])
-        if name in drawn or (name in job.tables and _has_curves(table, job, results)):
+        if (name in drawn and len(table.bits) > 1) or (name in job.tables and _has_curves(table, job, results)):
             curves = figures.method_figure(table, results, job.trials, job.data)
-            figure = figures.save(curves, output, f"{name}_curves")
+            figure = style.as_html(curves, output / f"{name}_curves.svg")
         if name in job.tables:
             parts.append(report.html_table(table, results, job.trials, job.data, figure))
         elif figure:
             parts.append(figure)
-    if job.draws_sensitivity:
-        parts.append(figures.save(figures.sensitivity_figure(results, job.trials), output, "sensitivity"))
+    if "sensitivity" in drawn:
+        curves = figures.sensitivity_figure(results, job.trials)
+        parts.append(style.as_html(curves, output / "sensitivity.svg"))
     path = output / f"{job.what}.html"
     write_atomically(path, report.page(parts, results).encode())
     return path

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ from dish.experiments.paper import FIGURES, Line, PaperTable
 from dish.io.atomic import write_atomically
 
 FORMS = (".md", ".tex", ".csv")
+_BOOKTABS = "% needs \\usepackage{booktabs} in the preamble\n"
+_MARKS = {
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"},
+    **{"±": r"$\pm$", "−": "$-$", "α": r"$\alpha$", "×": r"$\times$"},
+    **{sign: f"${sign}$" for sign in "-+<>|"},
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
 FURTHER = {  # scores that have a table of their own where the paper has numbers
     "map_learned_codes": "MAP with the learned codes of the training rows as the database",
     "precision_within_2": "Precision within Hamming radius 2",
@@ -121,15 +129,18 @@ def markdown(table: PaperTable, results: Results, trials: int, data: str | None 
 
 
 def latex(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
-    """A table as LaTeX; needs the package booktabs."""
-    grid = latex_grid(header(table), table_rows(table, results, trials, data))
+    """A table as LaTeX. In each column of MAP, the best codes are bold; float rankings are no codes."""
+    rows = table_rows(table, results, trials, data)
+    floats = [i for i, line in enumerate(table.lines) if line.method in FLOATS]
+    grid = latex_grid(header(table), rows, best_cells(rows, range(3, 3 + len(table.bits)), floats))
     caption = _latex(" ".join([f"{title(table, results)}.", *notes(table, results, trials, data)]))
-    return f"\\begin{{table}}\n\\caption{{{caption}}}\n{grid}\\end{{table}}\n"
+    return f"{_BOOKTABS}\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{grid}\\end{{table}}\n"
 
 
 def comma_separated(table: PaperTable, results: Results, trials: int, data: str | None = None) -> str:
     """A table as CSV: one line per method, training size and code length."""
-    names = ["data", "method", "training_rows", "bits", "trials", "map", "map_std", "paper_map", "fit_s", "fit_s_std"]
+    names = ["data", "synthetic", "method", "training_rows", "bits", "trials"]
+    names += ["map", "map_std", "paper_map", "fit_s", "fit_s_std"]
     lines: list[list[object]] = []
     for line in table.lines:
         for r in line.bits or table.bits:
@@ -137,8 +148,15 @@ def comma_separated(table: PaperTable, results: Results, trials: int, data: str 
             found, seconds = values(results, runs, "map"), values(results, runs, "fit_s")
             theirs = line.theirs("map", table.bits.index(r) if r in table.bits else 0)  # a float ranking has one run
             size = line.n_train or "all"
-            lines.append([runs[0].data, line.label, size, r, len(found), *_spread(found), theirs, *_spread(seconds)])
+            on = [runs[0].data, _is_synthetic(results, runs)]
+            lines.append([*on, line.label, size, r, len(found), *_spread(found), theirs, *_spread(seconds)])
     return csv_grid(names, lines)
+
+
+def _is_synthetic(results: Results, runs: list[Run]) -> bool | None:
+    """Whether the runs are on a synthetic stand-in; None if there are none."""
+    found = [results[run]["definition"]["synthetic"] for run in runs if run in results]
+    return any(found) if found else None
 
 
 def _spread(found: list[float]) -> tuple[float | None, float | None]:
@@ -179,16 +197,16 @@ def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> No
         numbers = ("map", "precision_within_2", "recall_within_2", "fit_s", "encode_s", "failed")
         lines = [
             [
-                *(run.method, run.n_train or "all", run.bits, run.trial),
+                *(run.data, _is_synthetic(results, [run]), run.method, run.n_train or "all", run.bits, run.trial),
                 *(results[run].get(name) for name in numbers),
                 *_map_interval(run, results),
             ]
             for run in runs
         ]
-        text = csv_grid(["method", "training_rows", "bits", "trial", *numbers, "map_low", "map_high"], lines)
+        names = ["data", "synthetic", "method", "training_rows", "bits", "trial", *numbers, "map_low", "map_high"]
+        text = csv_grid(names, lines)
     elif path.suffix == ".tex":
-        names, tested = significance.grid(runs, results)
-        text = latex_grid(*bench_grid(runs, results)) + (latex_grid(names, tested) if tested else "")
+        text = _bench_latex(title, runs, results)
     elif path.suffix == ".md":
         names, tested = significance.grid(runs, results)
         text = f"**{title}**\n\n{markdown_grid(*bench_grid(runs, results))}"
@@ -196,6 +214,15 @@ def write_bench(path: Path, title: str, runs: list[Run], results: Results) -> No
     else:
         raise InputError(f"a table file must end in {', '.join(FORMS)}; got {path.name!r}")
     write_atomically(path, text.encode())
+
+
+def _bench_latex(title: str, runs: list[Run], results: Results) -> str:
+    """The runs as LaTeX. At each code length, the best codes are bold; float rankings are no codes."""
+    names, rows = bench_grid(runs, results)
+    floats = [i for i, cells in enumerate(rows) if cells[0] in FLOATS.values()]
+    text = f"{_BOOKTABS}% {title}\n{latex_grid(names, rows, best_cells(rows, range(2, len(names) - 1), floats))}"
+    names, tested = significance.grid(runs, results)
+    return text + (f"\n% {significance.LEGEND}\n{latex_grid(names, tested)}" if tested else "")
 
 
 # --- grids of text ----------------------------------------------------------------------------------------
@@ -207,11 +234,27 @@ def markdown_grid(names: list[str], rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
-def latex_grid(names: list[str], rows: list[list[str]]) -> str:
-    """Rows of cells as a LaTeX tabular; needs the package booktabs."""
-    body = ["\\toprule", _latex_line(names), "\\midrule", *map(_latex_line, rows), "\\bottomrule"]
+def latex_grid(names: list[str], rows: list[list[str]], bold: Collection[tuple[int, int]] = ()) -> str:
+    """Rows of cells as a LaTeX tabular with some bold cells, given as (row, column); needs the package booktabs."""
+    lines = [
+        [_bold(_latex(cell)) if (i, j) in bold else _latex(cell) for j, cell in enumerate(cells)]
+        for i, cells in enumerate(rows)
+    ]
+    head, *body = [" & ".join(cells) + r" \\" for cells in ([_latex(name) for name in names], *lines)]
     columns = "l" + "r" * (len(names) - 1)
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"]) + "\n"
+    parts = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *parts, "\\end{tabular}"]) + "\n"
+
+
+def best_cells(rows: list[list[str]], columns: Iterable[int], skipped: Collection[int] = ()) -> set[tuple[int, int]]:
+    """(row, column) of the highest number as printed in each column with several; ``skipped`` rows do not count."""
+    best = set()
+    for j in columns:
+        numbers = {i: re.match(r"\d+\.\d+", cells[j]) for i, cells in enumerate(rows) if i not in skipped}
+        found = {i: float(number[0]) for i, number in numbers.items() if number}
+        if len(found) > 1:
+            best |= {(i, j) for i, number in found.items() if number == max(found.values())}
+    return best
 
 
 def csv_grid(names: list[str], rows: list[list[object]]) -> str:
@@ -221,15 +264,16 @@ def csv_grid(names: list[str], rows: list[list[object]]) -> str:
     return buffer.getvalue()
 
 
-def _latex_line(cells: list[str]) -> str:
-    return " & ".join(map(_latex, cells)) + r" \\"
+def _bold(text: str) -> str:
+    """A cell in bold, but not the paper's number in brackets after ours."""
+    ours, bracket, theirs = text.partition(" (")
+    return f"\\textbf{{{ours}}}{bracket}{theirs}"
 
 
 def _latex(text: str) -> str:
-    """Plain text with LaTeX's special characters escaped."""
-    marks = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    marks |= {"±": r"$\pm$", "–": "--", "α": r"$\alpha$", "×": r"$\times$"} | {c: "\\" + c for c in "&%$#_{}"}
-    return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], text)
+    """Plain text as LaTeX: special characters escaped, signs of numbers and comparisons as mathematics."""
+    text = re.sub(r"(?<![\w.])[-+](?=[\d.])|[\\~^±–−α×<>|&%$#_{}]", lambda found: _MARKS[found[0]], text)
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
 
 
 def notes(table: PaperTable, results: Results, trials: int, data: str | None = None) -> list[str]:
