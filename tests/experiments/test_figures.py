@@ -86,9 +86,10 @@ def test_precision_recall_has_a_panel_per_code_length_and_means_over_trials():
 
 
 def test_rankings_of_a_comparison_are_named_beside_their_lines():
-    scores = {"map": 0.5, "precision_at": {1: 0.9, 10: 0.8}, "recall_at": {1: 0.1, 10: 0.2}}
+    at, none = {1: 0.9, 10: 0.8}, {"precision_within_2": None, "recall_within_2": None, "rescored_precision": 0.9}
+    more = {"map": 0.5, "precision_at": at, "recall_at": at, "neighbours_at": at, **none}
     lines = [
-        RankingScores(name, size, "all", 30, scores["map"], scores["precision_at"], scores["recall_at"], None, None)
+        RankingScores(name, size, "all", 100, "all", 30, **more)
         for name, size in (("float cosine", 256), ("PCA-ITQ", 8), ("DISH", 8), ("DISH, labelled rows", 8))
     ]
     scored, top = figures.comparison_figure(lines).axes

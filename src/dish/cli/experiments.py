@@ -107,11 +107,16 @@ def bench(
     floats = benchmark.float_lines(runs, results, data=opened, report=_status)
     _show_results(f"{data}: MAP" + (f"@{top}" if top else ""), floats, found, table)
     if figure is not None:
-        from dish.experiments import figures, style
-
-        style.write(figures.precision_recall_figure(_named(data, found), runs, found), figure)
-        print(f"written: {figure}")
+        _draw_precision_recall(_named(data, found), runs, found, figure)
     _report_failures({run.path(results): x["failed"] for run, x in (floats | found).items() if "failed" in x})
+
+
+def _draw_precision_recall(heading: str, runs: Any, found: Any, path: Path) -> None:
+    """Draw precision against recall to a file."""
+    from dish.experiments import figures, style
+
+    style.write(figures.precision_recall_figure(heading, runs, found), path)
+    print(f"written: {path}")
 
 
 def _check_outputs(table: Path | None, figure: Path | None, dry_run: bool) -> None:

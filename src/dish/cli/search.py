@@ -99,10 +99,7 @@ def index(
     if label_codes != (model is not None) or (label_codes and labels is None):
         raise InputError("--label-codes needs --labels and --model, and --model is only for --label-codes")
     if discard:
-        if codes or remove:
-            raise InputError("--discard-journal works alone: add or remove items afterwards")
-        _discard_journal(output)
-        return
+        return _discard_journal(output, codes, remove)
     if codes is None and (remove is None or add or ids or labels):
         raise InputError("CODES are missing: give a file of packed codes (only --remove works without)")
     from dish.index.index_file import IndexFile
@@ -136,8 +133,10 @@ def _open_index(file: IndexFile) -> HammingIndex:
     return HammingIndex.load(file.path)
 
 
-def _discard_journal(path: Path) -> None:
-    """Delete the journal of an index, and write the index as one without a journal."""
+def _discard_journal(path: Path, *others: Path | None) -> None:
+    """Delete the journal of an index, and write the index as one without a journal. No other change is possible."""
+    if any(others):
+        raise InputError("--discard-journal works alone: add or remove items afterwards")
     from dish.index.hamming import HammingIndex
     from dish.index.index_file import IndexFile
     from dish.web.journal import delete_journal
