@@ -35,7 +35,7 @@ extensions = [
 exclude_patterns = ["examples/*.py", "examples/*.ipynb", "examples/*.md5", "examples/*.zip", "static", "templates"]
 templates_path = ["templates"]
 highlight_language = "none"  # blocks without a language are formulas, files and output
-nitpicky = False  # types in docstrings are prose
+smartquotes = False  # "auto" and --option are code
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4  # the same anchors as on a page of the repository
@@ -71,6 +71,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "dish"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_context = {"default_mode": "auto"}  # light or dark, as the browser says
 html_copy_source = False
 html_show_sourcelink = False
 html_sidebars = {"index": [], "changes": []}
@@ -79,7 +80,7 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "navbar_align": "left",
     "navigation_with_keys": False,
-    "show_nav_level": 2,
+    "show_nav_level": 1,
     "show_toc_level": 2,
     "back_to_top_button": False,
     "footer_start": ["copyright"],
