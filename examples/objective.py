@@ -27,10 +27,11 @@ for start in ("spectral", "random"):
 
 # %%
 
+lowest = min(map(min, objective.values()))
 fig, axes = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for (start, values), marker in zip(objective.items(), "os", strict=True):
-    axes.plot(range(1, len(values) + 1), values, marker + "-", label=f"{start} start, MAP {scores[start]:.3f}")
-axes.set(xlabel="H-step", ylabel="objective Q")
-axes.ticklabel_format(useOffset=False, scilimits=(0, 0))
+    above = [100 * (q / lowest - 1) for q in values]
+    axes.plot(range(1, len(above) + 1), above, marker + "-", label=f"{start} start, MAP {scores[start]:.3f}")
+axes.set(xlabel="H-step", ylabel="objective, % above the lowest", xticks=range(1, 7))
 axes.legend()
 plt.show()
