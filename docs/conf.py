@@ -45,6 +45,7 @@ autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it, in words
 autodoc_mock_imports = ["sentence_transformers"]  # the only optional package that a module imports at its top
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"  # attach_vectors() instead of HammingIndex.attach_vectors()
 autodoc_default_options = {"members": True, "inherited-members": "object"}
 numpydoc_show_class_members = False  # the methods follow on the same page
 numpydoc_class_members_toctree = False
