@@ -75,8 +75,11 @@ test-floors: $(FLOORS)/.ready   ## the fast tests with the lowest versions that 
 dist: $(VENV)/.ready            ## wheel and sdist, checked in fresh environments without the repository
 	$(BIN)/python .ci/check_dist.py --python $(PYTHON)
 
-site: $(VENV)/.ready            ## the documentation as pages in site/; any warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+site: $(VENV)/.ready            ## the documentation as pages in site/; runs the examples; any warning or broken link is an error
+	rm -rf site docs/generated docs/examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going --quiet -b html -d site/.trees docs site
+	rm -rf site/.trees
+	$(BIN)/python .ci/check_site.py site
 
 torture: $(VENV)/.ready         ## fuzzed files, index changes, replay, replaced files, worst requests: 15 minutes at most
 	$(BIN)/python tests/torture/run.py --minutes 15 --output benchmarks/results/torture.json
@@ -154,4 +157,4 @@ bench-scale: $(VENV)/.ready     ## up to 1.28 M rows from a file of 21 GB, two p
 	$(BIN)/python benchmarks/scale.py plot
 
 clean:
-	rm -rf $(VENV) $(FLOORS) $(ENGINES) .venv-3.* demo site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOORS) $(ENGINES) .venv-3.* demo site docs/generated docs/examples build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,7 @@ Four kinds of codes, with 64 and 128 bits:
 Queries are 500 held-out images (random codes for the random kind). The distances of both must be equal. faiss cannot
 limit a radius search to 1,000 rows per query; it lists all rows.
 
-    python benchmarks/index.py            # writes benchmarks/results/index.json and the table in docs/search.md
+    python benchmarks/index.py            # writes benchmarks/results/index.json and the table in docs/searching.md
     python benchmarks/index.py --table    # writes only the table, from the existing results
 """
 

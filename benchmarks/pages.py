@@ -15,7 +15,7 @@ TABLES = {  # name → page
     "busy": "docs/scale-results.md",
     "gpu": "docs/scale-results.md",
     "grids": "docs/baselines.md",
-    "index": "docs/search.md",
+    "index": "docs/searching.md",
     "load": "docs/serve.md",
     "readme": "README.md",
     "reload": "docs/serve.md",

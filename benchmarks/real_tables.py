@@ -571,7 +571,11 @@ def page(paths: list[Path]) -> str:
 def index(contents: list[dict[str, Any]]) -> str:
     """The data sets, with links to their pages."""
     rows = [[f"[{name_of(each['data'])}](real/{each['data']}.md)", *about(each)] for each in contents]
-    return "## All tables\n\n" + markdown_grid(["data set", "rows", "features", "labels"], rows)
+    grid = markdown_grid(["data set", "rows", "features", "labels"], rows)
+    entries = "\n".join(
+        f"{SETS.get(each['data'], each['data']).split(',')[0]} <real/{each['data']}>" for each in contents
+    )
+    return f"## All tables\n\n{grid}\n:::{{toctree}}\n:hidden:\n\n{entries}\n:::\n"
 
 
 def contents_of(paths: list[Path]) -> list[dict[str, Any]]:

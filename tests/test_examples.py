@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,5 +64,25 @@ def test_own_method_is_a_hasher(from_examples, digits):
 
 
 def test_own_method_has_at_most_thirty_lines():
-    code = (EXAMPLES / "own_method.py").read_text().split('"""\n', 2)[2]
+    code = (EXAMPLES / "own_method.py").read_text().split('"""\n', 2)[2].partition('if __name__ == "__main__":')[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_example_runs(script, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []  # examples leave nothing behind
+
+
+def test_examples_have_titles_and_say_what_is_synthetic():
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(scripts) >= 11
+    for script in scripts:
+        text = script.read_text()
+        title, line = text.splitlines()[1:3]
+        assert line == "=" * len(title), script
+        assert ("**synthetic**" in text) == any(word in text for word in ("make_blobs", "rng.choice(")), script

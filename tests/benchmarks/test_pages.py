@@ -27,7 +27,7 @@ def test_every_table_has_its_marks_once_on_its_page():
 
 def test_a_table_is_replaced_between_its_marks(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "ROOT", tmp_path)
-    page = tmp_path / "docs/search.md"
+    page = tmp_path / "docs/searching.md"
     page.parent.mkdir()
     marked = "# One\n\n<!-- table: index -->\n{}\n<!-- end of table: index -->\n\nEnd.\n"
     page.write_text(marked.format("old"))

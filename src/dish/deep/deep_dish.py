@@ -44,7 +44,9 @@ class DeepDISH(LabelledHasher, DeepHasher):
     In the end a head turns the class probabilities of the network into codes (``deep.heads``). With 500 rows or more,
     the first rounds hold out some rows, to which the head is fitted.
 
-    ``DISHD`` is the paper's method. Parameters in addition to those of ``DeepHasher``:
+    ``DISHD`` is the paper's method. Commands call this one ``deep_dish``.
+
+    Parameters in addition to those of ``DeepHasher``:
 
     Parameters
     ----------

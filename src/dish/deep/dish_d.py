@@ -28,6 +28,7 @@ class DISHD(DeepHasher):
 
     y may also be a ``Similarity`` S = PRᵀ. Unless it was made of labels there is no softmax loss, and the network
     starts from codes that reproduce S. ``DeepDISH`` usually ranks better where there are labels.
+    Commands call it ``dish_d``.
 
     The paper trains its network from scratch with ``net="6conv-paper", lr=0.01, weight_decay=0.0005``, and here
     ``augment=False, mirror=False`` use the images as they are. The defaults differ. Parameters in addition to those

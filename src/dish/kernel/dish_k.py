@@ -108,7 +108,7 @@ class DISHK(StreamingHasher):
 
     Alternates the H-step (Fast C-BCD: codes that reproduce the similarity S) and the F-step (a hash function that
     predicts these codes from kernel features), in time and memory linear in the rows. ``DISH`` usually ranks better
-    where there are labels; ``DISHK`` also learns from any similarity S = PRᵀ.
+    where there are labels; ``DISHK`` also learns from any similarity S = PRᵀ. Commands call it ``dish_k``.
 
     Parameters
     ----------

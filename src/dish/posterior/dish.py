@@ -192,7 +192,7 @@ class DISH(LabelledHasher, StreamingHasher):
     """Our best method for vectors: learn class probabilities, and a projection of them onto bits.
 
     Learns from labels in time and memory linear in the rows. ``DISHK`` is the paper's method, which also learns from
-    any similarity.
+    any similarity. Commands call it ``dish``.
 
     Parameters
     ----------
