@@ -36,7 +36,7 @@ def test_useful_codes_give_no_warning(method, n):
 
 @pytest.mark.parametrize("method", [DISH, DISHK])
 @pytest.mark.parametrize("n", [300, 1000])
-def test_codes_no_better_than_chance(method, n):
+def test_codes_no_better_than_chance(method, n, all_steps):
     X, y = groups(n)
     with pytest.warns(UserWarning, match=r"held-out rows rank no better than chance \(MAP 0\.\d\d, chance 0\.\d\d\)"):
         method(16, n_anchors=100).fit(X, RNG.permutation(y))
