@@ -23,7 +23,7 @@ def kernels(request, monkeypatch):
 
 
 SLOW_FITS = {  # folders and files with quality in every test, or that compare with a fit of another process
-    *("parallel", "test_checkpoint", "test_deep_hasher", "test_golden", "test_machine"),
+    *("parallel", "test_checkpoint", "test_deep_hasher", "test_golden", "test_machine", "test_regression"),
 }
 
 

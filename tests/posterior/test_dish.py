@@ -97,7 +97,7 @@ def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch, all_steps):
     assert min(accuracies) > max(accuracies) - 0.03
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_whitened_rows_that_do_not_fit_are_sampled is quick
 def test_a_small_memory_budget_costs_little_quality(all_steps):
     X, y = clusters(3000, 5)
     Xq, yq = clusters(300, 5, seed=1)
