@@ -22,8 +22,10 @@ def kernels(request, monkeypatch):
     return request.param
 
 
-SLOW_FITS = {  # folders and files with quality in every test, or that compare with a fit of another process
-    *("parallel", "test_checkpoint", "test_deep_hasher", "test_golden", "test_machine", "test_regression"),
+# Folders and files with quality in every test, or that compare with a fit of another process.
+SLOW_FITS = {
+    *("parallel", "test_checkpoint", "test_deep_hasher", "test_golden"),
+    *("test_machine", "test_regression", "test_training"),
 }
 
 
