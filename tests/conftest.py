@@ -1,12 +1,15 @@
 """Data shared by the tests."""
 
 import os
+from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 import pytest
 
-from dish import numba_lazy
+from dish import machine, numba_lazy
 from helpers.cli import run
+from helpers.quick import ALL, few_steps
 
 # Read when torch and numba load. Spinning threads make small fits several times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -17,6 +20,35 @@ def kernels(request, monkeypatch):
     """Run a test twice: with compiled kernels, and with the NumPy code that replaces them for small data."""
     monkeypatch.setattr(numba_lazy, "pays", lambda kernel, work: request.param == "compiled")
     return request.param
+
+
+# Folders and files with quality in every test, or that compare with a fit of another process.
+SLOW_FITS = {
+    *("parallel", "test_checkpoint", "test_deep_hasher", "test_golden"),
+    *("test_machine", "test_regression", "test_training"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_fits(request):
+    """Fits of DISH take few steps."""
+    with nullcontext() if {request.path.parent.name, request.path.stem} & SLOW_FITS else few_steps():
+        yield
+
+
+@pytest.fixture
+def all_steps():
+    """Fits of DISH take all steps, for a test of the quality of codes."""
+    with few_steps(ALL):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources_hashed_once():
+    """Results files of tests have the hashes of the modules that were imported at the first of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "code", cache(machine.code))
+        yield
 
 
 @pytest.fixture(scope="session")

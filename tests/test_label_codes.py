@@ -45,7 +45,7 @@ LABELS = {  # (number of classes, rows per class)
     "5 rows per class": (20, 5),
     "5,000 rows per class": (2, 5000),
     "2 classes": (2, 40),
-    "3,000 classes": (3000, 1),
+    "1,000 classes": (1000, 1),
 }
 
 

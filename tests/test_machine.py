@@ -156,7 +156,9 @@ print([thread.name for thread in threading.enumerate()].count("dish-calm"), torc
 """
 
 
-@pytest.mark.parametrize(("threads", "policy", "calm"), [(2, "", 1), (1, "", 0), (2, "PASSIVE", 0)])
+@pytest.mark.parametrize(
+    ("threads", "policy", "calm"), [(2, "", 1), (1, "", 0), pytest.param(2, "PASSIVE", 0, marks=pytest.mark.long)]
+)
 def test_idle_team_starts_only_where_threads_would_spin(threads, policy, calm):
     kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     environment = kept | ({"OMP_WAIT_POLICY": policy} if policy else {})

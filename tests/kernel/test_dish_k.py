@@ -326,7 +326,7 @@ def test_everything_but_the_number_of_bits_is_keyword_only():
         DISHK(24, 100)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_load_and_encode_in_a_process_without_torch does the same for DISH and others
 def test_another_process_loads_the_model_and_gives_identical_codes(digits, tmp_path):
     X, y, Xq, _ = digits
     hasher = DISHK(n_bits=64, n_anchors=200).fit(X, y)

@@ -36,7 +36,7 @@ def test_useful_codes_give_no_warning(method, n):
 
 @pytest.mark.parametrize("method", [DISH, DISHK])
 @pytest.mark.parametrize("n", [300, 1000])
-def test_codes_no_better_than_chance(method, n):
+def test_codes_no_better_than_chance(method, n, all_steps):
     X, y = groups(n)
     with pytest.warns(UserWarning, match=r"held-out rows rank no better than chance \(MAP 0\.\d\d, chance 0\.\d\d\)"):
         method(16, n_anchors=100).fit(X, RNG.permutation(y))
@@ -68,7 +68,7 @@ def warnings_of(fit):
 
 
 @pytest.mark.parametrize("centres", [0.5, *(pytest.param(c, marks=pytest.mark.long) for c in (0.3, 0.2))])
-def test_classes_that_overlap_are_not_wrong_labels(centres):
+def test_classes_that_overlap_are_not_wrong_labels(centres, all_steps):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         y = rng.integers(0, 4, 1500)
@@ -77,7 +77,7 @@ def test_classes_that_overlap_are_not_wrong_labels(centres):
 
 
 @pytest.mark.parametrize("kind", ["digits", pytest.param("ten groups", marks=pytest.mark.long)])
-def test_wrong_labels_are_noticed(kind, digits):
+def test_wrong_labels_are_noticed(kind, digits, all_steps):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         y = rng.integers(0, 10, 1500)

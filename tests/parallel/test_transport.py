@@ -19,7 +19,7 @@ def test_collective_operations_in_three_processes(tmp_path):
     succeed(["collectives"], 3, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_error_in_one_process_reaches_all_with_its_reason is in make test
 def test_reason_of_a_failed_process_reaches_those_that_wait_for_it(tmp_path):
     (code, err), (failed, own) = run(["leaves"], 2, tmp_path)
     assert code == failed == 1

@@ -74,7 +74,7 @@ def test_a_solver_returns_the_shapes_of_the_problem():
     assert function.B.dtype == torch.float64
 
 
-def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch):
+def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch, all_steps):
     monkeypatch.setattr(regression, "SAMPLE", 400)
     X, y = clusters(1200, 4)
     seen = []
@@ -97,8 +97,8 @@ def test_whitened_rows_that_do_not_fit_are_sampled(monkeypatch):
     assert min(accuracies) > max(accuracies) - 0.03
 
 
-@pytest.mark.slow
-def test_a_small_memory_budget_costs_little_quality():
+@pytest.mark.long  # test_whitened_rows_that_do_not_fit_are_sampled is quick
+def test_a_small_memory_budget_costs_little_quality(all_steps):
     X, y = clusters(3000, 5)
     Xq, yq = clusters(300, 5, seed=1)
     scores = [score(DISH(16, n_anchors=60, memory_budget=b).fit(X, y), X, y, Xq, yq) for b in ("1GB", "300KB")]
@@ -108,7 +108,7 @@ def test_a_small_memory_budget_costs_little_quality():
 # --- The estimator ---
 
 
-def test_queries_find_learned_codes(digits):
+def test_queries_find_learned_codes(digits, all_steps):
     X, y, Xq, yq = digits
     X, y = X[:800], y[:800]
     for labels, asked in ((y, yq), (np.eye(10)[y], np.eye(10)[yq])):
@@ -116,14 +116,14 @@ def test_queries_find_learned_codes(digits):
         assert metrics.mean_average_precision(hasher.transform(Xq), asked, hasher.codes_, labels) > 0.9
 
 
-def test_many_classes_rank_better_than_with_DISHK():
+def test_many_classes_rank_better_than_with_DISHK(all_steps):
     X, y = clusters(2000, 40, d=12, spread=2.0)
     Xq, yq = clusters(300, 40, d=12, seed=1, spread=2.0)
     ours, paper = (score(kind(32, n_anchors=150).fit(X, y), X, y, Xq, yq) for kind in (DISH, DISHK))
     assert ours > paper + 0.03
 
 
-def test_label_sets_rank_better_than_the_rows_themselves(digits):
+def test_label_sets_rank_better_than_the_rows_themselves(digits, all_steps):
     X, y, Xq, yq = digits
     X, y = X[:800], y[:800]
     Y, Yq = (np.eye(10)[c] + np.eye(10)[(c + 3) % 10] for c in (y, yq))  # a digit, and one three further on
@@ -159,7 +159,7 @@ def test_equal_label_sets_have_equal_codes():
     assert len(np.unique(packed, axis=0)) > 2
 
 
-def test_an_outlier_does_not_make_steps_overshoot():
+def test_an_outlier_does_not_make_steps_overshoot(all_steps):
     X, y = clusters(600, 4)
     X[7] *= 300
     hasher = DISH(16, n_anchors=40, gamma=0.05, kernel="rbf+linear").fit(X, y)
@@ -514,7 +514,7 @@ def test_other_hashers_have_no_codes_of_labels(blobs):
         DISHK(8, n_anchors=20).fit(X, y).with_labels(np.zeros((len(X), 1), np.uint8), y)
 
 
-def test_labels_find_rows_better_than_x():
+def test_labels_find_rows_better_than_x(all_steps):
     X, y = clusters(800, 20, spread=2.5)
     Xq, yq = clusters(200, 20, seed=1, spread=2.5)
     hasher = DISH(32, n_anchors=100).fit(X, y)

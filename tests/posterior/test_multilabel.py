@@ -66,7 +66,7 @@ def rows_for_power(power, rng, n=600, l=8, r=16):  # noqa: E741
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_held_out_rows_choose_the_power(power, seed):
+def test_held_out_rows_choose_the_power(power, seed, all_steps):
     labels, start, held, seen = rows_for_power(power, np.random.default_rng(seed))
     inputs = (*start, *held, *seen)
     before = [each.clone() for each in inputs]

@@ -5,6 +5,7 @@ import pytest
 
 from dish import DISH
 from helpers.page import BROWSER, FLAGS
+from helpers.quick import few_steps
 from helpers.web import make_client, make_index, serving
 
 
@@ -12,7 +13,8 @@ from helpers.web import make_client, make_index, serving
 def learned(digits):
     """A hasher, its rows, their labels and their ids in the index."""
     X, y, _, _ = digits
-    hasher = DISH(n_bits=32, n_anchors=60, random_state=0).fit(X[:600], y[:600])
+    with few_steps():
+        hasher = DISH(n_bits=32, n_anchors=60, random_state=0).fit(X[:600], y[:600])
     return hasher, X[:600], y[:600], np.arange(1000, 1600)
 
 
@@ -45,7 +47,8 @@ def digits_demo():
     """The collection of `dish demo --serve`."""
     from dish.web import demo
 
-    return demo.digits()
+    with few_steps():
+        return demo.digits()
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from dish.web.index_writer import check_served_alone
 from dish.web.limits import Limits
 from dish.web.reload import Reloader
 from dish.web.source import Source
+from helpers.quick import few_steps
 from helpers.service import Server
 
 N = 60
@@ -34,7 +35,8 @@ def collections(learned, tmp_path_factory):
     """A folder with the collections a, b (32 bits) and c (16 bits). Ids are a0, a1, …; b0, …; c0, …"""
     folder, (_, X, y, _) = tmp_path_factory.mktemp("collections"), learned
     for seed, (name, bits) in enumerate({"a": 32, "b": 32, "c": 16}.items()):
-        hasher = DISH(n_bits=bits, n_anchors=30, random_state=seed).fit(X[:200], y[:200])
+        with few_steps():
+            hasher = DISH(n_bits=bits, n_anchors=30, random_state=seed).fit(X[:200], y[:200])
         hasher.save(folder / f"{name}-m.dish")
         index = HammingIndex(bits, model=hasher.fingerprint_)
         index.add(hasher.transform(X[:N]), ids=[f"{name}{i}" for i in range(N)])
@@ -405,7 +407,7 @@ def test_reload_under_load(folder, learned, workers):
         assert last - first < 1.0, (number, last - first)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_changes_are_saved_to_the_index_that_took_them is quick
 def test_kill_after_a_switch_keeps_all_acknowledged_items(folder, learned):
     X = learned[1]
     with Server(folder, "--writable", alias=folder / "p.alias") as one:
@@ -423,7 +425,7 @@ def test_kill_after_a_switch_keeps_all_acknowledged_items(folder, learned):
     assert not list(folder.glob("*.journal*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_request_in_progress_is_answered_by_its_generation sees the old index go
 def test_memory_is_released(folder):
     """A hundred switches to collections of 8 MB would take 0.8 GB."""
     big = HammingIndex(32)

@@ -127,7 +127,7 @@ def test_second_server_on_the_same_index_is_rejected(files, cli):
             assert (code, "ix.dish is in use" in errors) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_second_server_on_the_same_index_is_rejected and test_writer_note.py are quick
 def test_command_line_and_server_do_not_change_one_index_at_a_time(files, cli, monkeypatch):
     path, ids = files / "ix.dish", files / "gone.npy"
     np.save(ids, [1003, 1005])
