@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from dish import __version__
-from dish.cli import alias, drift, encode, experiments, export, features, fit, photos, search, serve, tune, warmup
+from dish.cli import (
+    alias,
+    datasets,
+    drift,
+    encode,
+    experiments,
+    export,
+    features,
+    fit,
+    photos,
+    search,
+    serve,
+    tune,
+    warmup,
+)
 from dish.cli.errors import run
 from dish.cli.options import Command
 
@@ -28,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 store_app = typer.Typer(help="Store and search codes in PostgreSQL, DuckDB or SQLite.", no_args_is_help=True)
+datasets_app = typer.Typer(help="List the data sets behind the results; make their files.", no_args_is_help=True)
 alias_app = typer.Typer(help="Name the collection that a server serves; switch and roll back.", no_args_is_help=True)
 
 COMMANDS: dict[str, Command] = {
@@ -50,12 +65,19 @@ COMMANDS: dict[str, Command] = {
     "reproduce": experiments.reproduce,
 }
 ALIAS_COMMANDS: dict[str, Command] = {"set": alias.set_alias, "show": alias.show, "rollback": alias.rollback}
+DATASETS_COMMANDS: dict[str, Command] = {"list": datasets.list_sets, "make": datasets.make}
 STORE_COMMANDS: dict[str, Command] = {"push": search.push, "search": search.search_store}
 
-for group, commands in ((app, COMMANDS), (alias_app, ALIAS_COMMANDS), (store_app, STORE_COMMANDS)):
+for group, commands in (
+    (app, COMMANDS),
+    (alias_app, ALIAS_COMMANDS),
+    (datasets_app, DATASETS_COMMANDS),
+    (store_app, STORE_COMMANDS),
+):
     for name, command in commands.items():
         group.command(name, cls=getattr(command, "cls", None), epilog=getattr(command, "epilog", None))(command)
 app.add_typer(alias_app, name="alias")
+app.add_typer(datasets_app, name="datasets")
 app.add_typer(store_app, name="store")
 
 
