@@ -44,7 +44,7 @@ def test_errors_are_one_line_and_write_nothing(cli, tmp_path):
         "packed codes are uint8": ("index", tmp_path / "floats.npy", "-o", tmp_path / "no.dish"),
         "3 bytes per row": ("index", tmp_path / "B.npy", "-o", tmp_path / "no.dish", "--bits", 64),
         "one of the inputs": ("index", tmp_path / "B.npy", "-o", tmp_path / "B.npy"),
-        "no model file": ("search", tmp_path / "none.dish", "--codes", tmp_path / "B.npy"),
+        "there is no index": ("search", tmp_path / "none.dish", "--codes", tmp_path / "B.npy"),
         "k must be": ("search", tmp_path / "ix.dish", "--codes", tmp_path / "B.npy", "--k", 0),
     }.items():
         code, _, err = cli(*call)

@@ -102,7 +102,8 @@ def test_nested_lists_are_counted_before_they_are_parsed(client):
 def test_unknown_field_is_named_in_short(client, text):
     answer = client.post("/search", json={"id": 1000, text: 1})
     assert answer.status_code == 422
-    assert answer.json()["error"] == f"{text[:100]}…: Extra inputs are not permitted"
+    takes = "this request takes vector, id, code, k, radius, ids, labels, rescore, shortlist"
+    assert answer.json()["error"] == f"{text[:100]}…: unknown field; {takes}"
 
 
 def test_first_error_ends_the_validation(client):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dish.cli.options import VectorIdsPath, VectorsPath, example
+from dish.cli.options import VectorIdsPath, VectorsPath, example, existing_index
 
 if TYPE_CHECKING:
     from dish.alias import Verified
@@ -24,7 +24,9 @@ NEXT = "A running `dish serve` switches to it after POST /admin/reload or SIGHUP
 def set_alias(
     alias: AliasPath,
     model: Annotated[Path, typer.Option(help="A model file made by `dish fit`.")],
-    index: Annotated[Path, typer.Option(help="An index of its codes, made by `dish index`.")],
+    index: Annotated[
+        Path, typer.Option(callback=existing_index, help="An index of its codes, made by `dish index`.")
+    ],
     vectors: VectorsPath = None,
     vector_ids: VectorIdsPath = None,
 ) -> None:

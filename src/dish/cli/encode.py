@@ -12,13 +12,14 @@ from rich import box
 from rich.markup import escape
 from typer.core import TyperCommand
 
+from dish.cli.code_columns import column_of, write_column, write_vectors
 from dish.cli.gaps import (
     check_same_rows,
     complete_rows,
     kept_values,
     labelled_rows,
     labels_with_gaps,
-    write_labels,
+    rows_path,
     write_rows,
 )
 from dish.cli.options import (
@@ -59,6 +60,10 @@ DatabasePaths = Annotated[
         "names of the sub-folders.",
     ),
 ]
+SaveVectors = Annotated[
+    bool,
+    typer.Option("--save-vectors", help="Also write the vectors, in the order of the codes, to rescore searches."),
+]
 NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffixes of other formats
 
 
@@ -66,6 +71,7 @@ NOT_NPY = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npz", ".h5")  # suffix
     "dish encode model.dish X.npy -o codes.npy",
     "dish encode model.dish docs.parquet --x-column embedding --id-column id -o codes.npy",
     "dish encode model.dish docs.parquet --x-column embedding --y-column topic --label-codes -o database.npy",
+    "dish encode model.dish docs.parquet --x-column embedding --id-column id --save-vectors -o codes.npy",
     "dish encode photos.dish holiday.jpg -o query.npy",
     "dish encode model.dish shards/ -o codes/ --ray --x-column embedding --id-column id",
 )
@@ -79,6 +85,7 @@ def encode(
     y_column: YColumn = None,
     id_column: IdColumn = None,
     label_codes: LabelCodes = False,
+    save_vectors: SaveVectors = False,
     drop_missing: DropMissing = False,
     header: Header = None,
     ray: OnRay = False,
@@ -101,11 +108,13 @@ def encode(
     If --drop-missing leaves rows out, code i is not of row i: codes.rows.npy holds the row of each code, counted from
     0, and `dish index` asks for ids.
 
+    --save-vectors writes codes.vectors.npy, for `dish serve --vectors codes.vectors.npy --vector-ids codes.ids.npy`.
+
     --ray encodes .npy, .parquet or .lance files on all machines of a Ray cluster. It writes one Arrow file per block
     of rows to a folder; the same command resumes a job that was interrupted. `dish serve --ray` searches the folder.
     """
     if ray:
-        options = (x_column, id_column, y_column, header, label_codes, drop_missing)
+        options = (x_column, id_column, y_column, header, label_codes, drop_missing, save_vectors)
         _encode_on_ray(model, rows, output, ray_address, ray_workers, options)
         return
     if ray_workers is not None:
@@ -119,10 +128,16 @@ def encode(
     with parallel.from_environment() as ranks:
         with ranks.raise_together():
             given = _rows_and_columns(hasher, rows, columns)
-            if label_codes and given.labels is None:
-                raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
+            _check_labels_given(rows, given, label_codes)
+            if save_vectors and getattr(hasher, "takes_images", False):
+                raise InputError("--save-vectors is for rows of numbers, but this model encodes images")
         with counted(rows, given.X):
-            _write_codes(hasher, given, output, ranks, label_codes)
+            _write_codes(hasher, given, output, ranks, label_codes, save_vectors)
+
+
+def _check_labels_given(rows: Path, given: _RowsToEncode, label_codes: bool) -> None:
+    if label_codes and given.labels is None:
+        raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
 
 
 def _check_output(output: Path, *inputs: Path) -> None:
@@ -132,7 +147,9 @@ def _check_output(output: Path, *inputs: Path) -> None:
         raise InputError(f"codes are written as .npy (packed uint8), not {output.suffix}: use -o {output.stem}.npy")
 
 
-def _write_codes(hasher: Any, given: _RowsToEncode, output: Path, ranks: Ranks, label_codes: bool) -> None:
+def _write_codes(
+    hasher: Any, given: _RowsToEncode, output: Path, ranks: Ranks, label_codes: bool, save_vectors: bool
+) -> None:
     """Write the codes, the columns that belong to them and, if rows were left out, the row of each code."""
     from dish.io.batch_jobs import encode_file
 
@@ -141,17 +158,23 @@ def _write_codes(hasher: Any, given: _RowsToEncode, output: Path, ranks: Ranks, 
     n, width = encode_file(hasher, given.X, output, ranks, given.labels if label_codes else None)
     if not ranks.first:
         return
+    print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
+    for name, array in given.extra.items():
+        print(f"{write_column(output, name, array)}: the {name} of the codes")
     if given.kept is None:
         write_rows(output, None)
-    for name, array in given.extra.items():
-        _write_column(output, name, array)
-    print(f"{output}: {n:,} codes of {hasher.n_bits} bits ({width} bytes each)")
+    else:
+        print(f"{rows_path(output)}: the row of each code in the input")
+    if save_vectors:
+        print(f"{write_vectors(output, given.X)}: the vectors of the codes")
 
 
 def _encode_on_ray(
     model: Path, rows: Path, output: Path, address: str | None, workers: int | None, options: tuple[Any, ...]
 ) -> None:
-    x, ids, labels, header, label_codes, drop_missing = options
+    x, ids, labels, header, label_codes, drop_missing, save_vectors = options
+    if save_vectors:
+        raise InputError("--save-vectors does not go with --ray: write the vectors to a .npy file yourself")
     if drop_missing:
         raise InputError("--drop-missing does not go with --ray: leave rows with gaps out of the files")
     if label_codes or header is not None:
@@ -186,7 +209,7 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> _RowsToE
         X, labels, names = images.read_folder(X, None, hasher.image_side)
         return _RowsToEncode(X, labels, {"ids": np.array(names)} | ({} if labels is None else {"labels": labels}))
     given = {"ids": columns.ids, "labels": columns.y}
-    extra = {key: readers.read_labels(path, columns.only(name)) for key, name in given.items() if name is not None}
+    extra = {key: column_of(path, columns, name) for key, name in given.items() if name is not None}
     found = [(gaps.VECTOR, path, gaps.without_vector(X))] if columns.gaps else []
     if "ids" in extra:
         found.append((gaps.ID, path, gaps.without_id(extra["ids"])))
@@ -200,19 +223,6 @@ def _rows_and_columns(hasher: Any, path: Path, columns: ColumnNames) -> _RowsToE
     if "labels" in extra and not labels_with_gaps(extra["labels"]):
         extra["labels"] = readers.as_saved(path, str(columns.y), extra["labels"])
     return _RowsToEncode(X, labels, extra, kept)
-
-
-def _write_column(codes: Path, name: str, column: NDArray[Any]) -> None:
-    """Write the ids or labels of codes next to them: to a .parquet file if they have gaps, which .npy cannot hold."""
-    from dish.io.data_cache import save_npy
-
-    npy, table = codes.with_suffix(f".{name}.npy"), codes.with_suffix(f".{name}.parquet")
-    if labels_with_gaps(column):
-        write_labels(table, column)
-        npy.unlink(missing_ok=True)
-    else:
-        save_npy(npy, column)
-        table.unlink(missing_ok=True)
 
 
 @example(
@@ -245,8 +255,7 @@ def backfill(
     columns = columns_of(rows, x=x_column, y=y_column, header=header, gaps=drop_missing)
     hasher, columns = load_model(model, columns)
     given = _rows_and_columns(hasher, rows, columns)
-    if label_codes and given.labels is None:
-        raise InputError(f"--label-codes: {rows} has no labels; name their column with --y-column")
+    _check_labels_given(rows, given, label_codes)
     check_same_rows(codes, given.X, given.kept)
     with counted(rows, given.X):
         done = job.backfill(hasher, given.X, codes, budget, given.labels if label_codes else None)

@@ -49,11 +49,36 @@ Host = Annotated[str, typer.Option(help="Address to listen on. Any other than lo
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
 Token = Annotated[str | None, typer.Option(envvar="DISH_TOKEN", help="Bearer token that clients must send.")]
 
+
+def existing_index(path: Path | None) -> Path | None:
+    """Raise an error if there is no index of this name."""
+    if path is not None and not path.exists():
+        raise FileNotFoundError(f"there is no index {path}: make one with `dish index`")
+    return path
+
+
+def npy_vectors(path: Path | None) -> Path | None:
+    """Raise an error if vectors to rescore by are in a table, where single rows cannot be read quickly."""
+    if path is not None and path.suffix in (".parquet", ".csv", ".npz"):
+        raise InputError(
+            f"--vectors takes a .npy file, of which searches read single rows; got {path}. "
+            "`dish encode --save-vectors` writes one from a table, in the order of its codes and ids"
+        )
+    return path
+
+
 ModelFile = Annotated[Path | None, typer.Option("--model", help="A model file made by `dish fit`.")]
-IndexFilePath = Annotated[Path | None, typer.Option("--index", help="An index of its codes, made by `dish index`.")]
+IndexFilePath = Annotated[
+    Path | None,
+    typer.Option("--index", callback=existing_index, help="An index of its codes, made by `dish index`."),
+]
 VectorsPath = Annotated[
     Path | None,
-    typer.Option("--vectors", help="Float vectors of the items (.npy), for searches with rescore=float."),
+    typer.Option(
+        "--vectors",
+        callback=npy_vectors,
+        help="Float vectors of the items (.npy), for searches with rescore=float: `dish encode --save-vectors`.",
+    ),
 ]
 VectorIdsPath = Annotated[
     Path | None, typer.Option("--vector-ids", help="The id of each vector. Default: row i belongs to the id i.")

@@ -30,6 +30,7 @@ from dish.cli.options import (
     check_writable,
     columns_of,
     example,
+    existing_index,
 )
 from dish.errors import InputError
 
@@ -125,6 +126,7 @@ def _open_index(file: IndexFile) -> HammingIndex:
     from dish.index.hamming import HammingIndex
     from dish.web.journal import count_pending, journal_path
 
+    existing_index(file.path)
     if count_pending(file.path):
         raise InputError(
             f"{journal_path(file.path)} has changes of a server that are not in {file.path} yet: start the server "
@@ -210,7 +212,9 @@ def _labels_there(ix: HammingIndex, ids: NDArray[Any]) -> list[Any]:
     "dish search ix.dish --codes q.npy --rescore asymmetric --model m.dish --query-vectors q_x.npy",
 )
 def search(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index made by `dish index`.")],
+    index: Annotated[
+        Path, typer.Argument(metavar="INDEX", callback=existing_index, help="An index made by `dish index`.")
+    ],
     queries: QueriesPath,
     k: Nearest = None,
     radius: Radius = None,

@@ -153,7 +153,8 @@ def validated(validate: Callable[[Any], T], content: Any) -> T:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
         status = 413 if errors[0]["type"] == "too_long" else 422
-        raise HTTPException(status, describe_errors(errors)) from None
+        fields = getattr(getattr(validate, "__self__", None), "model_fields", ())
+        raise HTTPException(status, describe_errors(errors, fields)) from None
 
 
 def reserve(request: Request, n_bytes: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -390,8 +390,8 @@ def _row_check(d: int | None) -> Callable[[list[float]], NDArray[np.float32]]:
     return check
 
 
-def describe_errors(errors: Any) -> str:
-    """Return the first validation error in one line, and the number of others."""
+def describe_errors(errors: Any, fields: Iterable[str] = ()) -> str:
+    """Return the first validation error in one line, and the number of others. ``fields`` are those of the body."""
     first = errors[0]
     if first["type"] == "too_long":
         return f"{first['loc'][0]}: at most {first['ctx']['max_length']:,} rows per request"
@@ -401,6 +401,8 @@ def describe_errors(errors: Any) -> str:
         return f"{reason}{more}"
     where = ".".join(_cut(str(part)) for part in first["loc"] if part not in ("body", "query", "path"))
     what = f"{first['msg']}: {reason}" if reason else first["msg"]
+    if first["type"] == "extra_forbidden":
+        what = "unknown field" + (f"; this request takes {', '.join(fields)}" if len(first["loc"]) == 1 else "")
     return f"{where}: {what}{more}" if where else f"{what}{more}"
 
 

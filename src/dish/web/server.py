@@ -148,6 +148,8 @@ def serve(
     ``show`` opens the page in a browser on this machine. Without ``eager`` the model is loaded by the first request
     that needs it. With a ``source``, POST /admin/reload and SIGHUP switch to what it names then.
     """
+    fields = {"items": len(collection), "note": "the first start compiles kernels, which can take a minute"}
+    log.info("preparing searches", extra={"fields": fields})
     warm_up(collection, encode=eager)
     listener = listen(host, port)
     limits, address = limits_for_host(limits, host, allowed_hosts), url(host, listener)
