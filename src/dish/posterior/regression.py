@@ -46,7 +46,7 @@ VISITS, CERTAIN = 50, 5.0  # row visits per class, and factor on the weight deca
 BATCH, UPDATES = 1024, 1000  # about a million row visits, for any number of rows
 RATE, MOMENTUM = 0.3, 0.9
 NOISE, MOST_NOISE = 20.0, 0.01  # of ``whitening``
-KEPT, FEW = (0.01, 0.1), 1 << 14  # of ``whiteners``, with at most FEW rows and with more
+KEPT, FEW = (0.01, 0.001), 1 << 14  # of ``whiteners``, with at most FEW rows and with more
 PRIOR, SCARCE, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 
 
@@ -288,8 +288,8 @@ def whitening(data: FitData) -> Tensor:
 def whiteners(data: FitData) -> Callable[[float], Tensor]:
     """ρ → T (m, k): K T has second moments λ/(λ + ρ), λ being the eigenvalues of KᵀK/n.
 
-    ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work and noise. One
-    eigendecomposition serves every ρ.
+    ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work, and noise if rows are
+    few. One eigendecomposition serves every ρ.
     """
     lam, Q = torch.linalg.eigh(data.white.gram() / data.n)
     lam, mean, least = lam.clamp(min=0), lam.mean(), KEPT[data.n > FEW]
