@@ -143,8 +143,11 @@ TUNED = (
 )
 UNTUNED = (
     "\n\n**Outdated:** on {sets}, methods have their default parameters, because these runs are older than the "
-    "[grids](baselines.md#settings-and-grids) of the rivals."
+    "[grids](baselines.md#settings-and-grids) of the rivals. They are also older than a change of `DISH` for more than "
+    "16,384 training rows."
 )
+
+OUTDATED = "**Outdated:** measured with an earlier version, and with the default parameters of all methods."
 
 
 def name_of(data: str, short: bool = False) -> str:
@@ -265,6 +268,7 @@ def data_page(content: dict[str, Any]) -> str:
     size = f"{rows} rows, {features} features, labels: {labels}{cut}, {repeated}"
     parts.append(f"`{content['data']}` ({file}): {size}.")
     parts += [CHOSEN_LEGEND.replace("](", "](../")] if content["data"] in CHOSEN else []
+    parts += [OUTDATED] if not content.get("tuning") else []
     parts.append(f"![{name}](../figures/real_{content['data']}.svg)")
     for protocol in protocols_of(runs):
         of = [run for run in runs if run["protocol"] == protocol]

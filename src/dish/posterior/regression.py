@@ -288,8 +288,8 @@ def whitening(data: FitData) -> Tensor:
 def whiteners(data: FitData) -> Callable[[float], Tensor]:
     """ρ → T (m, k): K T has second moments λ/(λ + ρ), λ being the eigenvalues of KᵀK/n.
 
-    ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work, and noise if rows are
-    few. One eigendecomposition serves every ρ.
+    ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work, and with few rows
+    noise. One eigendecomposition serves every ρ.
     """
     lam, Q = torch.linalg.eigh(data.white.gram() / data.n)
     lam, mean, least = lam.clamp(min=0), lam.mean(), KEPT[data.n > FEW]
