@@ -143,8 +143,8 @@ TUNED = (
 )
 UNTUNED = (
     "\n\n**Outdated:** on {sets}, methods have their default parameters, because these runs are older than the "
-    "[grids](baselines.md#settings-and-grids) of the rivals. They are also older than a change of `DISH` for more than "
-    "16,384 training rows."
+    "[grids](baselines.md#settings-and-grids) of the rivals. They are also older than a change of `DISH` for more "
+    "than 16,384 training rows."
 )
 
 OUTDATED = "**Outdated:** measured with an earlier version, and with the default parameters of all methods."
