@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dish.baselines import CLASS_NAMES
-from dish.cli import ALIAS_COMMANDS, COMMANDS, STORE_COMMANDS
+from dish.cli import ALIAS_COMMANDS, COMMANDS, DATASETS_COMMANDS, STORE_COMMANDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -82,7 +82,8 @@ def test_the_page_of_the_command_line_has_every_command_and_option(from_extensio
     from commands_page import commands_text
 
     text = commands_text()
-    names = [*COMMANDS, *(f"alias {name}" for name in ALIAS_COMMANDS), *(f"store {name}" for name in STORE_COMMANDS)]
+    groups = {"alias": ALIAS_COMMANDS, "datasets": DATASETS_COMMANDS, "store": STORE_COMMANDS}
+    names = [*COMMANDS, *(f"{group} {name}" for group, commands in groups.items() for name in commands)]
     assert sorted(re.findall(r"^## dish (.+)$", text, re.M)) == sorted(names)
     fit = text.partition("## dish fit\n")[2].partition("\n## ")[0]
     for option in ("--bits", "--similar-weight", "--epochs", "--alpha", "--compatible-with"):

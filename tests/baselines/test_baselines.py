@@ -67,7 +67,7 @@ MULTILABEL_MAP = {"logistic_class": 0.8, "ksh": 0.97, "sdh": 0.97, "fasth": 0.97
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_learns_from_multilabel_rows_dense_or_sparse(name, label_sets):
+def test_learns_from_multilabel_rows_dense_or_sparse(name, label_sets, all_steps):
     X, Y = label_sets
     dense, sparse = (make(name, n_bits=16).fit(X, Z).transform(X) for Z in (Y, sp.csr_array(Y)))
     np.testing.assert_array_equal(dense, sparse)

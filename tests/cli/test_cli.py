@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,8 +32,9 @@ def test_every_command_is_there():
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_examples_in_the_help_can_be_parsed(words):
+def test_examples_in_the_help_can_be_parsed(words, monkeypatch):
     """Renamed options and removed arguments are errors of the parser."""
+    monkeypatch.setattr(Path, "exists", lambda _: True)  # of files that the examples name
     examples = [line for line in (COMMANDS[words].epilog or "").split("\n") if line.startswith("Example:")]
     assert examples
     for line in examples:
