@@ -74,7 +74,7 @@ def style(method: str, variant: int = 0) -> dict[str, Any]:
 
 
 def panels(n: int, heading: str, height: float = 2.8, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """A figure with n panels, each ``height`` inches high, in at most so many columns, and their axes."""
+    """A figure with n panels in at most ``columns`` columns, each panel ``height`` inches high; and the axes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
