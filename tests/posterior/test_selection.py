@@ -178,7 +178,7 @@ def clusters(n, l, spread):  # noqa: E741
 
 def whitened(X, y):
     data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
-    return regression.WhitenedRows.of(data, regression.whiteners(data)(0.01), np.random.RandomState(0))
+    return regression.WhitenedRows.of(data, regression.Whiteners(data)(0.01), np.random.RandomState(0))
 
 
 def plain_choice(l, r, one_label=True):  # noqa: E741
@@ -194,7 +194,7 @@ def fitted_choice(X, y, r=16, geometry=0):
     choose = selection.choose_for_classes if y.ndim == 1 else selection.choose_for_label_sets
     l = len(np.unique(y)) if y.ndim == 1 else y.shape[1]  # noqa: E741
     plain, rng = (lambda bits: plain_choice(l, bits, y.ndim == 1)), np.random.RandomState(0)
-    return choose(data, regression.whiteners(data), plain, r, None, geometry, rng, None)
+    return choose(data, regression.Whiteners(data), plain, r, None, geometry, rng, None)
 
 
 def test_held_out_rows_choose_the_prior_of_well_separated_classes(monkeypatch):
@@ -271,6 +271,40 @@ def test_the_likelihood_of_held_out_label_sets_chooses(name, monkeypatch):
     monkeypatch.setattr(selection, name, (1e6, *usual))
     choice, _, _ = fitted_choice(*overlapping_sets(700, spread=0.5))
     assert getattr(choice, {"RHOS": "rho", "PRIORS": "prior"}[name]) in (*usual, 1.0)
+
+
+def test_held_out_labels_choose_rho_with_many_rows(monkeypatch):
+    """The first ρ makes all classes as likely as they are frequent. The second is better, so no other is tried."""
+    monkeypatch.setattr(selection, "FEW", 999)
+    monkeypatch.setattr(selection, "RHOS_OF_MANY", (1e6, 0.1, 1e5))
+    tried = []
+    loss = selection._held_out_loss
+    monkeypatch.setattr(selection, "_held_out_loss", lambda rows, *a: tried.append(rows) or loss(rows, *a))
+    choice, _, _ = fitted_choice(*clusters(1000, 4, spread=1.0))
+    assert (choice.rho, choice.prior, len(tried)) == (0.1, 1.0, 2)
+
+
+def test_whitened_rows_are_rescaled_to_another_rho(monkeypatch):
+    X, y = clusters(300, 4, spread=1.0)
+    data = FitData.of(from_labels(y), torch.from_numpy(X - X.mean(0)))
+    monkeypatch.setattr(regression, "FEW", 299)
+    T = regression.Whiteners(data)
+    by_rho = selection._whitened_by(data, T, 0, None)
+    monkeypatch.setattr(regression, "FEW", 300)
+    anew = selection._whitened_by(data, regression.Whiteners(data), 0, None)
+    for rho in (0.1, 0.01, 0.01, 1.0):
+        rows = by_rho(rho)
+        np.testing.assert_allclose(rows.U, anew(rho).U, rtol=1e-12)
+        np.testing.assert_allclose(rows.weight, anew(rho).weight, rtol=1e-12)
+    assert rows.U.data_ptr() == by_rho(0.1).U.data_ptr()
+
+
+def test_the_held_out_loss_of_classes_is_that_of_the_likelihood():
+    rows = whitened(*clusters(300, 4, spread=2.0))
+    judged = selection.judge(rows, np.random.RandomState(5), 2.0, selection.TRIAL, 2)
+    p, y = judged.scored(judged.temperature())[0]
+    expected = -torch.log(p[torch.arange(len(y)), y]).mean()
+    assert selection._held_out_loss(rows, 5, 2.0) == pytest.approx(float(expected))
 
 
 def test_the_held_out_loss_is_that_of_the_likelihood():

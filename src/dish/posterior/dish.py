@@ -45,7 +45,7 @@ from dish.posterior import selection
 from dish.posterior.compatible import Kept, check_comparable
 from dish.posterior.geometry import Geometry, candidates, centred_rows
 from dish.posterior.projection import centred, signed_projection
-from dish.posterior.regression import WhitenedRows, regress, whiteners
+from dish.posterior.regression import WhitenedRows, Whiteners, regress
 from dish.posterior.reservoir import Reservoir, small_reservoir
 from dish.posterior.selection import Choice, Judged
 from dish.progress import progress
@@ -123,7 +123,7 @@ def _fit(
     """
     one_label = isinstance(data.S, Classes)
     with data.stage("whitening"):
-        T = whiteners(data)
+        T = Whiteners(data)
     with data.stage("geometry"):
         most = max(candidates(n_bits)) if geometry == "auto" else int(geometry)
         of_x = Geometry.of(data, most) if geometry else None

@@ -7,7 +7,7 @@ which KᵀK + ρI is n times the identity, by stochastic gradient steps with mom
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -46,7 +46,7 @@ VISITS, CERTAIN = 50, 5.0  # row visits per class, and factor on the weight deca
 BATCH, UPDATES = 1024, 1000  # about a million row visits, for any number of rows
 RATE, MOMENTUM = 0.3, 0.9
 NOISE, MOST_NOISE = 20.0, 0.01  # of ``whitening``
-KEPT, FEW = (0.01, 0.001), 1 << 14  # of ``whiteners``, with at most FEW rows and with more
+FEW, KEPT, LEAST = 1 << 14, 0.01, 1e-4  # of ``Whiteners``: KEPT with at most FEW rows, LEAST with more
 PRIOR, SCARCE, MOST, MOST_EVER = 110.0, 2e5, 0.6, 0.06  # of weight_decay
 
 
@@ -84,9 +84,12 @@ class WhitenedRows:
             picked = np.sort(rng.choice(data.n, min(data.n, SAMPLE), replace=False))
             mine = torch.from_numpy(local_rows(len(K), picked, ranks)[0])
             U, S = K[mine.to(K.device)] @ T, S.rows(mine.to(S.row_group.device))
-        norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
-        weight = (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
-        return cls(U, weight, S, ranks, ranks.offset_and_total(len(U))[1], picked)
+        return cls(U, _weight(U), S, ranks, ranks.offset_and_total(len(U))[1], picked)
+
+    def rescaled(self, factors: Tensor) -> WhitenedRows:
+        """The same rows with every column multiplied by its factor, in the same memory."""
+        U = self.U.mul_(factors.to(self.U))
+        return WhitenedRows(U, _weight(U), self.S, self.ranks, self.n, self.of_all)
 
     def of_data(self, indices: Indices) -> NDArray[np.intp]:
         """The indices of some of these rows among all rows."""
@@ -272,6 +275,11 @@ def rows_of_some_classes(group: NDArray[np.integer[Any]], count: int) -> tuple[N
     return order[some], order[some + quota[some]]
 
 
+def _weight(U: Tensor) -> Tensor:
+    norms = torch.cat([block.square().sum(1) for _, block in feature_blocks(U)])
+    return (9 * U.shape[1] / norms.clamp(min=1e-12)).clamp(max=1)
+
+
 def _fits(K: Tensor, budget: int | None, ranks: Ranks) -> bool:
     """Whether a second matrix like K fits in memory on every process."""
     room = budget if K.device.type == "cpu" else torch.cuda.mem_get_info(K.device)[0]
@@ -285,20 +293,33 @@ def whitening(data: FitData) -> Tensor:
     return Whitening.of(data.white.gram(), ridge).inverse_factor().T * data.n**0.5
 
 
-def whiteners(data: FitData) -> Callable[[float], Tensor]:
+class Whiteners:
     """ρ → T (m, k): K T has second moments λ/(λ + ρ), λ being the eigenvalues of KᵀK/n.
 
     ρ is relative to the mean λ. Directions with the smallest moments are dropped: they add work, and with few rows
-    noise. One eigendecomposition serves every ρ.
+    noise. One eigendecomposition serves every ρ. With more than FEW rows all ρ have the same directions, so that
+    K T for one ρ can be rescaled to another (``rescales``).
     """
-    lam, Q = torch.linalg.eigh(data.white.gram() / data.n)
-    lam, mean, least = lam.clamp(min=0), lam.mean(), KEPT[data.n > FEW]
 
-    def T(rho: float) -> Tensor:
-        kept = lam > least * (lam + rho * mean)
-        return Q[:, kept] * (lam[kept] + rho * mean) ** -0.5
+    def __init__(self, data: FitData) -> None:
+        lam, self.Q = torch.linalg.eigh(data.white.gram() / data.n)
+        self.lam, self.mean, self.rescales = lam.clamp(min=0), lam.clamp(min=0).mean(), data.n > FEW
 
-    return T
+    def __call__(self, rho: float) -> Tensor:
+        """T for this ρ."""
+        kept = self._kept(rho)
+        return self.Q[:, kept] * (self.lam[kept] + rho * self.mean) ** -0.5
+
+    def _kept(self, rho: float) -> Tensor:
+        """Which directions T has."""
+        if self.rescales:
+            return self.lam > LEAST * self.mean
+        return self.lam > KEPT * (self.lam + rho * self.mean)
+
+    def ratio(self, rho: float, other: float) -> Tensor:
+        """The factor on each column of K T(ρ) that gives K T(other). Only if ``rescales``."""
+        lam = self.lam[self._kept(rho)]
+        return ((lam + rho * self.mean) / (lam + other * self.mean)).sqrt()
 
 
 def weight_decay(n: int, l: int, one_label: bool = True) -> float:  # noqa: E741

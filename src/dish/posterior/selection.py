@@ -19,11 +19,12 @@ from dish.lazy import Tensor, torch
 from dish.posterior.geometry import COST, Geometry, candidates, centred_rows
 from dish.posterior.multilabel import best_power, held_out_map, map_of_outputs, n_queries, refined
 from dish.posterior.projection import BATCH, REFINEMENT, centred, refine, refine_new_rows
-from dish.posterior.regression import Indices, Scored, Weights, WhitenedRows, regress
+from dish.posterior.regression import FEW, Indices, Scored, Weights, WhitenedRows, Whiteners, regress
 from dish.similarity import Classes, LabelCounts, LabelSets, Similarity, n_labels
 
 Recompute = Callable[[float, str], FitData]  # γ and the kernel → data with these features
 ChoiceFor = Callable[[int], "Choice"]  # number of class bits → a choice
+Whitened = Callable[[float], WhitenedRows]  # ρ → whitened rows
 OutputsFor = Callable[[Tensor, int], Tensor]  # scores of rows and a number of class bits → F
 
 FEW_ROWS = 1 << 15  # with more rows, x itself has helped wherever it was tried
@@ -33,8 +34,8 @@ RIDGES, STRONG_RIDGES = (10.0, 60.0), (0.1, 1.0)  # times 1/n of the mean diagon
 HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 MOST_LOGITS = 1 << 26  # of held-out rows: 256 MB
 SHARP = 1.3  # usual factor on the logits
-FEW, PRIORS = 1 << 14, (0.25, 4.0)  # with at most FEW rows, held-out rows choose the prior by these factors
-RHOS = (0.1, 1.0, 10.0, 0.01)  # ρ of the whitening; held-out rows choose if there are at most FEW, else the first
+RHOS, PRIORS = (0.1, 1.0, 10.0, 0.01), (0.25, 4.0)  # ρ of the whitening and factors on the prior to choose from
+RHOS_OF_MANY = (0.1, 0.01, 1.0)  # with more rows than FEW of one label each, only ρ is chosen
 SAFE_RHO = 1.0  # if no rows can be held out
 CROSS, FOLDS, FEWEST = 1 << 12, 5, 40  # with at most CROSS rows every row is held out once; at least FEWEST must be
 TRIAL, TRIAL_BATCH = 0.2, 512  # share of the steps of a trial regression, and batch of a trial projection
@@ -185,9 +186,12 @@ class Judged:
 
     def temperature(self) -> float:
         """The factor on the logits that makes the labels of the first half most likely."""
+        return min(TEMPERATURES, key=self.loss)
+
+    def loss(self, factor: float) -> float:
+        """The mean negative log-likelihood of the labels of the first half with logits multiplied by ``factor``."""
         z, y = self.first
-        losses = [float(torch.nn.functional.cross_entropy(a * z, y)) for a in TEMPERATURES]
-        return TEMPERATURES[int(np.argmin(losses))]
+        return float(torch.nn.functional.cross_entropy(factor * z, y))
 
 
 def judge(
@@ -228,7 +232,7 @@ def work(data: FitData) -> float:
     """About how many regressions with all steps a fit takes as long as: for its progress bar."""
     n, classes = data.n, isinstance(data.S, Classes)
     trials = len(RHOS) + len(PRIORS) * (not classes or can_decide(n, data.S))
-    trials *= 0 if classes and n > FEW else 2 if n <= CROSS else 1
+    trials = len(RHOS_OF_MANY) if classes and n > FEW else trials * (2 if n <= CROSS else 1)
     refinements = 1 + len(COOLER) * (2 if n <= FEW else 1) if classes else 3
     regressions = (FOLDS if n <= CROSS else 1) + 1
     return TRIAL * trials + share_of_steps(n) * regressions + REFINEMENT * refinements
@@ -241,7 +245,7 @@ def share_of_steps(n: int) -> float:
 
 def choose_for_classes(
     data: FitData,
-    T: Callable[[float], Tensor],
+    T: Whiteners,
     plain: ChoiceFor,
     n_bits: int,
     geometry: Geometry | None,
@@ -256,9 +260,7 @@ def choose_for_classes(
     """
     seed = rng.randint(2**31 - 1)
     whitened = _whitened_by(data, T, seed, budget)
-    choice, rows = replace(plain(n_bits), rho=RHOS[0]), whitened(RHOS[0])
-    if data.n <= FEW:
-        choice, rows = _best_regression(choice, rows, whitened, seed)
+    choice, rows = (_best_regression if data.n <= FEW else _likeliest_rho)(plain(n_bits), whitened, seed)
     judged = judge(rows, rng, choice.prior, share_of_steps(data.n))
     if g is None and judged is not None and geometry is not None:
         scored = judged.scored(COOLER[1] * judged.temperature())
@@ -271,11 +273,23 @@ def choose_for_classes(
     return refined_choice(replace(choice, start=judged.start), rows, judged, rng), rows, judged
 
 
-def _whitened_by(
-    data: FitData, T: Callable[[float], Tensor], seed: int, budget: int | None
-) -> Callable[[float], WhitenedRows]:
-    """ρ → whitened rows: the same rows for every ρ, also if they are a sample."""
-    return lambda rho: WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
+def _whitened_by(data: FitData, T: Whiteners, seed: int, budget: int | None) -> Whitened:
+    """ρ → whitened rows: the same rows for every ρ, also if they are a sample.
+
+    With many rows there is only one such matrix, which the next ρ rescales.
+    """
+    rows, at = None, 0.0
+
+    def whitened(rho: float) -> WhitenedRows:
+        nonlocal rows, at
+        if rows is None or (rho != at and not T.rescales):
+            rows = WhitenedRows.of(data, T(rho), np.random.RandomState(seed), budget)
+        elif rho != at:
+            rows = rows.rescaled(T.ratio(at, rho))
+        at = rho
+        return rows
+
+    return whitened
 
 
 def _most_geometry(
@@ -310,9 +324,7 @@ def most_geometry_bits(
     return min(candidates(n_bits))
 
 
-def _best_regression(
-    plain: Choice, rows: WhitenedRows, whitened: Callable[[float], WhitenedRows], seed: int
-) -> tuple[Choice, WhitenedRows]:
+def _best_regression(plain: Choice, whitened: Whitened, seed: int) -> tuple[Choice, WhitenedRows]:
     """ρ and the prior whose unrefined codes rank held-out rows best, by short regressions."""
 
     def score(rows: WhitenedRows, prior: float) -> float:
@@ -322,17 +334,31 @@ def _best_regression(
         scored = judged.scored(COOLER[1] * judged.temperature())
         return held_out_map(rows.labels, plain.V, plain.offset, *scored)
 
-    best, best_map = plain, score(rows, 1.0)
+    rho, best_map = RHOS[0], score(whitened(RHOS[0]), 1.0)
     if best_map == 0:  # nothing can be judged: a strong ridge is safe
         return replace(plain, rho=SAFE_RHO), whitened(SAFE_RHO)
-    for rho in RHOS[1:]:
-        other = whitened(rho)
-        if (found := score(other, 1.0)) > best_map:
-            best, best_map, rows = replace(plain, rho=rho), found, other
+    for other in RHOS[1:]:
+        if (found := score(whitened(other), 1.0)) > best_map:
+            rho, best_map = other, found
+    best, rows = replace(plain, rho=rho), whitened(rho)
     for prior in PRIORS if can_decide(rows.n, rows.S) else ():
         if (found := score(rows, prior)) > best_map:
             best, best_map = replace(best, prior=prior), found
     return best, rows
+
+
+def _likeliest_rho(plain: Choice, whitened: Whitened, seed: int) -> tuple[Choice, WhitenedRows]:
+    """ρ under which held-out labels are most likely, by short regressions.
+
+    MAP would not do: most rows of a database have been trained on here, and it would favour a weak ridge.
+    """
+    losses = {}
+    for rho in RHOS_OF_MANY:
+        losses[rho] = _held_out_loss(whitened(rho), seed, 1.0)
+        if losses[rho] < losses[RHOS_OF_MANY[0]]:  # the loss has one minimum, so the other direction is worse
+            break
+    rho = min(losses, key=lambda rho: losses[rho])
+    return replace(plain, rho=rho), whitened(rho)
 
 
 def refined_choice(plain: Choice, rows: WhitenedRows, judged: Judged, rng: np.random.RandomState) -> Choice:
@@ -373,7 +399,7 @@ def _halves(scored: Scored) -> tuple[Scored, Scored]:
 
 def choose_for_label_sets(
     data: FitData,
-    T: Callable[[float], Tensor],
+    T: Whiteners,
     plain: ChoiceFor,
     n_bits: int,
     geometry: Geometry | None,
@@ -403,21 +429,15 @@ def choose_for_label_sets(
     return replace(choice, V=V, offset=offset, power=power, start=judged.start), rows, judged
 
 
-def _likeliest_regression(
-    plain: Choice, whitened: Callable[[float], WhitenedRows], seed: int
-) -> tuple[Choice, WhitenedRows]:
+def _likeliest_regression(plain: Choice, whitened: Whitened, seed: int) -> tuple[Choice, WhitenedRows]:
     """ρ and the prior under which held-out labels are most likely, by short regressions."""
-    best, best_rows, least = plain, None, float("inf")
-    for rho in RHOS:
-        rows = whitened(rho)
-        found = _held_out_loss(rows, seed, 1.0)
-        if best_rows is None or found < least:
-            best, best_rows, least = replace(plain, rho=rho), rows, found
-    assert best_rows is not None
+    losses = {rho: _held_out_loss(whitened(rho), seed, 1.0) for rho in RHOS}
+    rho = min(losses, key=lambda rho: losses[rho])
+    rows, best, least = whitened(rho), replace(plain, rho=rho), losses[rho]
     for prior in PRIORS:
-        if (found := _held_out_loss(best_rows, seed, prior)) < least:
+        if (found := _held_out_loss(rows, seed, prior)) < least:
             best, least = replace(best, prior=prior), found
-    return best, best_rows
+    return best, rows
 
 
 def _held_out_loss(rows: WhitenedRows, seed: int, prior: float) -> float:
@@ -425,6 +445,8 @@ def _held_out_loss(rows: WhitenedRows, seed: int, prior: float) -> float:
     judged = judge(rows, np.random.RandomState(seed), prior, TRIAL, 2)
     if judged is None:
         return float("inf")
+    if rows.one_label:
+        return judged.loss(judged.temperature())
     z, group = judged.first
     Y = torch.as_tensor(rows.labels(group)).to(z)
     return float(torch.nn.functional.binary_cross_entropy_with_logits(z, Y))
