@@ -38,7 +38,8 @@ from dish.datasets import Dataset, load_cifar10
 from dish.experiments.bench import write_json
 
 EPOCHS = 240  # in total, for every method
-RATE = 0.05  # chosen for ours; DISHD keeps its own, 0.1
+RATE = 0.05  # chosen for ours; DISHD keeps its own, 0.1; rivals have those of deep_rates.json
+RATES = Path(__file__).parent / "results" / "deep_rates.json"
 RIVALS = ("adsh", "orthohash", "greedyhash", "dish_d", "cnnh", "hashnet", "dtsh", "csq", "dpn")
 PARAMS: dict[str, dict[str, Any]] = {"dish_d": {"n_iter": 3, "epochs": EPOCHS // 4}}
 MIXED = "orthohash, mixup 0.5"
@@ -147,9 +148,14 @@ def large_runs(trials: int) -> list[Run]:
 def rival_runs(methods: tuple[str, ...], bits: tuple[int, ...], trials: int) -> list[Run]:
     """The other methods with as many epochs; OrthoHash, the closest one, also with mixed images, as ours has them."""
     names = (*methods, *([MIXED] if "orthohash" in methods else []))
-    usual = {"epochs": EPOCHS, "lr": RATE}
+    rates = json.loads(RATES.read_text())["chosen"] if RATES.exists() else {}
+
+    def params(name: str) -> dict[str, Any]:
+        rate = rates.get("orthohash" if name == MIXED else name, RATE)
+        return PARAMS.get(name, {"epochs": EPOCHS, "lr": rate})
+
     return [
-        Run("rivals", name, METHODS.get(name, name), r, i, PARAMS.get(name, usual))
+        Run("rivals", name, METHODS.get(name, name), r, i, params(name))
         for i in range(trials)
         for r in bits
         for name in names
