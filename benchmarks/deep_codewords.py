@@ -241,6 +241,7 @@ def keep_heads(lengths: tuple[int, ...]) -> dict[int, Any]:
 def with_head(hasher: Any, head: Any) -> Any:
     """The hasher with codes of another length, for the last codewords that its network was trained towards."""
     hasher.model_.head, hasher.n_bits = head.with_codewords(hasher.model_.head.C), head.V.shape[1]
+    hasher.fit_params_ = {**hasher.fit_params_, "n_bits": hasher.n_bits}
     return hasher
 
 

@@ -122,7 +122,8 @@ def main() -> None:
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         while todo or running:
             while todo and len(running) < given.jobs and time.monotonic() < deadline:
-                running[pool.submit(work, todo[0])] = todo.pop(0)
+                run = todo.pop(0)
+                running[pool.submit(work, run)] = run
             if not running:
                 print("the time is up: the same call resumes here", flush=True)
                 return
