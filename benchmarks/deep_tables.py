@@ -1,8 +1,9 @@
 """The tables of docs/deep-results.md on codewords.
 
-They come from deep_codewords.json, carried.json, runs/cifar10_images, and deep_recipe.json. The last one was put
-together from the groups "recipe" and "net_recipe" of several commits. Its notes say which: parts that lost are no
-longer in the code.
+They come from deep_codewords.json, deep_rates.json, deep_rivals.json, carried.json, runs/cifar10_images, and
+deep_recipe.json. The last one was put together from the groups "recipe" and "net_recipe" of several commits. Its
+notes say which: parts that lost are no longer in the code. deep_rivals.json is the group "rivals" of
+deep_codewords.py at 48 bits.
 
 python benchmarks/deep_tables.py      # rewrites what lies between the markers of the page
 """
@@ -113,6 +114,36 @@ def methods_table(runs: Runs) -> str:
     return markdown_grid(["6conv", *(f"{r} bits" for r in BITS)], rows)
 
 
+def rates_table(runs: Runs) -> str:
+    """MAP of every rival at every learning rate, on held-out training images."""
+    labels = {name: label for label, (_, name) in RIVALS.items()} | {"adsh": "ADSH"}
+    rates = sorted({run["lr"] for run in runs})
+    rows = []
+    for name in dict.fromkeys(run["method"] for run in runs):
+        of = {run["lr"]: run["map"] for run in runs if run["method"] == name}
+        if len(of) == 1:  # nothing to choose from
+            continue
+        best = max(of.values())
+        cells = [("–" if r not in of else f"**{of[r]:.3f}**" if of[r] == best else f"{of[r]:.3f}") for r in rates]
+        rows.append([labels.get(name, name.upper()), *cells])
+    return markdown_grid(["held-out training images, 48 bits", *(f"rate {r:g}" for r in rates)], rows)
+
+
+def tuned_table(runs: Runs, ours: Runs) -> str:
+    """The rivals at these rates, and DeepDISH, in the first trial."""
+    labels = {name: label for label, (_, name) in RIVALS.items()}
+    rows = [[labels[run["name"]], f"{run['params'].get('lr', 0.1):g}", *scores_of(run)] for run in runs]
+    rows.sort(key=lambda row: -float(row[2]))
+    first = next(r for r in ours if (r["group"], r["bits"], r["trial"]) == ("main", 48, 0))
+    rows.insert(0, ["DeepDISH, earlier version", "0.05", *scores_of(first)])
+    return markdown_grid(["6conv, 48 bits, first trial", "learning rate", "MAP", "precision within radius 2"], rows)
+
+
+def scores_of(run: dict[str, Any]) -> list[str]:
+    """MAP and precision within radius 2 of one run."""
+    return [f"{run[key]:.3f}" for key in ("map", "precision_within_2")]
+
+
 def leads(runs: Runs, name: str, bits: int) -> str:
     """Ours less the best of the others, of each trial."""
     of_bits = [run for run in runs if run["bits"] == bits]
@@ -201,6 +232,8 @@ def tables() -> Iterator[tuple[str, str, list[Path]]]:
     runs, recipes = read("deep_codewords.json"), read("deep_recipe.json")
     found = {
         "methods": (methods_table(runs), "deep_codewords.json"),
+        "rates": (rates_table(read("deep_rates.json")), "deep_rates.json"),
+        "tuned rivals": (tuned_table(read("deep_rivals.json"), runs), "deep_rivals.json"),
         "ablation": (ablation_table(runs), "deep_codewords.json"),
         "nets": (nets_table(runs), "deep_codewords.json"),
         "carried": (carried_table(), "carried.json"),

@@ -21,7 +21,8 @@ TABLES = {  # name → page
     "reload": "docs/serve.md",
     "stores": "docs/engines.md",
     "updates": "docs/updates-results.md",
-    **dict.fromkeys(("methods", "ablation", "nets", "carried", "recipe", "net recipe"), "docs/deep-results.md"),
+    **dict.fromkeys(("methods", "rates", "tuned rivals", "ablation", "nets"), "docs/deep-results.md"),
+    **dict.fromkeys(("carried", "recipe", "net recipe"), "docs/deep-results.md"),
 }
 REAL, ROBUSTNESS = ROOT / "docs/real.md", ROOT / "docs/robustness.md"  # pages that a script writes as a whole
 
