@@ -172,12 +172,24 @@ def serve(
     run(service, listener, announce)
 
 
+class AnnouncedServer(uvicorn.Server):
+    """A server that calls ``announce`` once it answers requests and signals."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then announce."""
+        await super().startup(sockets)
+        self.announce()
+
+
 def run(service: Service, listener: socket.socket, announce: Callable[[], None]) -> None:
-    """Call ``announce``, serve on a socket until told to stop, then close the collection."""
+    """Serve on a socket until told to stop, then close the collection. ``announce`` is called once it is served."""
     signal.signal(signal.SIGTERM, exit_process)  # uvicorn shuts down first and then raises the signal again
     try:
-        announce()
-        uvicorn.Server(config_of(service)).run(sockets=[listener])
+        AnnouncedServer(config_of(service), announce).run(sockets=[listener])
     finally:
         service.close()
 
