@@ -13,8 +13,9 @@ first cells of tables, versions, and settings (`= 0.5`, "rate 0.05"; the words a
 - `<!-- no results file: REASON -->` exempts a block, or below a heading its section. `<!-- outdated -->` lists
   figures as outdated; the section must also tell its reader so.
 
-Results are stale if the code that made them has changed, or was not committed, or was not noted (older files).
-SAME_RESULTS lists changes that cannot change the results of finished runs, each with its reason.
+Results are stale if the code that made them has changed, or was not committed, or was not noted (older files). Code
+of methods counts only if the method of the run imports it. SAME_RESULTS lists changes that cannot change the results
+of finished runs, each with its reason.
 For a figure, only those numbers of a file count whose method, data and code length its context names, if it does.
 The tool finds figures that nothing supports. It cannot prove that a number stands beside the right words: a wrong
 figure of a section that links a large file may find its like there.
@@ -23,6 +24,7 @@ figure of a section that links a large file may find its like there.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import json
 import re
@@ -37,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from dish import provenance
+from dish import provenance, registry
 from dish.experiments import paper
 from pages import block as table_block
 from pages import page as page_of
@@ -93,6 +95,8 @@ SAME_RESULTS = {  # file, its hash in results and now: why both give the same re
         "565f9edbd32c",
     ): "only several lengths of one network failed",
 }
+METHODS = ("kernel", "posterior", "nets", "deep", "baselines")  # packages of dish with the code of methods
+METHOD_OF = {"literal.json": "dish_k"}  # results of one method that their runs do not name
 IN_ITS_TEXT = (0.724, 0.637, 0.618, 0.676)  # figures of the paper that its tables of MAP do not contain
 SIZES = ("bits", "n_bits", "classes", "n_train", "n_anchors", "rows", "labels", "cut")  # numbers that may not
 
@@ -145,11 +149,12 @@ def load(path: Path) -> Any:
 def state_of(path: Path) -> tuple[str, str, str]:
     """Commits, the day and what is stale about a results file."""
     found = list(_environments(load(path)))
+    needed = needed_by(METHOD_OF.get(path.name) or load(path).get("definition", {}).get("method", ""))
     reasons = [] if found else ["its commit is unknown"]
     code = {each["commit"]: each["code"] for each in found if "code" in each}  # runs may name their commit alone
     for each in found:
         reasons += [f"commit {each['commit']} with changes"] if each["commit"].endswith("+") else []
-        changed = _changed(code[each["commit"]]) if each["commit"] in code else None
+        changed = _changed(code[each["commit"]], needed) if each["commit"] in code else None
         reasons += ["its code is unknown"] if changed is None else [f"changed since: {changed}"] if changed else []
     commits, days = ({str(each.get(key, ""))[:n] for each in found} for key, n in (("commit", 13), ("date", 10)))
     return ", ".join(sorted(commits)), min(days, default=""), "; ".join(dict.fromkeys(reasons))
@@ -164,9 +169,11 @@ def _environments(content: Any) -> Iterator[dict[str, Any]]:
         yield from _environments(each)
 
 
-def _changed(code: dict[str, str]) -> str:
-    """Files whose code is not the one that a result notes."""
+def _changed(code: dict[str, str], needed: set[str] | None) -> str:
+    """Files whose code is not the one that a result notes. ``needed``: the only files of methods that count."""
     changed = [name for name in code if not _is_same(name, code[name])]
+    if needed is not None:
+        changed = [name for name in changed if name in needed or not _is_of_method(name)]
     return ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
 
 
@@ -175,6 +182,38 @@ def _is_same(name: str, before: str) -> bool:
     file = ROOT / name
     now = provenance.hash_of(file) if file.exists() else ""
     return now == before or (name, before, now) in SAME_RESULTS
+
+
+def _is_of_method(name: str) -> bool:
+    return name.startswith(tuple(f"src/dish/{package}/" for package in METHODS))
+
+
+@cache
+def needed_by(method: str) -> set[str] | None:
+    """The files that the class of a method imports, directly or not; None if it has none."""
+    if method not in registry.NAMES:  # rankings by floats, results of several methods
+        return None
+    todo, found = [f"src/{registry.find(method).__module__.replace('.', '/')}.py"], set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += _imports(ROOT / name)
+    return found
+
+
+def _imports(file: Path) -> list[str]:
+    """The files of dish that a file imports, also inside functions. dish itself imports them on first use only."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    parts = [name.split(".") for name in names if name.startswith("dish.")]
+    modules = {"/".join(each[:i]) for each in parts for i in range(2, len(each) + 1)}
+    files = [f"src/{module}{end}" for module in modules for end in (".py", "/__init__.py")]
+    return [name for name in files if (ROOT / name).exists()]
 
 
 Key = tuple[tuple[str, str], ...]  # what a number is: (field, value) of every field and name on the way to it

@@ -259,9 +259,10 @@ def about(content: dict[str, Any]) -> list[str]:
 
 
 def without_other_lengths(content: dict[str, Any]) -> dict[str, Any]:
-    """The same with the code lengths of DISH only: others are in the comparison with the paper."""
+    """The same with the code lengths of DISH only, if it was measured. Others stand beside the paper's."""
     lengths = {run["bits"] for run in content["runs"] if run["method"] == "dish"}
-    return {**content, "runs": [run for run in content["runs"] if run["bits"] in (None, *lengths)]}
+    runs = [run for run in content["runs"] if not lengths or run["bits"] in (None, *lengths)]
+    return {**content, "runs": runs}
 
 
 def data_page(content: dict[str, Any]) -> str:

@@ -41,8 +41,8 @@ def evidence(tmp_path, monkeypatch):
     return evidence
 
 
-def publish(root, commit="0123456789ab", **environment):
-    """Write the results file."""
+def publish(root, commit="0123456789ab", method=None, files=("src/dish/one.py",), **environment):
+    """Write the results file; ``method`` is that of all its runs."""
     scores = {
         ("dish_k", 32): (0.512, 0.512),
         ("dish_k", 64): (0.642, 0.622),
@@ -54,11 +54,12 @@ def publish(root, commit="0123456789ab", **environment):
         for (method, bits), of in scores.items()
         for trial, score in enumerate(of)
     ]
-    code = {"src/dish/one.py": provenance.hash_of(root / "src/dish/one.py")}
+    code = {file: provenance.hash_of(root / file) for file in files}
     about = {"commit": commit, "date": "2026-01-01T00:00:00+00:00", "code": code} | environment
     file = root / "benchmarks" / "results" / "a.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"runs": runs, "environment": {k: v for k, v in about.items() if v is not None}}))
+    environment = {k: v for k, v in about.items() if v is not None}
+    file.write_text(json.dumps({"runs": runs, "environment": environment, "definition": {"method": method}}))
 
 
 def edit(root, old, new, name="docs/page.md"):
@@ -106,6 +107,25 @@ def test_changed_code_makes_figures_stale_and_a_changed_docstring_does_not(evide
     assert "0.512  stale  benchmarks/results/a.json  0123456789ab" in (out := capsys.readouterr().out)
     assert "changed since: src/dish/one.py" in out
     assert evidence.main(["--allow-stale"]) == 0
+
+
+@pytest.mark.parametrize(("method", "is_stale"), [("dish_k", False), ("dish", True), (None, True)])
+def test_code_of_methods_counts_for_runs_of_methods_that_import_it(evidence, method, is_stale, tmp_path, capsys):
+    files = {
+        "src/dish/posterior/regression.py": CODE,
+        "src/dish/posterior/dish.py": "def fit():\n    from dish.posterior.regression import X\n",
+        "src/dish/kernel/dish_k.py": "from dish.one import X\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    publish(tmp_path, method=method, files=("src/dish/one.py", *files))
+    edit(tmp_path, "X = 1", "X = 2", "src/dish/posterior/regression.py")
+    assert evidence.main([]) == int(is_stale)
+    assert ("changed since: src/dish/posterior/regression.py" in capsys.readouterr().out) == is_stale
+    edit(tmp_path, "X = 1", "X = 2", "src/dish/one.py")  # all runs depend on it
+    evidence.state_of.cache_clear()
+    assert evidence.main([]) == 1
 
 
 @pytest.mark.parametrize(
