@@ -121,7 +121,7 @@ def _at(line: Line, kept: list[int]) -> dict[str, Any]:
 BALANCED = (("similar_weight", 10.0),)  # the paper's setting for 1,000 classes
 WHITENED = (("n_steps", 20), ("whiten", True))  # KSH's objective, minimised by better steps than its authors'
 AS_PRINTED = (("init", "spectral-literal"), ("ridge", 0.0), ("take_back", False))
-IN_MEMORY = "not run yet; FastH needs all rows in memory, 21 GB"
+IN_MEMORY = "not run yet; FastH needs all rows in memory, `21 GB`"
 MULTILABEL = ("mirflickr20k_vgg16", "mediamill", "corel16k001")  # files in benchmarks/results/real
 EPOCHS, ROUNDS = 60, 4  # of DISH-D's training: epochs per round by default; the start and three iterations
 TUNED = {  # networks that start from ImageNet weights
