@@ -274,14 +274,14 @@ def test_the_likelihood_of_held_out_label_sets_chooses(name, monkeypatch):
 
 
 def test_held_out_labels_choose_rho_with_many_rows(monkeypatch):
-    """The first ρ makes all classes as likely as they are frequent. The second is better, so no other is tried."""
+    """The first ρ makes all classes as likely as they are frequent. The second is better, the third is worse."""
     monkeypatch.setattr(selection, "FEW", 999)
-    monkeypatch.setattr(selection, "RHOS_OF_MANY", (1e6, 0.1, 1e5))
+    monkeypatch.setattr(selection, "RHOS_OF_MANY", (1e6, 0.1, 1e5, 0.1))
     tried = []
     loss = selection._held_out_loss
     monkeypatch.setattr(selection, "_held_out_loss", lambda rows, *a: tried.append(rows) or loss(rows, *a))
     choice, _, _ = fitted_choice(*clusters(1000, 4, spread=1.0))
-    assert (choice.rho, choice.prior, len(tried)) == (0.1, 1.0, 2)
+    assert (choice.rho, choice.prior, len(tried)) == (0.1, 1.0, 3)
 
 
 def test_whitened_rows_are_rescaled_to_another_rho(monkeypatch):

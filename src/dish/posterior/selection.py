@@ -35,7 +35,7 @@ HELD_OUT, MOST_HELD_OUT = 0.15, 16384
 MOST_LOGITS = 1 << 26  # of held-out rows: 256 MB
 SHARP = 1.3  # usual factor on the logits
 RHOS, PRIORS = (0.1, 1.0, 10.0, 0.01), (0.25, 4.0)  # ρ of the whitening and factors on the prior to choose from
-RHOS_OF_MANY = (0.1, 0.01, 1.0)  # with more rows than FEW of one label each, only ρ is chosen
+RHOS_OF_MANY = (0.1, 0.01, 0.001)  # with more rows than FEW of one label each, only ρ is chosen
 SAFE_RHO = 1.0  # if no rows can be held out
 CROSS, FOLDS, FEWEST = 1 << 12, 5, 40  # with at most CROSS rows every row is held out once; at least FEWEST must be
 TRIAL, TRIAL_BATCH = 0.2, 512  # share of the steps of a trial regression, and batch of a trial projection
@@ -348,14 +348,14 @@ def _best_regression(plain: Choice, whitened: Whitened, seed: int) -> tuple[Choi
 
 
 def _likeliest_rho(plain: Choice, whitened: Whitened, seed: int) -> tuple[Choice, WhitenedRows]:
-    """ρ under which held-out labels are most likely, by short regressions.
+    """The largest ρ below which held-out labels become less likely, by short regressions.
 
     MAP would not do: most rows of a database have been trained on here, and it would favour a weak ridge.
     """
-    losses = {}
+    losses: dict[float, float] = {}
     for rho in RHOS_OF_MANY:
         losses[rho] = _held_out_loss(whitened(rho), seed, 1.0)
-        if losses[rho] < losses[RHOS_OF_MANY[0]]:  # the loss has one minimum, so the other direction is worse
+        if losses[rho] > min(losses.values()):
             break
     rho = min(losses, key=lambda rho: losses[rho])
     return replace(plain, rho=rho), whitened(rho)
