@@ -20,6 +20,7 @@ TABLES = {  # name → page
     "readme": "README.md",
     "reload": "docs/serve.md",
     "stores": "docs/engines.md",
+    "unseen": "docs/results.md",
     "updates": "docs/updates-results.md",
     **dict.fromkeys(("methods", "rates", "tuned rivals", "ablation", "nets"), "docs/deep-results.md"),
     **dict.fromkeys(("carried", "recipe", "net recipe"), "docs/deep-results.md"),

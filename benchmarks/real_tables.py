@@ -1,6 +1,6 @@
 """Markdown tables (mean ± standard deviation over trials) from results/real/*.json.
 
-They are docs/real.md, a page in docs/real/ for every data set, and the README's table.
+They are docs/real.md, a page in docs/real/ for every data set, and tables of the README and of docs/results.md.
 
 python benchmarks/real_tables.py
 python benchmarks/real_tables.py results/clinc150_use.json --output folder
@@ -406,6 +406,32 @@ def readme_cells(found: dict[str, list[dict[str, Any]]]) -> list[str]:
     return cells
 
 
+UNSEEN = ("tinyimagenet_lite0", "clinc150_use", "newsgroups_tfidf", "r52_tfidf")
+UNSEEN_COLUMNS = {"cosine": "cosine of the float vectors", "dish": "`DISH`", "dish_0": "`DISH(geometry=0)`"}
+UNSEEN_COLUMNS |= {"dish_k": "`DISHK`", "whitened_itq": "`whitened_itq`"}
+
+
+def unseen_table(contents: list[dict[str, Any]]) -> str:
+    """Mean scores at ``BITS`` bits for queries of unseen classes, and the share of neighbours found."""
+    by_name = {content["data"]: content["runs"] for content in contents}
+    rows = []
+    for protocol, after in {"unseen classes": "", "neighbours": ": neighbours"}.items():
+        for data in UNSEEN:
+            of = [run for run in by_name.get(data, []) if run["protocol"] == protocol and run["bits"] in (None, BITS)]
+            found = {name: main_scores([run for run in of if run["method"] == name]) for name in UNSEEN_COLUMNS}
+            means = {name: float(np.mean(of)) if of else 0.0 for name, of in found.items()}
+            best = max(value for name, value in means.items() if name not in FLOATS)
+            texts = [f"{value:.3f}" if found[name] else "–" for name, value in means.items()]
+            cells = [f"**{t}**" if value == best else t for t, value in zip(texts, means.values(), strict=True)]
+            rows.append([f"{SETS[data].split(',')[0]}{after}", *cells])
+    lines = markdown_grid(["", *UNSEEN_COLUMNS.values()], rows).rstrip().splitlines()
+    lines[1] = "|---" + "|---:" * len(UNSEEN_COLUMNS) + "|"
+    return "\n".join(lines)
+
+
+TABLES = {"readme": readme_table, "unseen": unseen_table}  # name → table in a page that is written by hand
+
+
 def picture(content: dict[str, Any]) -> Any:
     """MAP against bits, a panel per protocol: our methods, float rankings and the best rivals of the protocol."""
     runs = [run for run in without_other_lengths(content)["runs"] if main_scores([run])]
@@ -609,10 +635,11 @@ def texts(paths: list[Path], folder: Path) -> Iterator[tuple[Path, str, list[Pat
 
 
 def written() -> list[tuple[Path, str, list[Path]]]:
-    """The pages and the README, what is written there, and the results that it is made from."""
+    """All pages, what is written there, and the results that it is made from."""
     files = sorted(RESULTS.glob("*.json"))
-    table = pages.block("readme", readme_table(contents_of(files)))
-    return [*texts(files, pages.REAL.parent), (pages.page("readme"), table, files)]
+    contents = contents_of(files)
+    tables = [(pages.page(name), pages.block(name, table(contents)), files) for name, table in TABLES.items()]
+    return [*texts(files, pages.REAL.parent), *tables]
 
 
 def main() -> None:
@@ -629,7 +656,8 @@ def main() -> None:
         write_atomically(path, text.encode())
         print(f"written: {path}")
     if given.output == pages.REAL.parent:
-        pages.write("readme", readme_table(contents_of(given.files)))
+        for name, table in TABLES.items():
+            pages.write(name, table(contents_of(given.files)))
 
 
 if __name__ == "__main__":
