@@ -483,7 +483,14 @@ def beside_paper(contents: list[dict[str, Any]]) -> str:
     for name, (about, kind) in BESIDE.items():
         table = paper.TABLES[name]
         sets = [content for content in contents if content["data"] in kind]
-        lengths = [r for r in table.bits if any(run["bits"] == r for content in sets for run in content["runs"])]
+        methods = {NAMES.get(line.method, line.method) for line in table.lines}
+        lengths = [
+            r
+            for r in table.bits
+            if any(run["bits"] == r and run["method"] in methods for content in sets for run in content["runs"])
+        ]
+        if not lengths:
+            continue
         lines = [line for line in reversed(table.lines) if line.map]  # a method's first line wins
         theirs = {NAMES.get(line.method, line.method): dict(zip(table.bits, line.map, strict=True)) for line in lines}
         rows = [
@@ -493,7 +500,7 @@ def beside_paper(contents: list[dict[str, Any]]) -> str:
         columns = ["the paper's", *(name_of(content["data"], short=True) for content in sets)]
         heads = ["method", *(f"{column}, {r} bits" for r in lengths for column in columns)]
         parts.append(f"**{about}**\n\n{markdown_grid(heads, rows)}")
-    return "## Comparison with the paper's Tables 2, 5 and 7\n\n" + "\n".join(parts)
+    return "## Comparison with the paper's tables\n\n" + "\n".join(parts)
 
 
 def _cells(method: str, theirs: dict[int, float | None], sets: list[dict[str, Any]], lengths: list[int]) -> list[str]:

@@ -44,7 +44,7 @@ def markdown(folder: Path) -> str:
     sums["all"] = [sum(column) for column in zip(*sums.values(), strict=True)]
     rows = [[name, str(sum(of)), *map(str, of)] for name, of in sums.items()]
     return (
-        f"{_INTRODUCTION} {_other_sets()}\n\n{markdown_grid(['', 'numbers', *PLACES], rows)}\n"
+        f"{_INTRODUCTION} {_other_sets(folder.parent / 'real')}\n\n{markdown_grid(['', 'numbers', *PLACES], rows)}\n"
         f"Lines that are not complete on the paper's data:\n\n"
         f"{markdown_grid(['table', 'method, training rows', *PLACES], details)}"
     )
@@ -56,11 +56,15 @@ _INTRODUCTION = (
 )
 
 
-def _other_sets() -> str:
-    """Which other real data sets belong to which tables."""
-    tables = [table for table in paper.TABLES.values() if table.elsewhere]
-    parts = [f"{table.title.split('.')[0]}: {', '.join(NAMES[name] for name in table.elsewhere)}" for table in tables]
-    return f"Other real data: {'; '.join(parts)} (for Table 5: features and a small network instead of images)."
+def _other_sets(folder: Path) -> str:
+    """On which other real data sets methods of which tables are measured."""
+    parts = [
+        f"{table.title.split('.')[0]}: {', '.join(NAMES[name] for name in table.elsewhere)}"
+        + (", features and a small network instead of images" if table.deep else "")
+        for table in paper.TABLES.values()
+        if {method for method, *_ in _elsewhere(table, folder)} & {line.method for line in table.lines}
+    ]
+    return f"Other real data: {'; '.join(parts)}." if parts else ""
 
 
 def _elsewhere(table: PaperTable, folder: Path) -> Measured:
